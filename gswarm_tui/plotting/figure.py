@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.plotting import panels, style
+from gswarm_tui.plotting.grid import MetricGrid
 from gswarm_tui.plotting.metric_choice import MAX
+from gswarm_tui.plotting.outliers import find_outliers, strongest
 from gswarm_tui.plotting.plot_data import PlotData
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, short_time, zone_name
 
@@ -35,7 +37,7 @@ _ELAPSED = 0.3
 _TITLE, _CLOSE = 0.26, 0.08
 _CURVE, _VALUES = 0.78, 0.62
 _A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
-_NAME_LETTER = style.SMALL * 0.6 / 72
+_NAME_LETTER, _VALUE_LETTER = style.SMALL * 0.6 / 72, style.SMALL * 0.54 / 72
 
 
 @dataclass(frozen=True)
@@ -47,39 +49,63 @@ class _Block:
     height: float
     above: float
 
+    @property
+    def heatmap(self) -> bool:
+        """Whether it is a heatmap."""
+        return self.kind == "heatmap"
 
-def draw(data: PlotData, zone: tzinfo | None, kind: str, *, headed: bool = True, dpi: int = DPI) -> bytes:
+
+def draw(data: PlotData, zone: tzinfo | None, kind: str, *, inline: bool = False, dpi: int = DPI) -> bytes:
     """Return a plot as a file of a kind: pdf, png or svg. ``zone`` None is local."""
     with style.plot_style():
-        return figure_bytes(FigureBuilder(data, zone, headed=headed).draw(), kind, data.period.name, dpi)
+        return figure_bytes(FigureBuilder(data, zone, inline=inline).draw(), kind, data.period.name, dpi)
 
 
 class FigureBuilder:
-    """Builder of one plot; ``headed`` adds a heading above and a reading hint below."""
+    """Builder of one plot, with a heading above and a reading hint below.
 
-    def __init__(self, data: PlotData, zone: tzinfo | None, *, headed: bool = True) -> None:
+    ``inline`` is for a page that has these itself and that is light or dark: heatmaps are drawn for both.
+    """
+
+    def __init__(self, data: PlotData, zone: tzinfo | None, *, inline: bool = False) -> None:
         self._data = data
         self._zone = zone
         self._seconds = data.period.seconds
-        self._headed = headed
-        self._left = self._left_margin()
-        self._inner = WIDTH - self._left - _RIGHT
-        self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
+        self._inline = inline
+        nodes = list(dict.fromkeys(device.node for grid in data.grids for device in grid.devices))
+        self._names = panels.short_names(nodes)
+        self._left = min(1.5, max(0.72, 0.3 + max(map(len, self._names.values()), default=0) * _NAME_LETTER))
         self._blocks = self._layout()
-        self._head = _HEAD if headed else 0.04
+        self._outliers = {block.at: self._find_outliers(block) for block in self._blocks if block.heatmap}
+        self._right = _RIGHT + self._outlier_width()
+        self._inner = WIDTH - self._left - self._right
+        self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
+        self._head = 0.04 if inline else _HEAD
         self._strip_height = panels.LANE_IN * len(self._lanes)
         self._height = (
             self._head
             + _ELAPSED
             + self._strip_height
             + sum(block.above + block.height for block in self._blocks)
-            + (_FOOT if headed else _FOOT - 0.16)
+            + (_FOOT - 0.16 if inline else _FOOT)
         )
 
-    def _left_margin(self) -> float:
-        names = list(dict.fromkeys(device.node for grid in self._data.grids for device in grid.devices))
-        longest = max(map(len, panels.short_names(names).values()), default=0)
-        return min(1.5, max(0.72, 0.3 + longest * _NAME_LETTER))
+    def _find_outliers(self, block: _Block) -> tuple[list[tuple[float, str]], int]:
+        """Return the rows and names of a heatmap's outliers, as many as fit, and how many don't."""
+        grid = self._shown(block)
+        most = max(1, int(block.height / panels.LABEL_APART_IN))
+        found = find_outliers(grid, panels.scale(self._data.grids[block.at]))
+        kept, left_out = strongest(found, most if len(found) <= most else most - 1)
+        return [(one.row, panels.outlier_text(one, grid.metric, self._names)) for one in kept], left_out
+
+    def _outlier_width(self) -> float:
+        """Return the space for the names of outliers."""
+        longest = max((len(text) for found, _ in self._outliers.values() for _, text in found), default=0)
+        return panels.LEADER_IN + longest * _VALUE_LETTER if longest else 0.0
+
+    def _shown(self, block: _Block) -> MetricGrid:
+        grid = self._data.grids[block.at]
+        return grid.by_node(self._data.how) if grid.crowded else grid
 
     def _layout(self) -> list[_Block]:
         blocks = []
@@ -114,7 +140,7 @@ class FigureBuilder:
         self._clock(drawn[-1])
         self._elapsed(ruler)
         self._lines(drawn)
-        if self._headed:
+        if not self._inline:
             self._heading(figure)
         return figure
 
@@ -143,11 +169,15 @@ class FigureBuilder:
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            shown = grid.by_node(data.how) if grid.crowded else grid
-            panels.draw_heatmap(axes, shown, ends, data.incidents)
-            left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
-            bar = figure.add_axes(self._rect(left, top, _BAR, height))
-            panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
+            shown = self._shown(block)
+            panels.draw_heatmap(axes, shown, ends, data.incidents, both=self._inline)
+            panels.write_outliers(
+                axes, *self._outliers[block.at], len(shown.devices), (self._inner, block.height)
+            )
+            if grid.metric.unit != "bits":
+                left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
+                bar = figure.add_axes(self._rect(left, top, _BAR, height))
+                panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6, both=self._inline)
         if block.kind == "curve" or not choice.curve:
             panels.write_title(axes, panels.title(grid.metric, host=grid.host), block.height)
         axes.set_xlim(0, self._seconds)

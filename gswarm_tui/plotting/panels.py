@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -23,6 +23,7 @@ from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.plotting import style
 from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark, kind_label
 from gswarm_tui.plotting.grid import Floats, MetricGrid
+from gswarm_tui.plotting.outliers import Outlier, spaced
 
 Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
@@ -31,8 +32,23 @@ MAX_NAME = 18
 MAX_POINTS = 1500
 FEW = 8
 """Up to this many GPUs or nodes get a line each; more are drawn as bands."""
-_REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
 _PIXELS = (1500, 600)
+LABEL_APART_IN, LEADER_IN = 0.1, 0.14
+"""Least distance of two outliers' names, and the length of the lines to their rows."""
+_BOUNDARY: Any = {"color": style.FAINT, "linewidth": 0.6, "clip_on": False}
+_LEGEND: Any = {
+    "loc": "lower right",
+    "ncols": 3,
+    "frameon": False,
+    "fontsize": style.SMALL,
+    "labelcolor": style.DIM,
+    "handlelength": 1.1,
+    "handleheight": 0.6,
+    "handletextpad": 0.4,
+    "columnspacing": 1.0,
+    "borderpad": 0,
+    "borderaxespad": 0.35,
+}
 LANE_IN = 0.135
 MAX_SESSION_LANES = 5
 MAX_LINES = 60
@@ -74,18 +90,27 @@ def write_title(axes: Axes, text: str, height_in: float) -> None:
 
 
 def draw_heatmap(
-    axes: Axes, grid: MetricGrid, ends: tuple[float, float], incidents: Sequence[Incident]
+    axes: Axes,
+    grid: MetricGrid,
+    ends: tuple[float, float],
+    incidents: Sequence[Incident],
+    *,
+    both: bool = False,
 ) -> None:
-    """Draw a row for each device in the order of the grid, hatched where data is missing."""
+    """Draw a row for each device in the order of the grid, hatched where data is missing.
+
+    With ``both`` it has the colours of light and of dark pages, one over the other.
+    """
     rows, bins = grid.values.shape
     period = bins * grid.width_s
-    axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, **style.HATCHED))
+    axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, **style.ROWS_HATCHED))
     # Repeated cells stay sharp in viewers that smooth what they enlarge.
     across, down = max(1, _PIXELS[0] // bins), max(1, _PIXELS[1] // rows)
-    picture = coloured(grid.values, ends).repeat(across, axis=1).repeat(down, axis=0)
-    axes.imshow(
-        picture, extent=(0, period, rows, 0), aspect="auto", interpolation="none", zorder=1, gid="heat"
-    )
+    for name, ramp in ramps(grid.metric, both=both).items():
+        picture = coloured(grid.values, ends, ramp).repeat(across, axis=1).repeat(down, axis=0)
+        axes.imshow(
+            picture, extent=(0, period, rows, 0), aspect="auto", interpolation="none", zorder=1, gid=name
+        )
     axes.set_ylim(rows, 0)
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -108,15 +133,74 @@ def draw_heatmap(
         zorder=4,
     )
     _name_rows(axes, groups, [device.gpu for device in grid.devices])
+    if grid.metric.unit == "bits":
+        _reasons_legend(axes)
 
 
-def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
+def ramps(metric: Metric, *, both: bool = False) -> dict[str, style.Ramp]:
+    """Return a metric's colours by the page that they are for: "on-light", and with ``both`` "on-dark"."""
+    if metric.unit == "bits":
+        light, dark = style.REASON_RAMP, style.DARK_REASON_RAMP
+    else:
+        light, dark = style.RAMP, style.DARK_RAMP
+    return {style.ON_LIGHT: light, style.ON_DARK: dark} if both else {style.ON_LIGHT: light}
+
+
+def coloured(values: Floats, ends: tuple[float, float], ramp: style.Ramp = style.RAMP) -> Pixels:
     """Return values as RGBA colours, transparent where unmeasured."""
     low, high = ends
     share = np.clip((np.nan_to_num(values, nan=low) - low) / max(high - low, 1e-9), 0, 1)
-    picture: Pixels = style.RAMP[np.round(share * (len(style.RAMP) - 1)).astype(np.intp)]
+    picture: Pixels = ramp[np.round(share * (len(ramp) - 1)).astype(np.intp)]
     picture[~np.isfinite(values)] = 0
     return picture
+
+
+def _reasons_legend(axes: Axes) -> None:
+    """Draw the colours of throttle levels above a heatmap, at the right of its title."""
+    handles = [
+        Patch(facecolor=colour, edgecolor=style.FAINT, linewidth=0.4, label=words)
+        for colour, words in zip(style.REASON_COLOURS, style.REASONS, strict=True)
+    ]
+    axes.legend(handles=handles, bbox_to_anchor=(1, 1), **_LEGEND)
+
+
+def write_outliers(
+    axes: Axes, found: Sequence[tuple[float, str]], left_out: int, rows: int, size_in: tuple[float, float]
+) -> None:
+    """Name outliers right of a heatmap, each with a line to its row; ``size_in`` is the panel's size."""
+    width, height = size_in
+    entries = [*found, *([(float(rows), f"{left_out} more")] if left_out else [])]
+    row_in = height / rows
+    places = spaced([row * row_in for row, _ in entries], LABEL_APART_IN, height)
+    for (row, text), place in zip(entries, places, strict=True):
+        axes.annotate(
+            text,
+            (1, row),
+            xycoords=("axes fraction", "data"),
+            xytext=(1 + LEADER_IN / width, place / row_in),
+            textcoords=("axes fraction", "data"),
+            ha="left",
+            va="center",
+            fontsize=style.SMALL,
+            color=style.INK if row < rows else style.DIM,
+            arrowprops={
+                "arrowstyle": "-",
+                "linewidth": 0.5 if row < rows else 0,
+                "color": style.DIM,
+                "shrinkA": 1,
+                "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
+        )
+
+
+def outlier_text(outlier: Outlier, metric: Metric, names: Mapping[str, str]) -> str:
+    """Return an outlier's name and value: "gpu07:3  2 %", "gpu04  no data"."""
+    name = names[outlier.node] + (f":{outlier.gpu}" if outlier.gpu is not None else "")
+    if outlier.value is None:
+        return f"{name}  no data"
+    unit, value = shown_unit(metric).name, outlier.value
+    return f"{name}  {value:.{0 if abs(value) >= 10 or value == 0 else 1}f} {unit}".rstrip()
 
 
 def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
@@ -127,7 +211,10 @@ def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
 
 
 def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequence[int | None]) -> None:
-    """Draw the names of as many nodes as fit left of their rows, and lines between nodes."""
+    """Draw the names of as many nodes as fit left of their rows, and ticks between nodes.
+
+    A line through the heatmap would look like the row of an idle GPU.
+    """
     height_pt = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
     row_pt = height_pt / len(gpus)
     numbered = gpus[0] is not None and row_pt >= style.SMALL * 0.95
@@ -136,10 +223,8 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
     for number, (node, first, last) in enumerate(groups):
         if number % every == 0:
             write_beside(axes, names[node], (first + last) / 2, -14 if numbered else -4, style.INK)
-        if first and (last - first) * row_pt >= 3:
-            axes.axhline(
-                first, color="white", linewidth=0.8 if last - first > 1 and row_pt >= 4 else 0.4, zorder=2
-            )
+        if first and (last - first) * row_pt >= style.SMALL:
+            axes.plot((0, -0.008), (first, first), transform=axes.get_yaxis_transform(), **_BOUNDARY)
         if numbered:
             for row in range(first, last):
                 write_beside(axes, str(gpus[row]), row + 0.5, -4, style.DIM, size=style.SMALL - 1)
@@ -162,19 +247,19 @@ def write_beside(
     )
 
 
-def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool) -> None:
-    """Draw the colour bar, with more labels if it is ``tall``."""
+def draw_colour_bar(
+    axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool, both: bool = False
+) -> None:
+    """Draw the colour bar, with more labels if it is ``tall``; ``both`` as in ``draw_heatmap``."""
     low, high = ends
-    bar = style.RAMP[::-1, None, :].repeat(4, axis=1)
-    axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none", gid="heat")
+    for name, ramp in ramps(grid.metric, both=both).items():
+        bar = ramp[::-1, None, :].repeat(4, axis=1)
+        axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none", gid=name)
     axes.set_xticks([])
     axes.yaxis.tick_right()
     axes.tick_params(axis="y", length=2, width=0.5, pad=2)
-    if grid.metric.unit == "bits":
-        axes.set_yticks(list(_REASONS), list(_REASONS.values()))
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(4 if tall else 2, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(4 if tall else 2, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_ylim(low, high)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -219,21 +304,7 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
     axes.set_ylim(*ends)
     frame(axes)
     if len(handles) > 1 or word == "sum":
-        axes.legend(
-            handles=handles,
-            loc="lower right",
-            bbox_to_anchor=(1, 0.99),
-            ncols=3,
-            frameon=False,
-            fontsize=style.SMALL,
-            labelcolor=style.DIM,
-            handlelength=1.1,
-            handleheight=0.6,
-            handletextpad=0.4,
-            columnspacing=1.0,
-            borderpad=0,
-            borderaxespad=0.35,
-        )
+        axes.legend(handles=handles, bbox_to_anchor=(1, 0.99), **_LEGEND)
 
 
 def frame(axes: Axes) -> None:

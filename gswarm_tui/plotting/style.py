@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import font_manager
 
-from gswarm_tui.common.colours import LIGHT_COLOURS, between
+from gswarm_tui.common.colours import DARK_COLOURS, LIGHT_COLOURS, between
 
 INK, DIM, FAINT = LIGHT_COLOURS.text, LIGHT_COLOURS.dim, LIGHT_COLOURS.faint
 LINE = LIGHT_COLOURS.anchors[5]
@@ -21,6 +21,9 @@ GRID = LIGHT_COLOURS.surface
 GAP, GAP_LINES = "#dcd6d0", "#bdb4aa"
 HATCHED: Any = {"facecolor": GAP, "edgecolor": GAP_LINES, "hatch": "//////", "linewidth": 0}
 """Hatching that marks times without data."""
+NO_DATA, NO_DATA_LINES = "#a8a29b", "#8b857e"
+ROWS_HATCHED: Any = {**HATCHED, "facecolor": NO_DATA, "edgecolor": NO_DATA_LINES}
+"""The same in heatmaps, where the row of a GPU may be as thin as a line: darker than that of an idle one."""
 SEVERITY = {"error": LIGHT_COLOURS.error, "warning": LIGHT_COLOURS.warning}
 VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
 """Colours of mark values, distinct with any colour vision."""
@@ -28,11 +31,27 @@ VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
 SMALL, USUAL, LARGE = 6.0, 7.0, 10.0
 """Sizes of text in points."""
 
-_STEPS = 128
-RAMP: npt.NDArray[np.uint8] = np.array(
-    [(*between(LIGHT_COLOURS.anchors, step / (_STEPS - 1)), 255) for step in range(_STEPS)], dtype=np.uint8
+Ramp = npt.NDArray[np.uint8]
+"""RGBA colours from low to high values."""
+
+
+def _ramp(anchors: tuple[str, ...], steps: int = 128) -> Ramp:
+    shades = [between(anchors, step / (steps - 1)) for step in range(steps)]
+    return np.array([(*shade, 255) for shade in shades], dtype=np.uint8)
+
+
+# The ramps of the screens, but 0 differs from paper: the row of an idle GPU is as thin as a line.
+RAMP = _ramp(("#f6eca4", *LIGHT_COLOURS.anchors[1:]))
+DARK_RAMP = _ramp(("#4d1f52", *DARK_COLOURS.anchors[1:]))
+ON_LIGHT, ON_DARK = "on-light", "on-dark"
+"""Names of what is drawn for one of two pages only."""
+
+REASONS = ("not throttled", "power cap", "slowed by heat or power brake")
+"""Words for the throttle levels 0, 0.5 and 1, whose colours are the ends and the middle of the ramps."""
+REASON_RAMP, DARK_REASON_RAMP = (
+    _ramp(colours.anchors, len(REASONS)) for colours in (LIGHT_COLOURS, DARK_COLOURS)
 )
-"""RGBA colours from low to high: the ramp of the light theme."""
+REASON_COLOURS = LIGHT_COLOURS.anchors[::3]
 
 _FONTS = ("Arial", "Liberation Sans", "DejaVu Sans")
 

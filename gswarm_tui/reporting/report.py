@@ -57,7 +57,7 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
     hosts = _only(replace(data, others=(), incidents=()), *_HOSTS)
     values = tuple(value_names(data.marks)[:MOST_VALUES])
     marked = replace(_only(replace(data, others=(), incidents=())), values=values)
-    above = " Above: other sessions, marks, warnings and errors."
+    above = " Above: other sessions, marks, warnings (orange) and errors (red)."
     annotated = bool(data.others or data.marks or data.incidents)
     captions = (
         (util, "util", "GPU utilisation." + above * annotated),
@@ -92,6 +92,9 @@ ROLES = {
     style.OUTER: "outer",
     style.GAP: "gap",
     style.GAP_LINES: "gap-lines",
+    style.NO_DATA: "no-data",
+    style.NO_DATA_LINES: "no-data-lines",
+    **{colour: f"value-{number}" for number, colour in enumerate(style.VALUES[1:], 2)},
     style.SEVERITY["error"]: "error",
     style.SEVERITY["warning"]: "warning",
 }
@@ -100,7 +103,7 @@ ROLES = {
 
 def inline(data: PlotData, zone: tzinfo | None, name: str, label: str) -> Html:
     """Return a plot as an inline SVG element; ``name`` must be unique on the page."""
-    drawn = draw(data, zone, "svg", headed=False).decode()
+    drawn = draw(data, zone, "svg", inline=True).decode()
     return Html(_fitted(drawn, name, label))
 
 
@@ -112,7 +115,7 @@ def _fitted(drawn: str, name: str, label: str) -> str:
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', body))
 
     def fit(found: re.Match[str]) -> str:
-        element = re.sub(r'id="heat"', 'class="heat"', found[0])
+        element = re.sub(rf'id="({style.ON_LIGHT}|{style.ON_DARK})"', r'class="\1"', found[0])
         element = re.sub(
             r' id="([^"]*)"', lambda it: f' id="{name}-{it[1]}"' if it[1] in used else "", element
         )

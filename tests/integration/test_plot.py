@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from gswarm_agent.frame import ERROR, INFO, Note
@@ -32,8 +33,9 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.plotting import style
 from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
-from gswarm_tui.plotting.grid import MetricGrid, load_grids
+from gswarm_tui.plotting.grid import Device, MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
+from gswarm_tui.plotting.outliers import find_outliers, spaced, strongest
 from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
@@ -44,6 +46,7 @@ from tests.unit.store_recording import INFO as WHAT
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record
 
 BERLIN = ZoneInfo("Europe/Berlin")
+T0_UTC = datetime.fromtimestamp(T0, UTC).replace(tzinfo=None)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -146,7 +149,7 @@ def test_missing_data_is_hatched(tmp_path: Path) -> None:
     zero, full = tuple(style.RAMP[0][:3]), tuple(style.RAMP[-1][:3])
     assert pixel(5.5, 0) == pixel(30.5, 0) == zero
     assert pixel(5.5, 1) == pixel(50.5, 1) == full
-    grey = {tuple(bytes.fromhex(colour[1:])) for colour in (style.GAP, style.GAP_LINES)}
+    grey = {tuple(bytes.fromhex(colour[1:])) for colour in (style.NO_DATA, style.NO_DATA_LINES)}
     around = {pixel(at, 1) for at in np.linspace(24, 36, 40)}
     assert around & grey
     assert not around & {zero, full}
@@ -235,7 +238,26 @@ def test_throttle_reasons_become_levels(tmp_path: Path) -> None:
     record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
     found = grid(path, "reasons").values[0]
     assert (found[5], found[15], found[25]) == (0, 0.5, 1)
-    assert {"free", "capped", "slowed"} <= set(svg_texts(drawn(material(path, metric="reasons"), "svg")))
+    texts = svg_texts(drawn(material(path, metric="reasons"), "svg"))
+    assert {"not throttled", "power cap", "slowed by heat or power brake"} <= set(texts)
+
+
+def test_legend_of_throttling_has_the_colours_of_its_pixels(tmp_path: Path) -> None:
+    frames = [arrived(seq, [gpu_row(clock_reasons=(0x1, 0x4, 0x44)[seq // 10])]) for seq in range(1, 30)]
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
+    made = material(path, metric="reasons")
+    with style.plot_style():
+        figure = FigureBuilder(made, BERLIN).draw()
+        picture = Image.open(BytesIO(figure_bytes(figure, "png", "train"))).convert("RGB")
+    (axes,) = (one for one in figure.axes if one.images)
+    legends = [legend for one in figure.axes if (legend := one.get_legend()) is not None]
+    colours = [to_rgb(patch.get_facecolor()) for legend in legends for patch in legend.get_patches()]
+    swatches = [tuple(round(255 * part) for part in colour) for colour in colours]
+    box = axes.get_position()
+    middle = round((1 - (box.y0 + box.y1) / 2) * picture.height)
+    places = [round((box.x0 + box.width * at_s / 29) * picture.width) for at_s in (5.5, 15.5, 25.5)]
+    assert [picture.getpixel((place, middle)) for place in places] == swatches
 
 
 def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
@@ -277,6 +299,98 @@ def test_512_gpus_are_one_image_with_thinned_names(tmp_path: Path) -> None:
         if "".join(text.itertext()).strip() in nodes
     ]
     assert min(b - a for a, b in pairwise(places)) > 6  # points: a line of text
+
+
+@pytest.fixture(scope="module")
+def uneven_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """512 GPUs at 95 %, but gpu023:4 idle, gpu041:2 at 60 %, gpu012:6 unmeasured, all of gpu050 at 55 %."""
+    nodes = [f"gpu{number:03}" for number in range(1, 65)]
+    odd: dict[tuple[str, int], float | None] = {("gpu023", 4): 0.0, ("gpu041", 2): 60.0, ("gpu012", 6): None}
+    odd |= {("gpu050", gpu): 55.0 for gpu in range(8)}
+    events: list[Event] = [introduced(node, gpus=8) for node in nodes]
+    events += [
+        arrived(seq, [gpu_row(util_pct=odd.get((node, gpu), 95.0)) for gpu in range(8)], node=node)
+        for seq in range(1, 21)
+        for node in nodes
+    ]
+    path = tmp_path_factory.mktemp("uneven") / "run.duckdb"
+    record(path, [*events, *session("train", 0, 20)])
+    return path
+
+
+def test_plot_of_512_gpus_names_its_outliers(uneven_fleet: Path) -> None:
+    texts = svg_texts(drawn(material(uneven_fleet), "svg"))
+    named = [" ".join(text.split()) for text in texts if "  " in text and text.startswith("gpu")]
+    assert named == ["gpu012:6 no data", "gpu023:4 0 %", "gpu041:2 60 %", "gpu050 55 %"]
+
+
+def test_idle_gpu_among_512_differs_from_lines_and_gaps(uneven_fleet: Path) -> None:
+    with style.plot_style():
+        figure = FigureBuilder(material(uneven_fleet), BERLIN).draw()
+        picture = Image.open(BytesIO(figure_bytes(figure, "png", "train"))).convert("RGB")
+    (axes,) = (one for one in figure.axes if one.images and one.get_xlim()[1] == 20)
+    box = axes.get_position()
+    top, height = (1 - box.y1) * picture.height, box.height * picture.height
+    x = round((box.x0 + box.width * 0.4) * picture.width)
+    shades: dict[tuple[int, ...], set[int]] = {}
+    for y in range(round(top) + 2, round(top + height) - 2):
+        found = tuple(picture.getpixel((x, y)))  # type: ignore[arg-type]
+        shades.setdefault(found, set()).add(int((y + 0.5 - top) / height * 512))
+    grey = [tuple(bytes.fromhex(colour[1:])) for colour in (style.NO_DATA, style.NO_DATA_LINES)]
+    idle, busy = tuple(style.RAMP[0][:3]), max(shades, key=lambda shade: len(shades[shade]))
+    assert shades.pop(idle) == {22 * 8 + 4}
+    hatched = [range(low, high + 1) for high, low in zip(*grey, strict=True)]
+    missing = [shade for shade in shades if all(map(range.__contains__, hatched, shade))]
+    assert set.union(*(shades.pop(shade) for shade in missing)) == {11 * 8 + 6}
+    assert len(shades.pop(busy)) > 490
+    assert set.union(*shades.values()) == {40 * 8 + 2, *range(49 * 8, 50 * 8)}
+
+
+@pytest.mark.parametrize(
+    ("ramp", "paper", "no_data"),
+    [(style.RAMP, "#ffffff", style.NO_DATA), (style.DARK_RAMP, "#14181e", "#77716a")],
+    ids=["light", "dark"],
+)
+def test_idle_is_neither_paper_nor_missing_nor_busy(ramp: style.Ramp, paper: str, no_data: str) -> None:
+    idle = ramp[0][:3].tolist()
+    for other in (list(bytes.fromhex(paper[1:])), list(bytes.fromhex(no_data[1:])), ramp[-1][:3].tolist()):
+        assert max(abs(a - b) for a, b in zip(idle, other, strict=True)) > 50
+
+
+def grid_of(values: list[list[float]], nodes: list[str], metric: str = "util") -> MetricGrid:
+    devices = tuple(Device(node, number, {}) for number, node in enumerate(nodes))
+    return MetricGrid(GPU_BY_SHORT[metric], False, devices, T0_UTC, 1.0, np.array(values, dtype=np.float32))
+
+
+def test_outliers_are_far_from_the_median_and_nodes_are_folded() -> None:
+    nan = float("nan")
+    values = [[90.0, 94], [91.0, 89], [90, nan], [10.0, 20], [nan, nan], [50.0, 50], [51.0, 51], [88.0, 88]]
+    nodes = ["a", "a", "b", "b", "c", "d", "d", "e"]
+    found = find_outliers(grid_of(values, nodes), (0, 100))
+    assert [(one.node, one.gpu, one.value) for one in found] == [
+        ("b", 3, 15),
+        ("c", 4, None),
+        ("d", None, 50.5),
+    ]
+    assert [one.row for one in found] == [3.5, 4.5, 6.0]
+    kept, left_out = strongest(found, 2)
+    assert ([one.node for one in kept], left_out) == (["b", "c"], 1)
+
+
+def test_even_and_noisy_fleets_have_no_outliers() -> None:
+    assert find_outliers(grid_of([[95], [90], [99], [93]], list("abcd")), (0, 100)) == []
+    spread = [[float(value)] for value in range(0, 100, 7)]
+    assert find_outliers(grid_of(spread, [str(at) for at in range(len(spread))]), (0, 100)) == []
+    throttled = grid_of([[0], [0], [0], [1]], list("abcd"), "reasons")
+    assert find_outliers(throttled, (0, 1)) == []
+
+
+@given(st.lists(st.floats(0, 50), max_size=20).map(sorted))
+def test_names_of_outliers_never_overlap_and_stay_beside_the_plot(places: list[float]) -> None:
+    moved = spaced(places, 2.0, 50.0)
+    assert all(b - a >= 2.0 - 1e-9 for a, b in pairwise(moved))
+    assert all(1.0 - 1e-9 <= place <= 49.0 + 1e-9 for place in moved)
+    assert spaced([10.0, 30.0], 2.0, 50.0) == [10.0, 30.0]
 
 
 def test_pdf_embeds_fonts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -152,6 +153,28 @@ def test_ids_in_plots_are_unique(written: str) -> None:
     used = set(re.findall(r"url\(#([\w-]+)\)", written)) | set(re.findall(r'href="#([\w-]+)"', written))
     assert used <= set(ids)
     assert sum(tag == "svg" for tag, _ in page.elements) == 4
+
+
+def test_report_is_drawn_in_the_colours_of_dark_pages(written: str) -> None:
+    css = written.partition("<style>")[2].partition("</style>")[0]
+    assert "filter" not in css
+    light, _, dark = css.partition("prefers-color-scheme: dark")
+    names = [set(re.findall(r"--([\w-]+): #", part)) for part in (light, dark)]
+    assert names[0] == names[1]
+    plots = re.findall(r"<svg .*?</svg>", written, re.DOTALL)
+    for plot in plots:
+        drawn = re.sub(r'href="data:[^"]*"', "", plot)
+        ElementTree.fromstring(drawn)
+        assert not re.search(r"#[0-9a-f]{6}\b", drawn), "all colours come from the page"
+        assert set(re.findall(r"var\(--([\w-]+)\)", drawn)) <= {*names[0], "plot"}
+    images = [
+        {kind: image for image, kind in re.findall(r'<image [^>]*href="([^"]+)"[^>]*class="([\w-]+)"', plot)}
+        for plot in plots
+    ]
+    assert [set(found) for found in images] == [{"on-light", "on-dark"}, set(), set(), set()]
+    assert images[0]["on-light"] != images[0]["on-dark"]
+    assert re.search(r"\.on-dark \{ display: none; \}", light)
+    assert re.search(r"\.on-light \{ display: none; \}\s*\.on-dark \{ display: inline; \}", dark)
 
 
 def test_report_lists_events(written: str) -> None:
