@@ -42,8 +42,8 @@ EVENTS_LEAST, EVENTS_MOST = 8, 20
 """Lines of events that plots leave, and those that events take where there is more room."""
 PROBLEM_LINES_MOST = 5
 """Lines that a problem under the cursor may take from the events."""
-PLOT_REDRAWS = 30
-"""Redraws of the plots while their time range passes: each rewrites whole lines."""
+PLOT_REDRAWS, PLOTS_EVERY_S = 30, 5.0
+"""Redraws of the plots while their time range passes, and their least interval: each rewrites whole lines."""
 TALL = 30
 
 
@@ -135,7 +135,8 @@ class FleetScreen(ViewerScreen):
         if not minutes_height(nodes, picture.metric, room):
             nodes = [node for node in nodes if at is not None and node.name == at[0]]
         height = minutes_height(nodes, picture.metric, room)
-        drawn_for = now // (trends.span_s / PLOT_REDRAWS), trends.span_s, picture.metric
+        every_s = max(PLOTS_EVERY_S, trends.span_s / PLOT_REDRAWS)
+        drawn_for = now // every_s, trends.span_s, picture.metric
         shown = [(node.name, len(node.facts)) for node in nodes] if height else []
         plots_key = *drawn_for, shown, height, self.size.width
         if plots_key != self._plots_key:
