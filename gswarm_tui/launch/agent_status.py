@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.wire import MAGIC
+from gswarm_agent.wire_payload import MAX_INTEGER
 from gswarm_tui.launch.base import Launcher, LaunchError, clean
 
 LONGEST_REPLY = 4 * 1024 * 1024
@@ -51,4 +52,6 @@ async def query_status(launcher: Launcher, node: str, recording: str) -> NodeSta
 def _read(entries: list[dict[str, Any]]) -> NodeStatus:
     pids = [int(entry["pid"]) for entry in entries if entry["pid"] is not None]
     frames = sum(int(life["frames"]) for entry in entries for life in entry["lives"])
+    if not 0 <= frames <= MAX_INTEGER:  # Python prints no number of 5,000 digits
+        raise ValueError("frames")
     return NodeStatus(pids[0] if pids else None, frames, bool(entries))

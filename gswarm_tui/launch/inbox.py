@@ -9,9 +9,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from gswarm_tui.launch.base import Channel
+from gswarm_tui.launch.base import Channel, LaunchError, Retry
 
 MOST_HELD_BYTES = 256 * 1024
+MOST_STDERR_BYTES = 2 * 1024 * 1024
+"""Modules loaded by a verbose --setup print a fraction of it; an agent prints next to nothing."""
+MIN_CHUNK_BYTES = 256
+"""The least that a chunk counts for: a chunk of one byte costs as much time as a larger one."""
 _STDERR_KEPT = 8 * 1024
 
 
@@ -41,11 +45,16 @@ class Inbox(Channel):
         self._take: Callable[[bytes], bool] | None = None
         self._taken: asyncio.Future[bool] | None = None
         self._stderr = bytearray()
+        self._stderr_left = MOST_STDERR_BYTES
 
     def received_stderr(self, data: bytes) -> None:
-        """Keep the last of the agent's output on stderr."""
+        """Keep the last of the agent's output on stderr; too much of it ends the stream."""
         self._stderr += data
         del self._stderr[:-_STDERR_KEPT]
+        self._stderr_left -= max(len(data), MIN_CHUNK_BYTES)
+        if self._stderr_left < 0:
+            reason = f"its agent or login shell printed over {MOST_STDERR_BYTES // 1024**2} MiB on stderr"
+            self.ended(LaunchError(reason, "check what it prints there", Retry.CUT_OFF))
 
     def stderr(self) -> bytes:
         """Return the last output on stderr; see ``Channel``."""
@@ -100,6 +109,8 @@ class Inbox(Channel):
                     return True
             finally:
                 self._take = self._taken = None
+        if isinstance(self._problem, LaunchError):
+            raise self._problem
         if self._problem is not None:
             raise ConnectionError(str(self._problem)) from None
         return False

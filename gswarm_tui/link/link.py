@@ -40,6 +40,7 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
+from gswarm_tui.launch.inbox import MIN_CHUNK_BYTES
 from gswarm_tui.link.clock import NodeClock, TimedSample
 from gswarm_tui.link.limits import (
     MAX_AHEAD_S,
@@ -305,7 +306,7 @@ class Link:
 
         def receive(data: bytes) -> bool:
             nonlocal rest
-            self._allowance.take_bytes(len(data), self._clocks.wall())
+            self._allowance.take_bytes(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
             self._incomplete_bytes += len(data)
             rest = decoder.feed(data)
             interrupted = self._handle_all(rest, decoder)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -95,6 +97,18 @@ def long_reasons() -> Iterator[Message]:
         yield Lost(LIFE, seq + 1, time.time_ns(), "y" * 4096)
 
 
+def loud() -> Iterator[Message]:
+    """Honest frames, and without end something else on stderr."""
+
+    def print_on() -> None:
+        with suppress(OSError):
+            while True:
+                os.write(2, b"x" * 65536)
+
+    threading.Thread(target=print_on, daemon=True).start()
+    return introducing(hello(LIFE, live=True))
+
+
 LIES: dict[str, Callable[[], Iterator[Message]]] = {
     lie.__name__: lie
     for lie in (
@@ -107,6 +121,7 @@ LIES: dict[str, Callable[[], Iterator[Message]]] = {
         heads_events,
         future,
         long_reasons,
+        loud,
     )
 }
 

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_agent.wire import MAGIC
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.launch.agent_status import query_status
+from gswarm_tui.launch.base import Launcher, LaunchError
+from gswarm_tui.launch.inbox import Inbox
 from tests.integration import sshd
 from tests.integration.heads import eventually
 from tests.security.rogue_node import LIES
@@ -34,6 +38,7 @@ REFUSED = {
     "high_index": "malformed hello gpu index",
     "machines": "its agent announced too many",
     "lost_runs": "its agent announced too many",
+    "loud": "printed over 2 MiB on stderr",
 }
 BELIEVED = ("brackets", "heads_events", "future", "long_reasons")
 
@@ -108,3 +113,39 @@ def test_brackets_in_a_marks_text_dont_make_a_recording_unreadable(
     record(path, [introduced(), mark])
     assert main(["sql", "FROM marks", "--db", str(path)]) == 0
     assert "1, 2" in capsys.readouterr().out
+
+
+class Replying(Inbox):
+    """Channel to a node that has sent a reply."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__()
+        self.received(MAGIC + reply.encode())
+        self.ended()
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+        return
+
+    async def explain_end(self) -> str:
+        return "it ended"
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Answering(Launcher):
+    """Launcher whose nodes answer everything with one text."""
+
+    def __init__(self, reply: str) -> None:
+        self._reply = reply
+
+    async def open(self, node: str, *arguments: str) -> Replying:
+        return Replying(self._reply)
+
+
+async def test_status_with_a_number_too_long_to_print_is_refused() -> None:
+    life = f'{{"frames": {"9" * 4300}}}'
+    launcher = Answering(f'[{{"node": "gpu66", "pid": null, "lives": [{life}, {life}]}}]')
+    with pytest.raises(LaunchError, match="can't be understood"):
+        await query_status(launcher, "gpu66", "uid")
