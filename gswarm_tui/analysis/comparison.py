@@ -11,8 +11,8 @@ from typing import Any
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary
-from gswarm_tui.analysis.summary_text import TextTable, duration_text, local_time, part_of, share, throttled_s
-from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, used_of, watts
+from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
+from gswarm_tui.common.quantities import DASH, duration, energy, gpu_time, mebibytes, percent, used_of, watts
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
@@ -92,9 +92,7 @@ def _throttled(one: Figures) -> float | None:
 
 
 _QUANTITIES = (
-    _Quantity(
-        "GPU time", lambda run: run.seconds * run.whole.gpus, lambda s: clock(s or 0), True, adds_up=True
-    ),
+    _Quantity("GPU time", lambda run: run.seconds * run.whole.gpus, gpu_time, True, adds_up=True),
     _Quantity("energy", lambda run: run.whole.energy_j, energy, True, adds_up=True),
     _Quantity("mean utilisation", lambda run: _util(run.whole), share, False, _util),
     _Quantity("balance", lambda run: run.balance, share, False),
@@ -213,7 +211,7 @@ def _formatted(value: float | None, pattern: str) -> str:
 _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
     ("nodes", lambda run, _: str(len(run.summary.nodes))),
     ("GPUs", lambda run, _: str(run.whole.gpus)),
-    ("duration", lambda run, _: duration_text(run.seconds) + (" so far" if run.summary.running else "")),
+    ("duration", lambda run, _: duration(run.seconds) + (" so far" if run.summary.running else "")),
     ("speed-up", lambda run, first: _formatted(speed_up(first, run), "{:.2f} ×")),
     ("efficiency", lambda run, first: _formatted(efficiency(first, run), "{:.1%}")),
     ("energy", lambda run, _: energy(run.whole.energy_j)),
@@ -223,7 +221,7 @@ _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = 
     ("busy", lambda run, _: share(part_of(run.whole.busy_s, run.whole.measured_s))),
     ("balance", lambda run, _: share(run.balance)),
     ("bubbles", lambda run, _: share(run.whole.bubble_share)),
-    ("longest bubble", lambda run, _: duration_text(run.whole.bubble_longest_s)),
+    ("longest bubble", lambda run, _: duration(run.whole.bubble_longest_s)),
     ("throttled", lambda run, _: share(run.throttled)),
     ("peak memory", lambda run, _: used_of(run.whole.mem_used_max_mib, run.whole.mem_total_mib)),
     ("coverage", lambda run, _: share(run.whole.coverage)),

@@ -9,8 +9,8 @@ from typing import Any
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, summarize
-from gswarm_tui.analysis.summary_text import TextTable, duration_text, local_time, share
-from gswarm_tui.common.quantities import DASH, energy, percent
+from gswarm_tui.analysis.summary_text import TextTable, local_time, share
+from gswarm_tui.common.quantities import DASH, duration, energy, percent
 from gswarm_tui.store.querying.results import QuerySource, Result
 
 
@@ -52,7 +52,7 @@ def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> 
             "" if one.period.session_id is None else str(one.period.session_id),
             one.period.name,
             f"{local_time(one.period.started_at, zone):%Y-%m-%d %H:%M}",
-            duration_text(one.period.seconds),
+            duration(one.period.seconds),
             one.status or "no end",
             str(one.whole.gpus) if one.whole else DASH,
             percent(one.whole.util_mean_pct if one.whole else None),

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from gswarm_tui.analysis.summary_data import Figures, ProcessPeaks, Summary
-from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, plural, used_of, watts
+from gswarm_tui.common.quantities import (
+    DASH,
+    duration,
+    energy,
+    gpu_time,
+    mebibytes,
+    percent,
+    plural,
+    used_of,
+    watts,
+)
 from gswarm_tui.slurm import hosts
 
 LabelledLine = tuple[str, str]
@@ -27,7 +37,7 @@ def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     period = summary.period
     began, until = local_time(period.started_at, zone), local_time(period.until, zone)
     end = f"{until:%H:%M:%S}" if began.date() == until.date() else f"{until:%Y-%m-%d %H:%M:%S}"
-    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration_text(period.seconds)]
+    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration(period.seconds)]
     if period.ended_at is None:
         parts.append("still running" if summary.running else "no end")
     parts += [plural(len(summary.nodes), "node"), plural(len(summary.gpus), "GPU")]
@@ -39,15 +49,6 @@ def heading(summary: Summary, zone: tzinfo | None = None) -> str:
 def local_time(at: datetime, zone: tzinfo | None = None) -> datetime:
     """Convert a time of the database to a zone (None: local)."""
     return at.replace(tzinfo=UTC).astimezone(zone)
-
-
-def duration_text(seconds: float | None) -> str:
-    """Format a duration: "0.4 s", "22 s", "00:12:31", "2 d 03:04:05"."""
-    if seconds is None:
-        return DASH
-    if seconds < 9.95:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    return f"{seconds:.0f} s" if seconds < 99.5 else clock(seconds)
 
 
 def share(part: float | None) -> str:
@@ -102,17 +103,17 @@ def _utilisation(one: Figures) -> str:
 def _busy(one: Figures) -> str:
     return (
         f"{share(part_of(one.busy_s, one.measured_s))} of the measured time: "
-        f"busy {duration_text(one.busy_s)}, idle {duration_text(one.idle_s)}"
+        f"busy {gpu_time(one.busy_s)}, idle {gpu_time(one.idle_s)}"
     )
 
 
 def _bubbles(one: Figures, summary: Summary) -> str:
     if not one.bubbles:
         return DASH if one.bubbles is None else "none: no GPU was idle between busy phases"
-    longest = _maximum(summary, "bubble_longest_s", duration_text)
+    longest = _maximum(summary, "bubble_longest_s", duration)
     return (
         f"{share(one.bubble_share)} of the time between busy phases: {plural(one.bubbles, 'bubble')}, "
-        f"total {duration_text(one.bubble_s)}, longest {longest}"
+        f"total {gpu_time(one.bubble_s)}, longest {longest}"
     )
 
 
@@ -128,9 +129,7 @@ def _throttled(one: Figures) -> str:
     known = [(cause, s) for cause, s in _causes(one) if s is not None]
     if not known:
         return DASH
-    parts = [
-        f"{cause} {duration_text(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0
-    ]
+    parts = [f"{cause} {gpu_time(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0]
     return ", ".join(parts) or "never"
 
 

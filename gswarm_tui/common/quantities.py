@@ -70,16 +70,36 @@ def rate(mb_s: float | None) -> str:
     return DASH if mb_s is None or math.isnan(mb_s) else _scaled(mb_s, 1000, ("MB/s", "GB/s", "TB/s"))
 
 
-def clock(seconds: float) -> str:
-    """Format a duration to the second: "00:12:31", "2 d 03:04:05"."""
-    whole = max(0, int(seconds))
-    days, rest = divmod(whole, 86400)
+def duration(seconds: float | None) -> str:
+    """Format a duration: "0.4 s", "22 s", from 100 s on "00:12:31", "2 d 03:04:05"."""
+    if seconds is None:
+        return DASH
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    days, rest = divmod(max(100, int(seconds)), 86400)
     text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days} d {text}" if days else text
 
 
+def elapsed(seconds: float) -> str:
+    """Format a duration that grows on the screen, in whole seconds."""
+    return duration(int(max(0.0, seconds)))
+
+
+def gpu_time(seconds: float | None) -> str:
+    """Format time added up over GPUs: "45 GPU-s", "22.9 GPU-min", "1,024 GPU-h"."""
+    if seconds is None or math.isnan(seconds):
+        return DASH
+    for limit, size, unit in ((99.5, 1, "s"), (99.5 * 60, 60, "min")):
+        if seconds < limit:
+            return f"{_three(seconds / size)} GPU-{unit}"
+    return f"{_three(seconds / 3600)} GPU-h"
+
+
 def age(seconds: float) -> str:
-    """Format a duration as one number and its unit: "12 s", "4 min", "3 h", "2 d"."""
+    """Format how long ago something was, as one number and its unit: "12 s", "4 min", "3 h", "2 d"."""
     for limit, size, unit in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"

@@ -13,6 +13,7 @@ from gswarm_agent.metrics import (
     REASON_POWER_CAP,
     REASON_SW_THERMAL,
 )
+from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.fleet.events import EventLogged
 
 HARMFUL = REASON_HW_SLOWDOWN | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
@@ -52,7 +53,7 @@ class ThrottleWatch:
                 episodes[gpu.uuid] = (began, ts, bits | (episode[2] if episode else 0))
             elif episode is not None and ts - episode[1] > QUIET_S:
                 del episodes[gpu.uuid]
-                message = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
+                message = f"no longer throttled, after {elapsed(max(1, episode[1] - episode[0]))}"
                 logged.append(EventLogged(ts, "throttle_end", INFO, message, node, gpu.index))
         if len(episodes) > len(gpus):  # GPUs that went away
             present = {gpu.uuid for gpu in gpus}

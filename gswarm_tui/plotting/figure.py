@@ -13,12 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.quantities import duration
 from gswarm_tui.plotting import panels, style
 from gswarm_tui.plotting.grid import MetricGrid
 from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.plotting.outliers import find_outliers, strongest
 from gswarm_tui.plotting.plot_data import PlotData
-from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, short_time, zone_name
+from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, zone_name
 
 DPI = 220
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -241,7 +242,7 @@ class FigureBuilder:
     def _subtitle(self) -> str:
         period = self._data.period
         end = moment(period.until, self._zone, like=period.started_at)
-        words = [f"{moment(period.started_at, self._zone)} – {end}", short_time(self._seconds)]
+        words = [f"{moment(period.started_at, self._zone)} – {end}", duration(self._seconds)]
         if period.ended_at is None:
             words[1] += " so far" if self._data.running else ", interrupted"
         if period.job:

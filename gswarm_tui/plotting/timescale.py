@@ -65,12 +65,10 @@ def _is_round(local: datetime, step: int) -> bool:
 def elapsed_ticks(seconds: float, most: int = 8) -> list[Tick]:
     """Return round elapsed times: "0", "30 s", "1:30 min", "2 h", "1 d 12 h"."""
     step = _step(seconds, most)
-    return [Tick(at, short_time(at)) for at in range(0, int(seconds) + 1, step)]
+    return [Tick(at, _tick_label(at)) for at in range(0, int(seconds) + 1, step)]
 
 
-def short_time(seconds: float) -> str:
-    """Format a duration in its largest unit: "0", "45 s", "1:30 min", "2 h", "1 d 12 h"."""
-    whole = round(seconds)
+def _tick_label(whole: int) -> str:
     if whole < 60:
         return f"{whole} s" if whole else "0"
     if whole < 3600:

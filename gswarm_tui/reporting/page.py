@@ -12,10 +12,10 @@ from typing import Any
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
-from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
+from gswarm_tui.common.quantities import DASH, duration, energy, mebibytes, plural, watts
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.plotting.timescale import moment, short_time, zone_name
+from gswarm_tui.plotting.timescale import moment, zone_name
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
 from gswarm_tui.reporting.report_data import ReportData
 from gswarm_tui.slurm import hosts
@@ -43,7 +43,7 @@ _COLUMNS: tuple[tuple[str, _Value, int], ...] = (
     ("memory max (GiB)", lambda one: _times(one.mem_used_max_mib, 1 / 1024), 1),
     ("energy (kWh)", lambda one: one.energy_kwh, 3),
     ("max (°C)", lambda one: one.temp_max_c, 0),
-    ("throttled (s)", throttled_s, 0),
+    ("throttled (GPU-s)", throttled_s, 0),
     ("coverage (%)", lambda one: _times(one.coverage, 100), 1),
 )
 """Heading, value in the heading's unit, and decimals of each column."""
@@ -155,7 +155,7 @@ class Report:
 
     def _tiles(self) -> Html:
         one, nodes = self.facts.summary.whole, plural(len(self._nodes()), "node")
-        tiles = [("Duration", short_time(self.period.seconds), "so far" if self.running else "")]
+        tiles = [("Duration", duration(self.period.seconds), "so far" if self.running else "")]
         if one is None:
             tiles += [("GPUs", "0", f"measured on {nodes}")]
         else:
@@ -239,14 +239,13 @@ class Report:
                 f"samples cover {share(summary.whole.coverage)} of the GPU time, and figures use only these."
             )
             rows = [
-                [one.node, share(one.coverage), _number(one.covered_s, 0, "s"), f"{one.frames:,}"]
-                for one in partial
+                [one.node, share(one.coverage), duration(one.covered_s), f"{one.frames:,}"] for one in partial
             ]
             heads = ["node", "covered", "time", "frames"]
             found += [tag("p", words), table(heads, rows, right=frozenset({1, 2, 3}))]
         if self.facts.gaps:
             listed = [
-                [node, self._time(begin), self._time(end), short_time((end - begin).total_seconds())]
+                [node, self._time(begin), self._time(end), duration((end - begin).total_seconds())]
                 for node, begin, end in self.facts.gaps[:MOST_GAPS]
             ]
             found += [

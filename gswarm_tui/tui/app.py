@@ -11,8 +11,8 @@ from typing import Unpack
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import age, clock, plural
-from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
+from gswarm_tui.common.quantities import age, elapsed, plural
+from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.hub import Hub
@@ -83,6 +83,11 @@ class GswarmApp(Viewer):
         if self.mode == PAST or await self._look_back():
             await super().go_to_time(at)
 
+    def parse_time(self, text: str) -> float:
+        """Return the time of the recording that a text means; its end is now. Raises TimeInputError."""
+        start, end = self.hub.started_at, self.hub.now()
+        return parse_time(text, start=start, end=end, timezone=self.timezone)
+
     async def _look_back(self) -> bool:
         """Show the newest recorded time while links, hub and recorder continue; whether that was possible."""
         if self._past is None:
@@ -142,7 +147,7 @@ class GswarmApp(Viewer):
         return suggest_name(session.name for session in self.hub.fleet.sessions.sessions.values())
 
     def _time_field(self, label: str) -> FormField:
-        return FormField(label, self._suggested_start(), "now, 30s ago, 2m ago, 14:05", self._parse_start)
+        return FormField(label, self._suggested_start(), TIME_FORMS, self.parse_time)
 
     def _suggested_start(self) -> str:
         """Return "now", or the time that is shown while looking back."""
@@ -153,23 +158,8 @@ class GswarmApp(Viewer):
         )
         return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
-    def _parse_start(self, text: str) -> float:
-        """Return a time of this recording. Raises TimeInputError."""
-        now = self.hub.now()
-        at = parse_start(text, now, self.timezone)
-        if at < self.hub.started_at:
-            raise TimeInputError(
-                f"recording began {clock(now - self.hub.started_at)} ago; choose a later time"
-            )
-        return at
-
     def _start_session(self, answer: tuple[str, ...]) -> None:
-        line, started = answer
-        name, since = split_start(line)
-        try:
-            at = self._parse_start(since or started)
-        except TimeInputError:
-            name, at = line.strip(), self._parse_start(started)
+        name, at = answer[0].strip(), self.parse_time(answer[1])
         name = name or self._next_name()
         ago = self.hub.now() - at
         session_id = self.hub.start_session(name, started_at=at)
@@ -198,7 +188,7 @@ class GswarmApp(Viewer):
         elif len(running) == 1:
             self._stop_session(running[0].session_id)
         else:
-            options = [(s.session_id, f"{clock(s.seconds(self.hub.now()))}  {s.name}") for s in running]
+            options = [(s.session_id, f"{elapsed(s.seconds(self.hub.now()))}  {s.name}") for s in running]
             ask(self, PickDialog("stop which session?", options), self._stop_session)
 
     def _stop_session(self, session_id: str) -> None:
@@ -206,7 +196,7 @@ class GswarmApp(Viewer):
         if not session.running:
             return
         self.hub.stop_session(session_id)
-        self.show_notice(f"stopped {session.name} after {clock(session.seconds(self.hub.now()))}")
+        self.show_notice(f"stopped {session.name} after {elapsed(session.seconds(self.hub.now()))}")
         self.update_view()
 
     # Marks
@@ -228,7 +218,7 @@ class GswarmApp(Viewer):
 
     def _mark(self, answer: tuple[str, ...]) -> None:
         name, detail = checked(answer[0], _values(answer[1]))
-        made = self.hub.mark(name, detail, at=parse_start(answer[2], self.hub.now(), self.timezone))
+        made = self.hub.mark(name, detail, at=self.parse_time(answer[2]))
         if self.player is not None:
             self.player.add_backdated(made, made.at)
         self.show_notice(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 
-from gswarm_tui.common.quantities import clock
+from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
@@ -87,7 +87,7 @@ class PastFeed(PlayedFeed):
             recorder_state = [Span("● ", "error"), Span("recording continues"), *recorder_state[2:]]
         return [
             Span(" PAST ", "chip"),
-            Span(f" {clock(self._hub.now() - self._player.wanted)} ago", "title"),
+            Span(f" {elapsed(self._hub.now() - self._player.wanted)} ago", "title"),
             Span(f" · {moment:%H:%M:%S}{self._ellipsis}"),
             Span(" · "),
             *recorder_state,

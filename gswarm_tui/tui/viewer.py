@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
 from gswarm_tui.common.query_history import QueryHistory
-from gswarm_tui.common.time_input import SEEK_HINT, parse_seek_time
+from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible
@@ -259,15 +259,15 @@ class Viewer(TerminalApp):
 
     async def action_go_to(self) -> None:
         """Ask for a time and go there."""
-        dialog = FormDialog("go to time", [FormField("time", "", SEEK_HINT, self._parse_time)])
+        dialog = FormDialog("go to time", [FormField("time", "", TIME_FORMS, self.parse_time)])
         ask(self, dialog, self._go_to)
 
-    def _parse_time(self, text: str) -> float:
-        """Return the time that a text means here. Raises TimeInputError."""
+    def parse_time(self, text: str) -> float:
+        """Return the time of the recording that a text means. Raises TimeInputError."""
         if (player := self.player) is None:
             return self.feed.now()
         head = player.playhead
-        return parse_seek_time(text, at=player.now(), start=head.start, end=head.end, timezone=self.timezone)
+        return parse_time(text, start=head.start, end=head.end, timezone=self.timezone)
 
     def _go_to(self, answer: tuple[str, ...]) -> None:
-        self._control(lambda player: player.seek(self._parse_time(answer[0])))
+        self._control(lambda player: player.seek(self.parse_time(answer[0])))

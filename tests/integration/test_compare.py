@@ -78,9 +78,9 @@ def test_largest_difference_names_both_values() -> None:
     )
     c = run("c", seconds=300, energy_j=180_000.0, bubble_share=0.05)
     assert largest_difference([a, c]).startswith(
-        "Largest difference: GPU time, 00:05:00 in c, 00:01:40 in a;"
+        "Largest difference: GPU time, 5 GPU-min in c, 1.67 GPU-min in a;"
     )
-    assert "in c, 00:01:40" in largest_difference([a, run("d"), c])
+    assert "in c, 1.67 GPU-min" in largest_difference([a, run("d"), c])
 
 
 def test_spread_between_gpus_is_no_difference_of_runs() -> None:
@@ -168,7 +168,7 @@ def test_runs_of_different_files_are_compared(two_files: Path, capsys: pytest.Ca
     lines = [" ".join(row) for row in rows]
     assert "loss 0.5 1" in lines
     assert "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work." in lines
-    assert any(line.startswith("Largest difference: GPU time, 00:00:50 in two,") for line in lines)
+    assert any(line.startswith("Largest difference: GPU time, 50 GPU-s in two,") for line in lines)
 
 
 def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:

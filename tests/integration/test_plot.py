@@ -38,7 +38,7 @@ from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.outliers import find_outliers, spaced, strongest
 from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
-from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
+from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, zone_name
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.plot_recording import record_training
@@ -468,19 +468,15 @@ def test_ticks_are_sorted_and_few(seconds: float, hours: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "labels"),
     [
-        (0, "0"),
-        (45, "45 s"),
-        (90, "1:30 min"),
-        (600, "10 min"),
-        (7200, "2 h"),
-        (5400, "1:30 h"),
-        (129_600, "1 d 12 h"),
+        (90, ["0", "15 s", "30 s", "45 s", "1 min", "1:15 min", "1:30 min"]),
+        (7200, ["0", "15 min", "30 min", "45 min", "1 h", "1:15 h", "1:30 h", "1:45 h", "2 h"]),
+        (129_600, ["0", "6 h", "12 h", "18 h", "1 d", "1 d 6 h", "1 d 12 h"]),
     ],
 )
-def test_short_time_formats_durations(seconds: float, words: str) -> None:
-    assert short_time(seconds) == words
+def test_elapsed_times_are_labelled_shortly(seconds: float, labels: list[str]) -> None:
+    assert [tick.label for tick in elapsed_ticks(seconds)] == labels
 
 
 def test_zone_name() -> None:

@@ -16,7 +16,7 @@ import pytest
 from gswarm_agent.frame import ProcessSample
 from gswarm_tui.analysis.periods import find_period
 from gswarm_tui.analysis.summary_data import summarize
-from gswarm_tui.analysis.summary_text import duration_text, heading, share
+from gswarm_tui.analysis.summary_text import heading, share
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.store.recording.recorder import Recorder
@@ -126,9 +126,9 @@ train · {recording.name}
 2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711
 
 utilisation  mean 79 %, median 80 %, p95 90 %, max 90 %
-busy         94 % of the measured time: busy 30 s, idle 2 s
-bubbles      6.2 % of the time between busy phases: 1 bubble, total 2 s, longest 2 s (n1:0)
-throttled    heat 10 s (31 %)
+busy         94 % of the measured time: busy 30 GPU-s, idle 2 GPU-s
+bubbles      6.2 % of the time between busy phases: 1 bubble, total 2 GPU-s, longest 2 s (n1:0)
+throttled    heat 10 GPU-s (31 %)
 power        mean 519 W per GPU, max 600 W (n1:0)
 energy       4.44 Wh (16,000 J)
 GPU memory   max 39.1 of 79.6 GiB (n1:0)
@@ -292,15 +292,3 @@ def test_share_rounds_to_0_and_100_only_if_exact() -> None:
     said_of = {1.0: "100 %", 0.9999: "99.9 %", 0.5: "50 %", 0.0625: "6.2 %", 0.0001: "0.1 %", 0.0: "0 %"}
     assert {part: share(part) for part in said_of} == said_of
     assert share(None) == "–"
-
-
-def test_duration_precision_follows_its_length() -> None:
-    said_of = {
-        0.0: "0 s",
-        0.25: "0.2 s",
-        3.0: "3 s",
-        22.4: "22 s",
-        254.01: "00:04:14",
-        90_061.0: "1 d 01:01:01",
-    }
-    assert {s: duration_text(s) for s in said_of} == said_of

@@ -437,7 +437,7 @@ async def test_header_shows_the_recorder_state() -> None:
         assert "○ not recording" in line_with("gswarm", app)
         made.recording(rows=1_200_000, file_bytes=14_000_000).advance(1)
         await pilot.pause()
-        assert "● rec 00:00:06 · 1.20 M rows · 14 MB" in line_with("gswarm", app)
+        assert "● rec 6 s · 1.20 M rows · 14 MB" in line_with("gswarm", app)
         made.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, "the disk that holds run.duckdb is full"))
         made.advance(1)
         await pilot.pause()

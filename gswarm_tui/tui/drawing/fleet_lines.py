@@ -56,7 +56,7 @@ def recording(recorder: RecorderStatus | None, started_at: float, now: float) ->
         words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
         return [Span("╳ ", "error"), Span(clean(words), "error")]
     words = f" · {quantities.count(recorder.rows)} rows · {quantities.file_size(recorder.file_bytes)}"
-    return [Span("● ", "error"), Span(f"rec {quantities.clock(now - started_at)}"), Span(words, "dim")]
+    return [Span("● ", "error"), Span(f"rec {quantities.elapsed(now - started_at)}"), Span(words, "dim")]
 
 
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
@@ -99,7 +99,7 @@ def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = Tru
         ]
     line = [Span(" sessions", "dim")]
     for number, session in enumerate(running):
-        numbers = f" {quantities.clock(session.seconds(now))}  util {quantities.percent(session.mean_util)}"
+        numbers = f" {quantities.elapsed(session.seconds(now))}  util {quantities.percent(session.mean_util)}"
         numbers += f"  {quantities.energy(session.energy_j)}"
         entry = [Span("  ● ", "good"), Span(clip(clean(session.name), 24), "title"), Span(numbers, "dim")]
         more = len(running) - number

@@ -10,7 +10,7 @@ from functools import partial
 from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
-from gswarm_tui.common.quantities import DASH, clock, energy, percent, plural, watts
+from gswarm_tui.common.quantities import DASH, elapsed, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -64,7 +64,7 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
                 Span("●", "good") if session.running else Span("○", "dim"),
                 Span(clean(session.name), role),
                 Span(started(session.started_at, now, zone), role),
-                Span(clock(session.seconds(now)), role),
+                Span(elapsed(session.seconds(now)), role),
                 Span(percent(session.mean_util), role),
                 Span(watts(session.mean_power_w), role),
                 Span(energy(session.energy_j) if measured else DASH, role),

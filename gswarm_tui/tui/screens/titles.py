@@ -89,7 +89,7 @@ def _details(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
     """Return hardware and link, or the problem, the next retry and what to do."""
     standing = node.standing(now)
     if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
-        retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
+        retry = "" if node.retry_at is None else f"retry in {age(max(0.0, node.retry_at - now))}"
         role = "error" if standing is Standing.LOST else "warning"
         return [*_wrapped(node.reason, role, cells), *_wrapped(joined((retry, node.remedy)), "text", cells)]
     if standing in (Standing.STALE, Standing.UNHEALTHY):

@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gswarm_agent.frame import ERROR, WARNING
-from gswarm_tui.common.quantities import clock
+from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline, SessionRange
 from gswarm_tui.tui.drawing.spans import Line, Span, Spans, drawn, joined_cells
@@ -74,7 +74,7 @@ def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
     if not room.left > 1:
         return [Span(" "), *upper], [Span(" "), *lower]
     at, end = (datetime.fromtimestamp(time, state.zone) for time in (state.at, state.end))
-    whole = clock(state.at - state.start)
+    whole = elapsed(state.at - state.start)
     if state.pointed is not None:
         whole = f"→ {datetime.fromtimestamp(state.pointed, state.zone):%H:%M:%S}"
     return (
