@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary_data import summarize
+from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_session, parse_reference
 from gswarm_tui.common.errors import UserError, printable
@@ -47,16 +48,34 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             progress.report(number / len(arguments.runs))
             found.append(_run(word, arguments.db, form, environ))
     runs = _with_distinct_labels(found)
-    if form.format != "table":
+    if form.format not in ("table", "markdown"):
         formats.write(comparison.comparison_result(runs), form)
         return 0
+    table = comparison.comparison_table(runs)
+    remarks = [*comparison.comparison_notes(runs), comparison.largest_difference(runs)]
     with formats.text_out(form.out) as out:
-        table = comparison.comparison_table(runs)
-        show(table.names, table.rows, out, right=table.right)
-        out.write("\n")
-        for remark in (*comparison.comparison_notes(runs), comparison.largest_difference(runs)):
-            out.write(textwrap.fill(printable(remark), width_of(out) or 120) + "\n")
+        if form.format == "markdown":
+            for part in _parts(table, formats.MARKDOWN_COLUMNS):
+                formats.write_markdown_table(part.names, part.rows, out, right=part.right)
+                out.write("\n")
+            out.write("  \n".join(map(printable, remarks)) + "\n")
+        else:
+            show(table.names, table.rows, out, right=table.right)
+            out.write("\n")
+            out.writelines(textwrap.fill(printable(each), width_of(out) or 120) + "\n" for each in remarks)
     return 0
+
+
+def _parts(table: TextTable, columns: int) -> Iterator[TextTable]:
+    """Split a table with many runs into tables with the same labels and at most so many columns."""
+    runs = len(table.names) - 1
+    for start in range(1, runs + 1, columns - 1):
+        end = start + columns - 1
+        yield TextTable(
+            (table.names[0], *table.names[start:end]),
+            [(row[0], *row[start:end]) for row in table.rows],
+            table.right,
+        )
 
 
 def _run(

@@ -30,14 +30,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(f"{printable(str(source.path))} has no recording.")
         with Progress(f"summarising {printable(str(source.path))}") as progress:
             entries = session_list.list_periods(source, listed, progress.report)
-        if form.format != "table":
+        if form.format not in ("table", "markdown"):
             formats.write(session_list.period_result(entries if found else []), form)
             return 0
         with formats.text_out(form.out) as out:
             if not found:
                 out.write(f"{printable(str(source.path))} has no sessions. Its recordings:\n\n")
             table = session_list.period_table(entries)
-            show(table.names, table.rows, out, right=table.right)
+            write = formats.write_markdown_table if form.format == "markdown" else show
+            write(table.names, table.rows, out, right=table.right)
             if partial := session_list.partial_note(entries):
-                out.write(f"{partial}\n")
+                out.write(f"\n{partial}\n" if form.format == "markdown" else f"{partial}\n")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -48,7 +49,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     with open_session(" ".join(arguments.session), arguments.db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
         doing = f"summarising {printable(period.name)}"
-        if form.format != "table":
+        if form.format not in ("table", "markdown"):
             with Progress(doing):
                 answer = (
                     processes_result(source, period)
@@ -63,8 +64,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if summary.whole is None:
             raise UserError(_no_samples(source.path, period))
         with formats.text_out(form.out) as out:
-            out.write(f"{printable(period.name)} · {printable(str(source.path))}\n")
-            _show(summary, listed, arguments.by, out, form.every)
+            write = _write_markdown if form.format == "markdown" else _write_text
+            write(_parts(summary, listed, arguments.by), source.path, out, every=form.every)
     return 0
 
 
@@ -73,21 +74,65 @@ def _no_samples(path: Path, period: Period) -> str:
     return f"{period.name} in {printable(str(path))} has no GPU samples; {hint}."
 
 
-def _show(summary: Summary, listed: list[ProcessPeaks], by: str | None, out: TextIO, every: bool) -> None:
-    out.write(summary_text.heading(summary) + "\n")
-    if summary.period.note:
-        out.write(f"{printable(summary.period.note)}\n")
-    out.write("\n")
-    _lines(summary_text.summary_lines(summary), out)
+@dataclass(frozen=True)
+class _Parts:
+    """Content of a printed summary: heading, figures, tables, and outliers instead of a long table."""
+
+    period: Period
+    heading: str
+    lines: Sequence[summary_text.LabelledLine]
+    tables: Sequence[summary_text.TextTable]
+    outliers: Sequence[summary_text.LabelledLine]
+
+
+def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Parts:
+    tables = []
     if by == PROCESS:
-        _table(summary_text.process_table(listed), out, every)
+        tables.append(summary_text.process_table(listed))
     if by == NODE or (by is None and 1 < len(summary.nodes) <= _FEW_NODES):
-        _table(summary_text.figures_table(summary.nodes), out, every)
-    if by == GPU or (by is None and len(summary.gpus) <= _FEW_GPUS):
-        _table(summary_text.figures_table(summary.gpus), out, every)
-    elif by is None:
+        tables.append(summary_text.figures_table(summary.nodes))
+    few = len(summary.gpus) <= _FEW_GPUS
+    if by == GPU or (by is None and few):
+        tables.append(summary_text.figures_table(summary.gpus))
+    return _Parts(
+        summary.period,
+        summary_text.heading(summary),
+        summary_text.summary_lines(summary),
+        tables,
+        summary_text.outliers(summary.gpus) if by is None and not few else (),
+    )
+
+
+def _write_text(parts: _Parts, path: Path, out: TextIO, *, every: bool) -> None:
+    from gswarm_tui.printing.table import show
+
+    out.write(f"{printable(parts.period.name)} · {printable(str(path))}\n{parts.heading}\n")
+    if parts.period.note:
+        out.write(f"{printable(parts.period.note)}\n")
+    out.write("\n")
+    _lines(parts.lines, out)
+    for table in parts.tables:
+        out.write("\n")
+        show(table.names, table.rows, out, right=table.right, every=every)
+    if parts.outliers:
         out.write("\nOutliers\n")
-        _lines(summary_text.outliers(summary.gpus), out)
+        _lines(parts.outliers, out)
+
+
+def _write_markdown(parts: _Parts, path: Path, out: TextIO, *, every: bool) -> None:
+    """Write the same for a ticket; narrower tables, as pages don't scroll sideways."""
+    from gswarm_tui.printing.formats import MARKDOWN_COLUMNS, write_markdown_table
+
+    out.write(f"**{printable(parts.period.name)}** · {printable(str(path))}  \n{parts.heading}\n")
+    if parts.period.note:
+        out.write(f"\n{printable(parts.period.note)}\n")
+    tables = [summary_text.TextTable(("figure", "value"), parts.lines, frozenset()), *parts.tables]
+    if parts.outliers:
+        tables.append(summary_text.TextTable(("outliers", "GPUs"), parts.outliers, frozenset()))
+    for table in tables:
+        out.write("\n")
+        rows = (row[:MARKDOWN_COLUMNS] for row in table.rows)
+        write_markdown_table(table.names[:MARKDOWN_COLUMNS], rows, out, right=table.right)
 
 
 def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
@@ -100,10 +145,3 @@ def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
         parts = printable(words).replace(" ", "\0").replace(",\0", ", ")
         text = textwrap.indent(textwrap.fill(parts, room), " " * labels).replace("\0", " ")
         out.write(label + text[len(label) :] + "\n")
-
-
-def _table(table: summary_text.TextTable, out: TextIO, every: bool) -> None:
-    from gswarm_tui.printing.table import show
-
-    out.write("\n")
-    show(table.names, table.rows, out, right=table.right, every=every)

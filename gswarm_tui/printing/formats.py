@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -30,6 +30,8 @@ _SUFFIXES = {
     ".pq": "parquet",
 }
 _LAYOUT_ROWS = 5_000
+MARKDOWN_COLUMNS = 10
+"""Columns of a table for a ticket; wider ones don't fit a page."""
 _FORMULA = re.compile(r"\s*[=+\-@]")
 
 
@@ -197,13 +199,20 @@ def _write_json(result: Result, out: TextIO, _options: OutputOptions) -> None:
 
 def _write_markdown(result: Result, out: TextIO, _options: OutputOptions) -> None:
     rows, right = _readable(result)
-    out.write(_piped([printable(name) for name in result.names]))
-    out.write(_piped(["---:" if index in right else "---" for index in range(len(result.names))]))
+    write_markdown_table(result.names, rows, out, right=right)
+
+
+def write_markdown_table(
+    names: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO, *, right: frozenset[int]
+) -> None:
+    """Write a table of text in Markdown; columns in ``right`` are numbers."""
+    out.write(_piped(names))
+    out.write(_piped(["---:" if index in right else "---" for index in range(len(names))]))
     out.writelines(map(_piped, rows))
 
 
 def _piped(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
+    return "| " + " | ".join(printable(text).replace("|", "\\|") for text in texts) + " |\n"
 
 
 _WRITERS: dict[str, Callable[[Result, TextIO, OutputOptions], None]] = {

@@ -179,6 +179,23 @@ def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFi
     assert [second[name] for name in names][:5] == ["two", "25.0", "2", "1.6", "0.8"]
 
 
+def test_comparison_in_markdown_has_at_most_ten_columns(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = ["one.duckdb", "two.duckdb"] * 6
+    assert main(["compare", *runs, "--format", "markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split(" | ") for line in lines if line.startswith("|  | ")]
+    assert [len(head) for head in heads] == [10, 4]
+    labels = [[line.split(" | ")[0] for line in part.splitlines()] for part in "\n".join(lines).split("\n\n")]
+    assert labels[0] == labels[1]
+    assert "| speed-up" in labels[0]
+    assert lines[-2:] == [
+        "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work.  ",
+        next(line for line in lines if line.startswith("Largest difference: ")),
+    ]
+
+
 def test_runs_of_one_name_get_distinct_labels(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "one.duckdb", "one.duckdb:1", "one.duckdb:recording 1"]) == 0
     heads = capsys.readouterr().out.splitlines()[0].split("  ")

@@ -148,6 +148,45 @@ coverage     100 % of the GPU time, 32 samples
     ]
 
 
+def test_summary_in_markdown_is_the_terminals_text_in_ten_columns(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    title, times, empty, *lines = output_of(capsys, "summary", "--format", "markdown").splitlines()
+    assert (title, times, empty) == (
+        f"**train** · {recording.name}  ",
+        "2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711",
+        "",
+    )
+    assert lines[:4] == [
+        "| figure | value |",
+        "| --- | --- |",
+        "| utilisation | mean 79 %, median 80 %, p95 90 %, max 90 % |",
+        "| busy | 94 % of the measured time: busy 30 GPU-s, idle 2 GPU-s |",
+    ]
+    assert lines[-5:] == [
+        "",
+        "| GPU | util % | p95 % | busy | bubbles | W | energy | memory | throttled | coverage |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| n1:0 | 79 | 90 | 88 % | 12 % | 538 | 2.22 Wh | 39.1 GiB | 0 % | 100 % |",
+        "| n1:1 | 80 | 80 | 100 % | 0 % | 500 | 2.22 Wh | 20 GiB | 62 % | 100 % |",
+    ]
+    (header, *_) = output_of(capsys, "summary", "--format", "csv").splitlines()
+    assert header.count(",") > 30
+
+
+def test_sessions_in_markdown_are_the_terminals_table(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads, _, warm, _ = output_of(capsys, "sessions", "--format", "markdown").splitlines()
+    assert heads == ("| id | session | began | duration | status | GPUs | util | energy | coverage | note |")
+    assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | stopped | 2 | 85 % | 3,000 J | 60 % | too cold |"
+
+
+def test_file_named_twice_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = output_of(capsys, "summary", "run.duckdb:train", "--db", str(recording), status=2)
+    assert message == 'gswarm-tui: "run.duckdb:train" names its file already; remove --db.\n'
+
+
 def test_session_without_an_end_is_summarized_up_to_its_last_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
