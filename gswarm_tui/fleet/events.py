@@ -20,6 +20,8 @@ WAITING = "waiting"
 """Kind of the event that names the nodes that may still hold frames when a recording is left open."""
 ABANDONED = "abandoned"
 """Kind of the event that names the nodes that still held frames when a recording was closed."""
+LINK_LOST, UNREACHABLE = "link_lost", "unreachable"
+"""Kinds of the events of a link that broke, and of one to a node that was never connected."""
 KINDS_DURING_RUN = ("gap", "mark")
 """Kinds of events whose time lies within the run, even if they are logged after it."""
 INTERVAL_CHANGED = "interval_changed"

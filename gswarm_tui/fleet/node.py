@@ -25,7 +25,8 @@ MAX_LIVES = 64
 class Standing(enum.Enum):
     """State of a node as shown: its link's phase, and for a live one whether its data is fresh.
 
-    An unhealthy node is connected, but has sent no data for half a minute.
+    An unhealthy node is connected, but has sent no data for half a minute. An unreachable one was never
+    connected; a lost one was.
     """
 
     CONNECTING = "connecting"
@@ -33,6 +34,7 @@ class Standing(enum.Enum):
     STALE = "stale"
     UNHEALTHY = "unhealthy"
     LOST = "lost"
+    UNREACHABLE = "unreachable"
     ENDED = "ended"
 
 
@@ -163,6 +165,8 @@ class NodeState:
 
     def standing(self, now: float) -> Standing:
         """Return the state: a live node without a frame for three intervals is stale, later unhealthy."""
+        if self.phase is Phase.LOST and self.hello is None:
+            return Standing.UNREACHABLE
         if self.phase is not Phase.LIVE:
             return Standing(self.phase.value)
         if self.last_arrival is None:

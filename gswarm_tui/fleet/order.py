@@ -22,6 +22,7 @@ class Order(enum.Enum):
 
 _WORST_FIRST = (
     Standing.LOST,
+    Standing.UNREACHABLE,
     Standing.UNHEALTHY,
     Standing.STALE,
     Standing.CONNECTING,

@@ -28,6 +28,8 @@ from gswarm_tui.fleet.counters import (
 )
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
+    LINK_LOST,
+    UNREACHABLE,
     Event,
     EventLogged,
     FrameArrived,
@@ -249,9 +251,8 @@ class Fleet:
             node.lost_reason_logged = event.reason
             requested = event.reason.startswith(SENT_ALL) and not event.reason.endswith(FRAMES_REMAIN)
             severity = INFO if requested else ERROR
-            return [
-                EventLogged(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)
-            ]
+            kind = UNREACHABLE if node.hello is None else LINK_LOST
+            return [EventLogged(event.at, kind, severity, event.reason, event.node, detail=event.remedy)]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
             node.lost_reason_logged = ""
             words = "connected again" if node.was_live else "connected"
@@ -420,8 +421,11 @@ class Fleet:
                 session = self.sessions.stop(event)
                 return [EventLogged(event.at, "session_stopped", INFO, session.name)]
             case SessionChanged():
-                self.sessions.change(event)
-                return []
+                before = self.sessions.sessions[event.session_id].name
+                after = self.sessions.change(event).name
+                if after == before:
+                    return []
+                return [EventLogged(event.at, "session_renamed", INFO, f"{before} is now {after}")]
 
     def _count_back(self, session_id: str) -> None:
         """Add the frames of the history to a backdated session."""

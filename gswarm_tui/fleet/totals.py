@@ -21,8 +21,8 @@ MEMORY = GPU_COLUMNS.index("mem_used_mib")
 class Totals:
     """Totals of live nodes and the job's GPUs; None where nothing was measured.
 
-    ``slowest`` is the (node, GPU index) with the lowest utilisation, None where all are idle; ``lag_ms`` is
-    the worst lateness of a tick.
+    ``lowest_util`` is the (node, GPU index) with the lowest utilisation, None where all are idle; ``lag_ms``
+    is the worst lateness of a tick.
     """
 
     nodes: int
@@ -34,7 +34,7 @@ class Totals:
     memory_used_mib: float | None
     memory_total_mib: float | None
     energy_j: float
-    slowest: tuple[str, int] | None
+    lowest_util: tuple[str, int] | None
     lag_ms: float
     simulated: bool
 
@@ -56,7 +56,7 @@ def totals(fleet: Fleet, now: float) -> Totals:
         memory_used_mib=_measured(memory, np.sum),
         memory_total_mib=sum(sizes) if sizes else None,
         energy_j=fleet.energy_j,
-        slowest=_slowest(up, util),
+        lowest_util=_lowest_util(up, util),
         lag_ms=max((n.late_ms for n in up), default=0.0),
         simulated=any(n.hello is not None and n.hello.simulated for n in fleet.nodes.values()),
     )
@@ -67,7 +67,7 @@ def _measured(values: Floats, figure: Callable[[Floats], float]) -> float | None
     return float(figure(measured)) if len(measured) else None
 
 
-def _slowest(nodes: list[NodeState], util: Floats) -> tuple[str, int] | None:
+def _lowest_util(nodes: list[NodeState], util: Floats) -> tuple[str, int] | None:
     if not (util > 0).any():  # all are idle
         return None
     lowest = int(np.nanargmin(util))

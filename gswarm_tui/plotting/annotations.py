@@ -51,6 +51,7 @@ class OverlappingSession:
 
 KINDS = {
     "link_lost": "node lost",
+    "unreachable": "node unreachable",
     "unhealthy": "no data",
     "reboot": "reboot",
     "gap": "frames lost",

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from textual.screen import Screen
 
-from gswarm_tui.tui.actions import ACTIONS, FLEET, LIVE, MODES, QUERY, SCREENS, SESSIONS, SQL, actions_of
+from gswarm_tui.tui.actions import (
+    ACTIONS,
+    FLEET,
+    LIVE,
+    MODES,
+    PAST,
+    QUERY,
+    REPLAY,
+    SCREENS,
+    SESSIONS,
+    SQL,
+    actions_of,
+)
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
@@ -65,10 +79,57 @@ def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> N
     helped = ["".join(span.text for span in line) for line in help_lines(screen, mode)]
     for action in actions_of(screen, mode):
         assert any(action.keys_shown in line and action.help in line for line in helped), action.name
-    assert max(map(len, helped)) <= 80 - FRAME
+    assert max(map(cell_len, helped)) <= 80 - FRAME
     foot = "".join(span.text for span in footer_line(screen, 300, mode))
     for action in actions_of(screen, mode):
         assert (f" {action.label}" in foot) or not action.footer
+
+
+def help_text(screen: str, mode: str = LIVE) -> str:
+    return "\n".join("".join(span.text for span in line) for line in help_lines(screen, mode))
+
+
+@pytest.mark.parametrize(("screen", "mode"), REACHABLE)
+def test_help_begins_with_what_the_screen_shows(screen: str, mode: str) -> None:
+    about, _, words = help_text(screen, mode).partition("\n\n")
+    assert about.endswith(".")
+    assert words.startswith("On this screen\n")
+
+
+@pytest.mark.parametrize(
+    ("screen", "word"),
+    [
+        ("fleet", "  busy 30/32    GPUs with a utilisation of 20 % or more"),
+        ("fleet", "  lowest util   the GPU with the lowest utilisation now"),
+        ("fleet", "  lag           how late the latest sample was taken"),
+        ("fleet", "  GB/s in/out   received and sent by the node"),
+        ("node", "  nvtx          Bytes sent over all NVLinks of the GPU (GB/s)"),
+        ("session", "  bubbles       idle phases of a GPU between two busy ones"),
+    ],
+)
+def test_help_explains_the_words_of_its_screen(screen: str, word: str) -> None:
+    assert word in help_text(screen)
+
+
+PICTURES = Path(__file__).parent / "pictures"
+PICTURES_OF = {"minutes": FLEET, "past": FLEET, "replay": FLEET}
+"""Screens in pictures that have other names."""
+TEXT_AND_LINES = set("·×°−─")
+"""Characters of sentences and units, and the lines between parts of a screen."""
+
+
+def sign_class(sign: str) -> str:
+    """Return one sign for all dots of curves, and one for all heights and lengths of blocks."""
+    return "⠤" if "\u2800" <= sign <= "\u28ff" else "█" if "\u2581" <= sign <= "\u258f" else sign
+
+
+@pytest.mark.parametrize("picture", sorted(PICTURES.glob("*.txt")), ids=lambda path: path.stem)
+def test_help_explains_every_sign_on_its_screen(picture: Path) -> None:
+    name = picture.stem.removeprefix("marks-").partition("-")[0]
+    mode = {"replay": REPLAY, "past": PAST}.get(name, LIVE)
+    helped = set(map(sign_class, help_text(PICTURES_OF.get(name, name), mode)))
+    shown = {sign_class(sign) for sign in picture.read_text() if ord(sign) > 127 and not sign.isalpha()}
+    assert shown - helped - TEXT_AND_LINES == set()
 
 
 @pytest.mark.parametrize("mode", MODES)

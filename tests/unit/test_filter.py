@@ -122,7 +122,7 @@ def test_mine_selects_the_jobs_gpus() -> None:
 
 def test_node_without_gpus_matches_by_name_and_state() -> None:
     lost = NodeState("gpu09", phase=Phase.LOST)
-    assert parse("state:lost").match(lost, NOW).tolist() == [True]
+    assert parse("state:unreachable").match(lost, NOW).tolist() == [True]
     assert parse("gpu09 & !state:live").match(lost, NOW).tolist() == [True]
     assert parse("util<5").match(lost, NOW).tolist() == [False]
     assert parse("gpu:0").match(lost, NOW).tolist() == [False]

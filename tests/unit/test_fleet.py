@@ -93,6 +93,28 @@ def test_node_becomes_live_then_stale_then_lost() -> None:
     assert node.reason == ""
 
 
+def test_node_that_never_answered_is_unreachable_and_not_lost() -> None:
+    fleet = Fleet(["gpu01"])
+    (logged,) = fleet.apply(LinkChanged("gpu01", T0, Phase.LOST, "no such host", "check --nodes"))
+    assert (logged.kind, logged.severity, logged.message) == ("unreachable", ERROR, "no such host")
+    assert fleet.nodes["gpu01"].standing(T0) is Standing.UNREACHABLE
+    fleet.apply(LinkChanged("gpu01", T0 + 1, Phase.CONNECTING))
+    live(fleet=fleet)
+    (logged,) = fleet.apply(LinkChanged("gpu01", T0 + 2, Phase.LOST, "reset"))
+    assert (logged.kind, fleet.nodes["gpu01"].standing(T0 + 2)) == ("link_lost", Standing.LOST)
+
+
+def test_renamed_session_is_an_event_with_both_names() -> None:
+    fleet = live()
+    fleet.apply(SessionStarted("id", T0, "session-1", T0))
+    (logged,) = fleet.apply(SessionChanged("id", T0 + 1, name="train"))
+    assert (logged.kind, logged.message) == ("session_renamed", "session-1 is now train")
+    assert fleet.apply(SessionChanged("id", T0 + 2, note="lr 3e-4")) == []
+    assert fleet.apply(SessionChanged("id", T0 + 3, name="train")) == []
+    (logged,) = fleet.apply(SessionStopped("id", T0 + 4, T0 + 4))
+    assert (logged.kind, logged.message) == ("session_stopped", "train")
+
+
 def test_first_connection_after_former_frames_is_no_reconnect() -> None:
     fleet = Fleet(["gpu01"])
     fleet.apply(NodeIntroduced("gpu01", T0, hello(1)))
@@ -400,15 +422,15 @@ def test_totals_of_unmeasured_metrics_are_none() -> None:
     fleet = live()
     fleet.apply(frame(1, T0, gpu_row(mem_used_mib=100), None))
     sums = totals(fleet, T0)
-    assert (sums.mean_util, sums.power_w, sums.memory_used_mib, sums.slowest) == (None, None, 100, None)
+    assert (sums.mean_util, sums.power_w, sums.memory_used_mib, sums.lowest_util) == (None, None, 100, None)
 
 
-def test_idle_fleet_has_no_slowest_gpu() -> None:
+def test_idle_fleet_has_no_gpu_of_lowest_utilisation() -> None:
     fleet = live()
     fleet.apply(frame(1, T0, gpu_row(util_pct=0), gpu_row(util_pct=0)))
-    assert totals(fleet, T0).slowest is None
+    assert totals(fleet, T0).lowest_util is None
     fleet.apply(frame(2, T0 + 1, gpu_row(util_pct=50), gpu_row(util_pct=0)))
-    assert totals(fleet, T0 + 1).slowest == ("gpu01", 1)
+    assert totals(fleet, T0 + 1).lowest_util == ("gpu01", 1)
 
 
 def test_totals_exclude_stale_nodes_and_gpus_of_other_jobs() -> None:
@@ -416,7 +438,7 @@ def test_totals_exclude_stale_nodes_and_gpus_of_other_jobs() -> None:
     fleet.apply(frame(1, T0, gpu_row(util_pct=90, power_w=500), gpu_row(util_pct=10, power_w=100)))
     sums = totals(fleet, T0)
     assert (sums.nodes, sums.nodes_up, sums.gpus, sums.busy) == (2, 1, 1, 0)
-    assert (sums.mean_util, sums.power_w, sums.slowest) == (10, 100, ("gpu01", 1))
+    assert (sums.mean_util, sums.power_w, sums.lowest_util) == (10, 100, ("gpu01", 1))
     assert (sums.memory_total_mib, sums.energy_j) == (80_000, 0)
     late = totals(fleet, T0 + 60)
     assert (late.nodes_up, late.gpus, late.mean_util) == (0, 0, None)

@@ -97,7 +97,7 @@ def test_sink_gets_events_and_derived_events_once_and_in_order() -> None:
     made.flush()
     assert sink.events == [
         lost,
-        EventLogged(99.0, "link_lost", "error", "refused", "n1", detail="look"),
+        EventLogged(99.0, "unreachable", "error", "refused", "n1", detail="look"),
         mark,
     ]
 

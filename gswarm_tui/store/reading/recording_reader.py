@@ -20,6 +20,8 @@ from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCE
 from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
+    LINK_LOST,
+    UNREACHABLE,
     Event,
     EventLogged,
     LinkChanged,
@@ -35,6 +37,7 @@ from gswarm_tui.store.querying.running_query import ArraySource
 from gswarm_tui.store.sql.schema import micros
 
 MAX_EVENTS = 50_000
+_LINK_KINDS = ("link_live", LINK_LOST, UNREACHABLE)
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
 _OPEN_END_US = 1 << 62
@@ -296,7 +299,7 @@ class RecordingReader:
 
     def link_events(self, until: int) -> list[EventLogged]:
         """Return the events of links up to a time (microseconds), oldest first. Raises StoreError."""
-        return self._events("kind IN ('link_live', 'link_lost') AND ts <= ?", MAX_EVENTS, stamp(until))
+        return self._events(f"kind IN {_LINK_KINDS} AND ts <= ?", MAX_EVENTS, stamp(until))
 
     def intervals(self, until: int) -> list[tuple[int, int]]:
         """Return the intervals up to a time as (microseconds, ms), oldest first. Raises StoreError."""
@@ -358,7 +361,7 @@ def link_change(event: EventLogged) -> LinkChanged | None:
         return None
     if event.kind == "link_live":
         return LinkChanged(event.node, event.at, Phase.LIVE)
-    if event.kind == "link_lost":
+    if event.kind in (LINK_LOST, UNREACHABLE):
         return LinkChanged(event.node, event.at, Phase.LOST, event.message, event.detail or "")
     return None
 

@@ -24,7 +24,7 @@ NAME = "gswarm"
 NAME_SHORTEST = 12
 """Cells kept for the job's name before the recorder's state takes the rest."""
 COMMAND_SHORTEST = 16
-_PREFIXES = {"link_lost": "lost: "}
+_PREFIXES = {"link_lost": "lost: ", "unreachable": "unreachable: "}
 
 
 def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cells: int) -> Line:
@@ -62,7 +62,7 @@ def recording(recorder: RecorderStatus | None, started_at: float, now: float) ->
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
     """Return the fleet's totals; the least important are left out first."""
     all_up = sums.nodes_up == sums.nodes
-    slowest = f"{sums.slowest[0]}:{sums.slowest[1]}" if sums.slowest and sums.gpus > 1 else ""
+    lowest = f"{sums.lowest_util[0]}:{sums.lowest_util[1]}" if sums.lowest_util and sums.gpus > 1 else ""
     late = sums.lag_ms >= 100 * interval_s
     parts: list[tuple[int, list[Span]]] = [
         (0, [Span("nodes "), Span(f"{sums.nodes_up:,}/{sums.nodes:,}", "title" if all_up else "error")]),
@@ -71,7 +71,7 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
         (3, [Span(quantities.watts(sums.power_w), "title")]),
         (5, [Span(quantities.energy(sums.energy_j), "title")]),
         (4, [Span("mem "), Span(quantities.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")]),
-        (6, [Span("slowest "), Span(clean(slowest), "title")] if slowest else []),
+        (6, [Span("lowest util "), Span(clean(lowest), "title")] if lowest else []),
         (7, [Span(f"every {interval_s:g} s")]),
         (8, [Span("lag "), Span(f"{sums.lag_ms:.0f} ms", "warning" if late else "title")]),
     ]

@@ -28,6 +28,8 @@ ZOOM_NAMES = ("rows", "numbers", "blocks", "small blocks", "half blocks")
 MEAN_WIDTH = 5
 SPARK_SHORTEST, SPARK_LONGEST = 10, 60
 HOST_WIDTHS = {"cpu": 7, "mem": 8, "net": 14, "iowait": 9}
+NAME_SHORTEST, RANK_SHORTEST = 3, 3
+"""Cells of the names and ranks of rows, so that "node" and "rank" fit above them."""
 NAME_LONGEST = 18
 GAP = 2
 
@@ -134,6 +136,7 @@ def _fits(layout: Layout, room: LayoutRequest) -> bool:
 
 def _rows(room: LayoutRequest) -> Layout:
     """Lay out one line per node; the most important columns beside the numbers come first."""
+    room = replace(room, name=max(room.name, NAME_SHORTEST), rank=room.rank and max(room.rank, RANK_SHORTEST))
     start = 1 + room.name + 2
     wide = max(5, room.digits + 1)
     cell = wide if start + wide * room.cells + MEAN_WIDTH <= room.width else room.digits + 1

@@ -67,7 +67,8 @@ def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...], s
     """Return the headings over each column of nodes: the GPUs' ``indexes``, the sparklines' time range."""
     block = ""
     if layout.name:
-        block += f"{'node':<{layout.name}}"[: layout.name] + " " * layout.sign
+        room = layout.name + layout.sign
+        block += f"{'node' if room > len('node') else '':<{room}}"
     if layout.rank:
         block += f"{'rank':>{layout.rank - 1}} "
     if picture.of_host:

@@ -12,6 +12,7 @@ SIGNS = {
     Standing.STALE: "≈",
     Standing.UNHEALTHY: "‼",
     Standing.LOST: "╳",
+    Standing.UNREACHABLE: "╳",
     Standing.ENDED: "■",
 }
 ROLES = {
@@ -20,6 +21,7 @@ ROLES = {
     Standing.STALE: "warning",
     Standing.UNHEALTHY: "error",
     Standing.LOST: "error",
+    Standing.UNREACHABLE: "error",
     Standing.ENDED: "dim",
 }
 
@@ -36,7 +38,7 @@ def short_status(node: NodeState, standing: Standing, now: float) -> str:
     if standing is Standing.LOST:
         return f"{SIGNS[standing]} lost {age(max(0.0, now - node.since))}"
     if standing is Standing.CONNECTING and node.reason:
-        return f"{SIGNS[standing]} reconnecting"
+        return f"{SIGNS[standing]} {'connecting' if node.hello is None else 'reconnecting'}"
     return f"{SIGNS[standing]} {standing.value}"
 
 
@@ -51,7 +53,7 @@ def full_status(node: NodeState, standing: Standing, now: float, cells: int | No
     if standing is Standing.LOST:
         state += " ago"
     reason, remedy, retry = clean(node.reason), clean(node.remedy), ""
-    if standing is Standing.LOST and node.retry_at is not None:
+    if standing in (Standing.LOST, Standing.UNREACHABLE) and node.retry_at is not None:
         wait = node.retry_at - now
         retry = f"retry in {age(wait)}" if wait >= 1 else "retrying"
     whole = _joined(state, reason, remedy, retry)

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.events import EventLogged, json_object
+from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged, json_object
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
@@ -36,7 +36,7 @@ def event_row(event: EventLogged, zone: tzinfo | None) -> Row:
     """Return an event's row: time, sign of its severity, node, GPU, kind, message and remedy."""
     glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
     message = clean(event.message)
-    if event.kind == "link_lost" and event.detail:
+    if event.kind in (LINK_LOST, UNREACHABLE) and event.detail:
         message += f" · {clean(event.detail)}"
     if event.kind == "mark" and (values := mark_values(event.detail)):
         message += f" · {clean(values)}"

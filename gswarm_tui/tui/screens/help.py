@@ -1,4 +1,4 @@
-"""Help: all keys of a screen, signs and the filter language."""
+"""Help: what a screen shows, its keys, its signs and the filter language."""
 
 from __future__ import annotations
 
@@ -11,43 +11,44 @@ from textual.screen import ModalScreen
 
 from gswarm_tui.tui.actions import FLEET, GROUPS, actions_of
 from gswarm_tui.tui.drawing.spans import Line, Span
+from gswarm_tui.tui.drawing.text import wrap
+from gswarm_tui.tui.screens.help_texts import ABOUT, COLUMNS, WORDS, Entries, signs_of
 from gswarm_tui.tui.widgets.lines import Bar
 
-SIGNS: tuple[tuple[str, str], ...] = (
-    ("–", "not measured: the GPU or its driver doesn't report it"),
-    ("…", "connecting"),
-    ("≈", "stale: no data for three intervals; last numbers are faint"),
-    ("‼", "unhealthy: connected, but no data for half a minute"),
-    ("╳", "lost: reason, what to do, time of the next retry"),
-    ("■", "ended: the node's agent was stopped"),
-    ("▲", "warning; ╳ is an error"),
-    ("98", "faint: filtered out, stale or not in your job"),
-)
-FILTERS: tuple[tuple[str, str], ...] = (
+WIDTH, WORD_WIDTH = 75, 16
+"""Cells of a line on a terminal of 80, and of its first column."""
+FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
     ("mem>40G", "k, M, G, T after a number; without one the database's unit"),
     ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
-    ("state:lost", "also node: user: command: model:; gpu: rank: with 3 or 0-3"),
+    ("state:lost", "also unreachable, stale …; node: user: command: model:; gpu: rank: with 3 or 0-3"),
     ("mine", "GPUs that your job was granted"),
     ("a b  a|b  !a", "and, or, not; parentheses group"),
 )
 
 
 def help_lines(screen_name: str, mode: str) -> list[Line]:
-    """Return a screen's actions by group, then the signs and the filter language."""
-    lines: list[Line] = []
+    """Return what a screen shows, its actions by group, its signs and the filter language."""
+    lines: list[Line] = [[Span(line)] for line in wrap(ABOUT[screen_name], WIDTH)]
+    sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
         actions = [action for action in actions_of(screen_name, mode) if action.group == group]
-        if actions:
-            lines += [[Span(group, "title")], *(_entry(a.keys_shown, a.help) for a in actions), []]
-    lines += [[Span("Signs", "title")], *(_entry(sign, meaning) for sign, meaning in SIGNS), []]
+        sections.append((group, [(action.keys_shown, action.help) for action in actions]))
+    sections.append(("Signs", signs_of(screen_name, mode)))
+    sections.append(("Columns", COLUMNS.get(screen_name, ())))
     if screen_name == FLEET:
-        lines += [[Span("Filter", "title")], *(_entry(example, meaning) for example, meaning in FILTERS), []]
-    return lines[:-1]
+        sections.append(("Filter", FILTERS))
+    for title, entries in sections:
+        if entries:
+            lines += [[], [Span(title, "title")]]
+            lines += [line for what, meaning in entries for line in _entry(what, meaning)]
+    return lines
 
 
-def _entry(what: str, meaning: str) -> Line:
-    return [Span(f"  {what:<14}", "key"), Span(meaning)]
+def _entry(what: str, meaning: str) -> list[Line]:
+    first, *more = wrap(meaning, WIDTH - WORD_WIDTH)
+    indented: list[Line] = [[Span(" " * WORD_WIDTH + line)] for line in more]
+    return [[Span(f"  {what:<{WORD_WIDTH - 2}}", "key"), Span(first)], *indented]
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):

@@ -88,9 +88,9 @@ def host_facts(node: NodeState) -> str:
 def _details(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
     """Return hardware and link, or the problem, the next retry and what to do."""
     standing = node.standing(now)
-    if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
+    if standing in (Standing.LOST, Standing.UNREACHABLE, Standing.CONNECTING) and node.reason:
         retry = "" if node.retry_at is None else f"retry in {age(max(0.0, node.retry_at - now))}"
-        role = "error" if standing is Standing.LOST else "warning"
+        role = "warning" if standing is Standing.CONNECTING else "error"
         return [*_wrapped(node.reason, role, cells), *_wrapped(joined((retry, node.remedy)), "text", cells)]
     if standing in (Standing.STALE, Standing.UNHEALTHY):
         words = "the link is up but sends no data; the last values are shown"

@@ -1,0 +1,159 @@
+"""What help says about each screen: what it shows, its words and its signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_tui.common.units import shown_unit
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.tui.actions import (
+    COMPARISON,
+    EVENTS,
+    FLEET,
+    GPU,
+    LIVE,
+    NODE,
+    PAST,
+    QUERY,
+    REPLAY,
+    SESSION,
+    SESSIONS,
+    SQL,
+)
+from gswarm_tui.tui.drawing.legend import meaning
+
+Entries = Sequence[tuple[str, str]]
+
+
+def _metrics(metrics: Iterable[Metric]) -> Entries:
+    """Return the columns of a table of metrics, with their units as shown."""
+    units = ((metric, shown_unit(metric).name) for metric in metrics)
+    return [(m.short, f"{meaning(m)}{f' ({unit})' if unit else ''}") for m, unit in units]
+
+
+_BUSY = f"GPUs with a utilisation of {BUSY_FROM_PCT:g} % or more"
+_FIGURES: Entries = (
+    ("utilisation", "share of time in which any kernel ran, over all samples of single GPUs"),
+    ("p95", "95 of 100 samples are at or below this"),
+    ("busy", f"share of the measured time with a utilisation of {BUSY_FROM_PCT:g} % or more"),
+    ("GPU-min", "minutes added up over GPUs: 8 GPUs for one minute are 8 GPU-min"),
+    ("bubbles", "idle phases of a GPU between two busy ones, and their share of the time between"),
+    ("throttled", "share of the measured time with clocks held down, for the longest cause"),
+    ("energy", "growth of the GPUs' energy counters: of the boards, not of whole nodes"),
+    ("coverage", "share of the GPU time that samples cover"),
+)
+
+ABOUT: dict[str, str] = {
+    FLEET: "Every node and its GPUs now. Colour and numbers show one metric, lighter or darker from the low "
+    "end of its scale to the high one. The second line adds up the GPUs of all live nodes; below the heatmap "
+    "are the GPU under the cursor, running sessions and the latest events.",
+    NODE: "One node: its GPUs with all metrics, the chosen metric of each GPU over time, the host, and the "
+    "processes on its GPUs. The last view lists what couldn't be measured, and why.",
+    GPU: "One GPU: all its metrics with their place on their scales, their history, and its processes.",
+    SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far; below, "
+    "the session under the cursor over time.",
+    EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
+    "The list follows the newest while the cursor is on it.",
+    SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
+    COMPARISON: "The picked sessions side by side; the first is the reference. Above is what differs most.",
+    SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
+}
+WORDS: dict[str, Entries] = {
+    FLEET: (
+        ("nodes 3/4", "nodes that send fresh data, of all nodes"),
+        ("busy 30/32", f"{_BUSY}, of all GPUs of live nodes"),
+        ("util", "mean utilisation: share of time in which any kernel ran"),
+        ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
+        ("mem", "GPU memory in use, of all; on a node's row, host memory in use"),
+        ("lowest util", "the GPU with the lowest utilisation now"),
+        ("every 1 s", "time between samples"),
+        ("lag", "how late the latest sample was taken, on the node where it was latest"),
+        ("rec", "time recorded so far, rows in the file and its size"),
+        ("rank", "ranks of the job's processes on the node's GPUs"),
+        ("mean", "mean over the node's GPUs"),
+        ("last 5 min", "that mean over time"),
+        ("cpu, iowait", "share of the cores' time in use; idle, waiting for disks"),
+        ("GB/s in/out", "received and sent by the node: InfiniBand if it has any, else network"),
+    ),
+    NODE: (
+        ("every, late", "time between samples, and how late the latest one was taken"),
+        ("clock", "how far the node's clock is ahead of this machine's"),
+    ),
+    GPU: (
+        ("last 5 min", "the time that the plots show; z changes it"),
+        ("mean min max", "of the samples in that time"),
+    ),
+    SESSIONS: (
+        ("util, power", "means over all samples of single GPUs in the session"),
+        ("energy", "growth of the GPUs' energy counters in the session"),
+        ("partial", "nodes whose samples don't cover the whole session"),
+    ),
+    EVENTS: (
+        ("time", "when it happened"),
+        ("gpu", "index of the GPU on its node, as nvidia-smi counts"),
+        ("details", "reason, and what to do about it"),
+    ),
+    SESSION: _FIGURES,
+    COMPARISON: (
+        ("speed-up", "how many times as fast as the first session, for the same work"),
+        ("efficiency", "speed-up divided by how many times as many GPUs there were"),
+        ("energy ratio", "energy divided by that of the first session"),
+        ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
+        *_FIGURES,
+    ),
+    SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
+}
+COLUMNS: dict[str, Entries] = {
+    NODE: _metrics((*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)),
+    GPU: _metrics((*GPU_METRICS, *PROCESS_METRICS)),
+}
+"""Metrics of a screen's tables."""
+
+_WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
+_WITH_EVENTS = (FLEET, EVENTS, SESSION)
+_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, SQL)
+_SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
+    ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
+    ("● live", "the node sends fresh data", (NODE, GPU)),
+    ("… connecting", "no data yet", _WITH_NODES),
+    ("≈ stale", "no data for three intervals; the last numbers are faint", _WITH_NODES),
+    ("‼ unhealthy", "connected, but no data for half a minute", _WITH_NODES),
+    ("╳ lost", "the connection broke: reason, what to do, time of the next attempt", _WITH_NODES),
+    ("╳ unreachable", "never connected so far: reason, what to do, next attempt", _WITH_NODES),
+    ("■ ended", "the node's agent was stopped", _WITH_NODES),
+    ("● ○", "session that runs, session that ended", (SESSIONS, SESSION)),
+    ("▲ ╳", "warning, error", _WITH_EVENTS),
+    ("·", "information", (EVENTS,)),
+    ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),
+    ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
+    ("┊ ◆", "mark in a plot", _WITH_CURVES),
+    ("╵−5 min", "time before now, at the sign's place", _WITH_CURVES),
+    ("▸", "row under the cursor", _WITH_TABLES),
+    ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
+    ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
+    ("…", "text cut to its room", ()),
+    ("● rec  ○", "recording; not recording", ()),
+    ("⏎ ^r", "the Enter key; Ctrl and R together", ()),
+    ("← → ↑ ↓", "arrow keys", ()),
+)
+_PLAYED_SIGNS: Entries = (
+    ("► ‖ ■", "playing, paused, at the end"),
+    ("━ ●", "part played so far, the time that is shown"),
+    ("◆ ▲ ╳", "mark, warning and error on the timeline"),
+    ("├ ┤", "a session, from its start to its end"),
+    ("1×", "speed"),
+)
+_CHIPS: dict[str, Entries] = {
+    LIVE: (("SIMULATED", "nodes of --demo"),),
+    PAST: (("PAST", "how far back you look while recording continues"), ("SIMULATED", "nodes of --demo")),
+    REPLAY: (("REPLAY", "time of the recording, speed and file"), ("SIMULATED", "nodes of --demo")),
+    QUERY: (),
+}
+
+
+def signs_of(screen: str, mode: str) -> list[tuple[str, str]]:
+    """Return the signs that a screen shows in a mode, with their meanings."""
+    found = [(sign, what) for sign, what, screens in _SIGNS if not screens or screen in screens]
+    return [*found, *(_PLAYED_SIGNS if mode in (PAST, REPLAY) else ()), *_CHIPS[mode]]
