@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import cast
 
+from gswarm_tui.common.ascii_signs import ASCII_SIGNS, cells_of, is_utf8, register_ascii_signs
 from gswarm_tui.common.errors import UserError, print_notice
-from gswarm_tui.options.command_table import COMMANDS, Command
+from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
 from gswarm_tui.run.supervisor import supervise
 
 _MAPPING_FAILED = "failed to map segment"
@@ -22,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     2 is an invalid command line, 1 a recording that could not be started or completed.
     """
     _open_standard_files()
-    args = sys.argv[1:] if argv is None else list(argv)
+    _print_in_any_locale()
+    args = _command_first(sys.argv[1:] if argv is None else list(argv))
     try:
         for command in COMMANDS:
             if args[:1] == [command.name]:
@@ -53,6 +56,25 @@ def _open_standard_files() -> None:
             file = open(number, mode, closefd=False)  # noqa: SIM115 - as long as the process
             setattr(sys, name, file)
             setattr(sys, f"__{name}__", file)
+
+
+def _print_in_any_locale() -> None:
+    """Let terminals get ASCII and files UTF-8 where the locale isn't UTF-8, so that no sign is an error."""
+    for file in (sys.stdout, sys.stderr):
+        if isinstance(file, io.TextIOWrapper) and not is_utf8(file.encoding):
+            if file.isatty():
+                register_ascii_signs(cells_of)
+                file.reconfigure(encoding="ascii", errors=ASCII_SIGNS)
+            else:
+                file.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _command_first(args: list[str]) -> list[str]:
+    """Move ``--db PATH`` that comes before a command behind it."""
+    words = 2 if args[:1] == ["--db"] else 1 if args[:1] and args[0].startswith("--db=") else 0
+    if words and args[words : words + 1] and args[words] in COMMAND_NAMES:
+        return [args[words], *args[:words], *args[words + 1 :]]
+    return args
 
 
 def _command(command: Command, args: Sequence[str]) -> int:

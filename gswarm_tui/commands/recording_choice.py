@@ -134,5 +134,7 @@ def open_session(
     Raises UserError, StoreError.
     """
     named = parse_reference(word)
+    if named.file is not None and db is not None:
+        raise UserError(f"{quote(word)} names its file already; remove --db.")
     with contextlib.closing(open_source(db or named.file, environ)) as source:
         yield source, choose_session(source, named.name)

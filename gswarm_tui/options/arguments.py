@@ -14,10 +14,11 @@ from gswarm_agent import __version__
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.options import config, values
-from gswarm_tui.options.command_table import COMMANDS
+from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
 
 T = TypeVar("T")
 
+ONCE_TIMEOUT_S = 30
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
 _CONNECTION = {
@@ -122,7 +123,7 @@ class CommandParser(_Parser):
             allow_abbrev=False,
             add_help=False,
         )
-        self._database = values.database if writes else values.file
+        self._database = values.database if writes else values.recording
         usual = usual or ("a new file here, named after PATH" if writes else "the newest in this folder")
         self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
         self.add_argument("--help", "-h", action="help", help="print help and exit")
@@ -180,7 +181,21 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
         UsageError: a flag, variable or setting is wrong, or two contradict each other.
         ConfigError: the config file can't be used.
     """
-    parser = _parser()
+    return _resolve(_parser(), argv, environ)[0]
+
+
+def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, int]:
+    """Resolve the options of ``once``, and the seconds to wait at most. Raises UsageError, ConfigError."""
+    parser = _once_parser()
+    options, flags = _resolve(parser, argv, environ)
+    wait_s = _Layers((_flag, flags)).get("timeout", values.timeout_s, ONCE_TIMEOUT_S)
+    return options._replace(record=False, db=None), wait_s
+
+
+def _resolve(
+    parser: _Parser, argv: Sequence[str] | None, environ: Mapping[str, str]
+) -> tuple[Options, Mapping[str, object]]:
+    """Resolve the options; return also the flags."""
     namespace, rest = parser.parse_known_args(argv)
     if rest:
         raise _unexpected(rest[0], parser)
@@ -201,7 +216,7 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
         raise UsageError(
             "--launcher local monitors only this machine; remove --nodes and --job, or use --launcher ssh."
         )
-    return options
+    return options, flags
 
 
 def parse_connection(
@@ -266,6 +281,8 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
             f"unexpected argument {quote(word)}; play a recording with gswarm-tui replay, "
             "or add one to its file with --db."
         )
+    if word in COMMAND_NAMES:
+        return UsageError(f"the command {word} comes first: gswarm-tui {word} [options].")
     if not word.startswith("-"):
         return UsageError(f"unexpected argument {quote(word)}; name nodes with --nodes.")
     option = word.partition("=")[0]
@@ -307,17 +324,7 @@ def _commands_help() -> str:
     return "\n".join(["commands (each has its own --help):", *lines, "", ""])
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog="gswarm-tui",
-        usage="gswarm-tui [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\n"
-        "       gswarm-tui COMMAND ...",
-        description="Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
-        epilog=_commands_help() + _EXAMPLES,
-        formatter_class=_help_format,
-        allow_abbrev=False,
-        add_help=False,
-    )
+def _add_nodes(parser: _Parser) -> None:
     nodes = parser.add_argument_group("nodes", "Default: the nodes of the Slurm job this shell is in.")
     add = nodes.add_argument
     add(
@@ -330,6 +337,53 @@ def _parser() -> _Parser:
     add("--job", metavar="ID", help="a running job of yours; with --nodes, only these of its nodes")
     add("--demo", nargs="?", const=_DEMO, metavar="NODESxGPUS", help=f"simulate nodes (default: {_DEMO})")
 
+
+def _add_connection(parser: _Parser) -> None:
+    group = parser.add_argument_group("connection")
+    for key, (metavar, text) in _CONNECTION.items():
+        group.add_argument(_flag(key), metavar=metavar, help=text)
+
+
+def _once_parser() -> _Parser:
+    parser = _Parser(
+        prog="gswarm-tui once",
+        usage=_wrapped_usage(
+            "gswarm-tui once [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [--timeout TIME] [options]"
+        ),
+        description=textwrap.fill(
+            "Print the present state of the nodes and their GPUs in plain lines, for screen readers, mails "
+            "and scripts. Records nothing. The exit status is 1 if a node sent no data.",
+            _width(),
+        ),
+        formatter_class=_help_format,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    _add_nodes(parser)
+    _add_connection(parser)
+    add = parser.add_argument_group("general").add_argument
+    add(
+        "--timeout",
+        metavar="TIME",
+        help=f"wait this long for each node's first sample (default: {ONCE_TIMEOUT_S}s)",
+    )
+    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    add("--help", "-h", action="help", help="print help and exit")
+    return parser
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="gswarm-tui",
+        usage="gswarm-tui [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\n"
+        "       gswarm-tui COMMAND ...",
+        description="Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
+        epilog=_commands_help() + _EXAMPLES,
+        formatter_class=_help_format,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    _add_nodes(parser)
     add = parser.add_argument_group("recording").add_argument
     add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
     add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
@@ -338,10 +392,7 @@ def _parser() -> _Parser:
     add("--query-memory", metavar="SIZE", help="memory of all queries, such as 2GiB (default: up to 1GiB)")
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
 
-    group = parser.add_argument_group("connection")
-    for key, (metavar, text) in _CONNECTION.items():
-        group.add_argument(_flag(key), metavar=metavar, help=text)
-
+    _add_connection(parser)
     add = parser.add_argument_group("screen").add_argument
     add("--theme", metavar="NAME", help="colour theme")
     add("--metric", metavar="NAME", help="metric of the heatmap: util, mem, power, temp ... (default: util)")

@@ -18,6 +18,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("once", "print the nodes' present state in plain lines, without a screen"),
     Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),
     Command("summary", "summarise a session: utilisation, idle phases, energy, memory"),

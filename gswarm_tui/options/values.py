@@ -6,6 +6,7 @@ They raise ValueError with a clause that continues "--interval: ".
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from gswarm_tui.common.errors import nearest, quote
 MAX_DEMO_NODES = 1024
 MAX_DEMO_GPUS = 16
 MAX_LINGER_S = 30 * 86_400
+MAX_TIMEOUT_S = 3600
 MAX_SPOOL_MIB = 1_048_576
 MIN_QUERY_MIB = 64
 MAX_QUERY_MIB = 1_048_576
@@ -85,7 +87,22 @@ def database(value: object) -> Path:
         raise ValueError(f"{quote(str(given))} is a folder; name a file in it")
     if not given.parent.is_dir():
         raise ValueError(f"there is no folder {quote(str(given.parent))}")
-    return given
+    return _for_duckdb(given)
+
+
+def recording(value: object) -> Path:
+    """Parse the path of an existing database."""
+    return _for_duckdb(file(value))
+
+
+def _for_duckdb(path: Path) -> Path:
+    """Refuse a name that DuckDB, which takes names for UTF-8, would look for elsewhere."""
+    if not str(path).isascii() and sys.getfilesystemencoding() != "utf-8":
+        raise ValueError(
+            f"{quote(str(path))} isn't ASCII, and this locale isn't UTF-8; "
+            "set LC_ALL=C.UTF-8, or use another name"
+        )
+    return path
 
 
 def switch(value: object) -> bool:
@@ -113,6 +130,15 @@ def linger_s(value: object) -> int:
     seconds = int(match[1]) * _SECONDS[match[2] or "s"]
     if not 1 <= seconds <= MAX_LINGER_S:
         raise ValueError(f"{_toml(value)} isn't between 1 s and 30 d")
+    return seconds
+
+
+def timeout_s(value: object) -> int:
+    """Parse the time to wait for a node into seconds, from text such as 30s and 2m."""
+    match = _matched(_DURATION, value, "a time such as 30s or 2m")
+    seconds = int(match[1]) * _SECONDS[match[2] or "s"]
+    if not 1 <= seconds <= MAX_TIMEOUT_S:
+        raise ValueError(f"{_toml(value)} isn't between 1 s and 1 h")
     return seconds
 
 

@@ -92,7 +92,7 @@ def test_point_maps_to_its_gpu(where: LayoutRequest, zoom: Zoom | None, data: st
 def test_headings_stand_over_their_columns_however_short_names_are(name: str, rank: int) -> None:
     picture = HeatmapData("util_pct")
     layout = choose_layout(LayoutRequest(2, 4, 3, len(name), len(name), rank, 80, 20))
-    heads = "".join(span.text for span in heads_line(picture, layout, (0, 1, 2, 3)))
+    heads = "".join(span.text for span in heads_line(picture, layout, (0, 1, 2, 3), "last 5 min"))
     assert heads.split()[: 2 if rank else 1] == (["node", "rank"] if rank else ["node"])
     cells = layout.margin + layout.cells_at
     assert heads[cells : cells + layout.cell * 4].split() == ["0", "1", "2", "3"]
@@ -103,5 +103,5 @@ def test_headings_stand_over_their_columns_however_short_names_are(name: str, ra
 
 def test_heading_without_room_is_left_out() -> None:
     layout = choose_layout(LayoutRequest(64, 8, 3, 2, 2, 0, 100, 20), Zoom.NUMBERS)
-    heads = "".join(span.text for span in heads_line(HeatmapData("util_pct"), layout, tuple(range(8))))
-    assert heads.split()[:3] == ["0", "1", "2"]
+    line = heads_line(HeatmapData("util_pct"), layout, tuple(range(8)), "last 5 min")
+    assert "".join(span.text for span in line).split()[:3] == ["0", "1", "2"]

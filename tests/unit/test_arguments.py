@@ -362,3 +362,16 @@ def test_python_m_runs_the_same_command() -> None:
         [sys.executable, "-m", "gswarm_tui", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("gswarm-tui ")
+
+
+@pytest.mark.parametrize("words", [["--db", "no.duckdb", "summary"], ["--db=no.duckdb", "summary", "train"]])
+def test_recording_may_be_named_before_the_command(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == 'gswarm-tui: --db: there is no file "no.duckdb".\n'
+
+
+def test_command_after_other_options_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="the command summary comes first: gswarm-tui summary"):
+        parse(["--demo", "2x2", "summary"], {"HOME": "/nonexistent"})

@@ -130,7 +130,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
     ("┊ ◆", "mark in a plot", _WITH_CURVES),
     ("╵−5 min", "time before now, at the sign's place", _WITH_CURVES),
-    ("▸", "row under the cursor", _WITH_TABLES),
+    ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
     ("…", "text cut to its room", ()),

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import locale
 import signal
 import sys
 import termios
+from codecs import getincrementaldecoder
 from contextlib import suppress
+from functools import partial
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from textual.driver import Driver
+from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
+
+from gswarm_tui.common.ascii_signs import ASCII_SIGNS, is_utf8, register_ascii_signs
 
 
 class DetachableFile:
@@ -45,11 +52,20 @@ class DetachableDriver(LinuxDriver):
         super().__init__(*args, **kwargs)
         usual = sys.__stdout__
         assert usual is not None  # noqa: S101 - require_terminal
-        file = open(  # noqa: SIM115 - as long as the driver
-            usual.fileno(), "w", encoding=usual.encoding, errors="backslashreplace", closefd=False
-        )
+        encoding, errors = "utf-8", "backslashreplace"
+        if not is_utf8(usual.encoding):
+            encoding, errors = "ascii", ASCII_SIGNS
+            register_ascii_signs(cell_len)  # as wide as Textual counts
+        file = open(usual.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
         detachable: Any = DetachableFile(file)
         self._file = detachable
+
+    def run_input_thread(self) -> None:
+        """Read keys in the locale's encoding; a byte that isn't in it doesn't end the thread."""
+        decoder = getincrementaldecoder(locale.getpreferredencoding(do_setlocale=False))
+        module: Any = linux_driver  # where the thread looks its decoder up
+        module.getincrementaldecoder = lambda _name: partial(decoder, errors="replace")
+        super().run_input_thread()
 
 
 def handle_stop_and_continue(driver: Driver | None) -> None:

@@ -1,0 +1,130 @@
+"""A locale that isn't UTF-8: commands and the screen print ASCII on a terminal, UTF-8 into files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from gswarm_tui.common.ascii_signs import ASCII_SIGNS, register_ascii_signs
+from tests.recorded import recorded
+from tests.terminal import InTerminal
+from tests.tui.scene import Scene
+
+GSWARM = [sys.executable, "-m", "gswarm_tui"]
+COMMANDS = (
+    ["--help"],
+    ["once", "--demo", "1x2"],
+    ["sessions"],
+    ["summary"],
+    ["summary", "--format", "markdown"],
+    ["compare", "train", "recording 1"],
+    ["sql", "SELECT 'é – ▲' AS text"],
+    ["summary", "nothing – such"],
+)
+
+
+@pytest.fixture(scope="module")
+def latin1(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of a real en_US.ISO-8859-1, compiled from the C library's sources."""
+    if shutil.which("localedef") is None or not Path("/usr/share/i18n/locales/en_US").exists():
+        pytest.skip("no sources of locales on this machine: apt-get install locales")
+    folder = tmp_path_factory.mktemp("locales")
+    name = "en_US.ISO-8859-1"
+    subprocess.run(["localedef", "-f", "ISO-8859-1", "-i", "en_US", str(folder / name)], check=True)
+    environ = {"LOCPATH": str(folder), "LC_ALL": name, "LANG": name}
+    script = "import sys; print(sys.stdout.encoding, sys.getfilesystemencoding())"
+    python = [sys.executable, "-c", script]
+    used = subprocess.run(python, env={**os.environ, **environ}, capture_output=True, text=True, check=True)
+    assert used.stdout.split() == ["iso8859-1", "iso8859-1"]
+    return environ
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a recording, which is also the home."""
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("TZ", "UTC")
+
+    def happens(made: Scene) -> None:
+        made.connect().advance(10)
+        made.hub.start_session("train")
+        made.advance(30)
+
+    recorded(tmp_path / "run.duckdb", Scene(2, 4), happens)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_print_utf8_into_pipes(words: list[str], folder: Path, latin1: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*GSWARM, *words], cwd=folder, env={**os.environ, **latin1}, capture_output=True, check=False
+    )
+    printed = (done.stdout + done.stderr).decode("utf-8")
+    assert printed
+    assert "Traceback" not in printed
+    assert "\\u" not in printed
+    assert (done.returncode == 0) == (words[-1] != "nothing – such")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_print_ascii_on_a_terminal(words: list[str], folder: Path, latin1: dict[str, str]) -> None:
+    script = "import os, pty, sys; os._exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *GSWARM, *words],
+        cwd=folder,
+        env={**os.environ, **latin1},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    printed = done.stdout.decode("ascii")
+    assert printed
+    assert "Traceback" not in printed
+    assert (done.returncode == 0) == (words[-1] != "nothing – such")
+
+
+def test_no_cell_of_the_screen_moves(folder: Path, latin1: dict[str, str]) -> None:
+    """The same screen of a recording in both locales, cell by cell."""
+    register_ascii_signs(cell_len)
+    shown = []
+    for environ in ({"LC_ALL": "C.UTF-8"}, latin1):
+        with InTerminal([*GSWARM, "sql"], size=(100, 30), env=environ, folder=folder) as running:
+            running.wait_for("recipes")
+            signs = "chr(233) || chr(9650) || chr(21517)"  # a letter, a sign and a wide character
+            running.press(f"SELECT node, NULL AS nothing, {signs} AS signs FROM nodes;\r")
+            running.wait_for("2 rows in")
+            shown.append(re.sub(r"in \d+\.\d+ s", "in 0.00 s", running.screen()))
+    utf8, ascii_screen = (screen.splitlines() for screen in shown)
+    assert "é▲名" in shown[0]
+    assert ascii_screen == [line.encode("ascii", ASCII_SIGNS).decode().rstrip() for line in utf8]
+
+
+def test_live_screen_and_typed_latin1_letters(folder: Path, latin1: dict[str, str]) -> None:
+    command = [*GSWARM, "--demo", "2x2", "--no-record"]
+    with InTerminal(command, size=(120, 30), env=latin1, folder=folder) as running:
+        running.wait_for("2/2")
+        assert running.screen().isascii()
+        running.press("/")
+        running.wait_for("filter")
+        os.write(running._terminal, "sim02é".encode("latin-1"))
+        running.wait_for("sim02e")
+        running.press("\x7f\r")
+        running.wait_for("1 of 2")
+
+
+def test_recording_with_a_name_beyond_ascii_is_refused(folder: Path, latin1: dict[str, str]) -> None:
+    command = [*GSWARM, "sessions", "--db", "né.duckdb"]
+    (folder / "né.duckdb").write_bytes((folder / "run.duckdb").read_bytes())
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **latin1}, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert (
+        b"isn't ASCII, and this locale isn't UTF-8; set LC_ALL=C.UTF-8, or use another name." in done.stderr
+    )

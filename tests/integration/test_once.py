@@ -1,0 +1,75 @@
+"""``gswarm-tui once``: the fleet in plain lines, without a screen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.cli import main
+from tests.integration.sshd import free_port
+
+
+def once(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run it as scripts do: with pipes, in a folder and a home of its own."""
+    environ = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", "gswarm_tui", "once", *words]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_simulated_fleet_is_printed_and_nothing_recorded(tmp_path: Path) -> None:
+    done = once(tmp_path, "--demo", "2x2")
+    assert (done.returncode, done.stderr) == (0, "")
+    whole, *lines = done.stdout.splitlines()
+    assert whole.startswith("2 of 2 simulated nodes send data: ")
+    assert [line.partition(": ")[0] for line in lines] == [
+        "sim01", "  sim01:0", "  sim01:1", "sim02", "  sim02:0", "  sim02:1"
+    ]  # fmt: skip
+    assert list(tmp_path.glob("*.duckdb")) == []
+
+
+def test_unreachable_node_is_named_with_the_reason_and_status_1(tmp_path: Path) -> None:
+    config = tmp_path / "ssh_config"
+    config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
+    done = once(tmp_path, "--nodes", "gpu[07-08]", "--ssh-config", str(config))
+    assert done.returncode == 1
+    whole, first, second = done.stdout.splitlines()
+    assert whole == "0 of 2 nodes send data; no GPU was measured."
+    assert first.startswith("gpu07: unreachable: ")
+    assert "it refuses connections" in first
+    assert second.startswith("gpu08: unreachable: ")
+    assert done.stderr == "gswarm-tui: no data from 2 nodes: gpu[07-08].\n"
+
+
+def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
+    config = tmp_path / "ssh_config"
+    config.write_text("Host *\n  ProxyCommand sleep 60\n  ConnectTimeout 60\n")
+    done = once(tmp_path, "--nodes", "gpu07", "--ssh-config", str(config), "--timeout", "1s")
+    assert (done.returncode, done.stdout.splitlines()[1]) == (1, "gpu07: no data yet.")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--demo", "--timeout", "soon"], '--timeout: "soon" isn\'t a time such as 30s or 2m.'),
+        (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 1 h.'),
+        (["--demo", "--job", "1"], "--demo simulates its nodes; remove --job."),
+        (["--theme", "dark"], 'unknown option "--theme"; perhaps --timeout is meant.'),
+    ],
+)
+def test_invalid_options_get_one_sentence(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["once", *words]) == 2
+    assert capsys.readouterr().err == f"gswarm-tui: {problem}\n"

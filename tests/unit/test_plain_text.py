@@ -1,0 +1,63 @@
+"""The fleet in plain sentences."""
+
+from __future__ import annotations
+
+import math
+
+from gswarm_agent.metrics import GPU_COLUMNS, REASON_POWER_CAP
+from gswarm_tui.fleet.plain_text import fleet_sentences, silent_nodes
+from tests.tui.scene import Scene, scene
+
+
+def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
+    made = scene(2, 4, 60)
+    whole, first, *gpus = fleet_sentences(made.fleet, made.time)
+    assert whole.startswith("2 of 2 simulated nodes send data: 7 of 8 GPUs busy, mean utilisation 8")
+    assert whole.endswith(" GiB.")
+    assert "lowest on gpu01:1" in whole
+    assert first.startswith("gpu01: 4 × NVIDIA H100 80GB HBM3 (simulated), CPU 3")
+    assert " host memory 0.29 of 1.97 TiB." in first
+    assert gpus[:2] == [
+        "  gpu01:0: utilisation 100 %, memory 70.9 of 79.6 GiB, power 385 W, temperature 41 °C, rank 0, "
+        "process 41389 of demo: python train.py --config llama-8b.yaml.",
+        "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 72.2 W, temperature 32 °C.",
+    ]
+    assert len(gpus) == 4 + 1 + 4
+    assert silent_nodes(made.fleet, made.time) == []
+
+
+def test_no_sentence_needs_to_be_seen() -> None:
+    made = scene(4, 8, 90)
+    made.fleet.nodes["gpu01"].gpus[0, GPU_COLUMNS.index("clock_reasons")] = REASON_POWER_CAP
+    made.fleet.nodes["gpu01"].gpus[1, GPU_COLUMNS.index("power_w")] = math.nan
+    lines = fleet_sentences(made.fleet, made.time)
+    for line in lines:
+        assert not set(line) - {"×", "°"} - set(map(chr, range(32, 127))), line
+        assert line.endswith(".")
+    assert "throttled by power cap" in lines[2]
+    assert "power not measured" in lines[3]
+
+
+def test_nodes_without_data_say_why() -> None:
+    made = Scene(4, 2).connect("gpu01", "gpu02")
+    made.advance(3)
+    made.lose("gpu02", "connection reset by peer", "check that the node is up")
+    made.lose("gpu03", "its name does not resolve", "check --nodes for a typo")
+    made.forget_gpu("gpu01", 1).advance(1)
+    lines = fleet_sentences(made.fleet, made.time)
+    assert lines[0].startswith("1 of 4 simulated nodes send data: ")
+    assert "  gpu01:1: does not respond." in lines
+    assert lines[-3:] == [
+        "gpu02: lost: connection reset by peer; check that the node is up.",
+        "gpu03: unreachable: its name does not resolve; check --nodes for a typo.",
+        "gpu04: no data yet.",
+    ]
+    assert silent_nodes(made.fleet, made.time) == ["gpu02", "gpu03", "gpu04"]
+
+
+def test_fleet_without_data_is_one_sentence_and_its_nodes() -> None:
+    made = Scene(1, 2)
+    assert fleet_sentences(made.fleet, made.time) == [
+        "0 of 1 nodes send data; no GPU was measured.",
+        "gpu01: no data yet.",
+    ]
