@@ -11,6 +11,9 @@ from pathlib import Path
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.store.errors import StoreError
 
+_LONGEST_NAME = 200
+"""File systems take 255 bytes; a suffix follows, and more in the name of the file while it is written."""
+
 
 def check_output_file(path: Path | None, *, force: bool, recording: Path) -> None:
     """Refuse an output file before the work begins; None is standard output.
@@ -69,8 +72,9 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
 
 
 def file_name(name: str) -> str:
-    """Turn a session's name into a portable file name."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "session"
+    """Turn a session's name into a portable file name of at most ``_LONGEST_NAME`` bytes."""
+    portable = re.sub(r"[^\w.+-]+", "-", name).strip("-.")
+    return portable.encode()[:_LONGEST_NAME].decode(errors="ignore") or "session"
 
 
 def size_of(path: Path) -> int:

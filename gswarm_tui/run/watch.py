@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import plural
@@ -86,7 +86,23 @@ async def watch(
     if ended.status is not None and not ended.status.error and not ended.holding:
         remove_note(uid)
     report_recording("", None)
-    return _print_result(hub, ended, app.return_code or 0, log, uid)
+    exit_status = _print_result(hub, ended, app.return_code or 0, log, uid)
+    if recorder is not None and recorder.queried:
+        _exit_despite_query(recorder.path, exit_status)
+    return exit_status
+
+
+def _exit_despite_query(recording: Path, exit_status: int) -> NoReturn:
+    """Exit at once: Python would wait for a query that DuckDB can't cancel, perhaps for hours."""
+    from gswarm_tui.store.recording.files import has_log
+
+    if has_log(recording):
+        print_notice(
+            f"a query could not be cancelled, so the newest samples are in {recording}.wal; "
+            "keep it beside the file"
+        )
+    sys.stdout.flush()
+    os._exit(exit_status)
 
 
 def _cancel_at_signals() -> list[signal.Signals]:

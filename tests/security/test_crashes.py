@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -17,10 +18,14 @@ import pytest
 from gswarm_tui.run.supervisor import ENDING
 from tests.integration.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
 from tests.terminal import InTerminal
-from tests.unit.store_recording import query
+from tests.unit.store_recording import query, record
 
 KILLS_THE_ENGINE = "SELECT (repeat('[',100000)||repeat(']',100000))::JSON::VARIANT"
 """DuckDB 2.0 overflows its stack at this value, which no check of a statement can see."""
+
+CANNOT_BE_CANCELLED = "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))"
+"""DuckDB 2.0 computes for hours inside of one function, which ignores interrupts."""
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
@@ -36,6 +41,16 @@ def state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def busiest_thread_s(pid: int) -> float:
+    """CPU seconds of the thread that used most, except for the first one."""
+    used = [0.0]
+    for task in Path(f"/proc/{pid}/task").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = task.read_text().rpartition(")")[2].split()
+            used += [int(fields[11]) / TICKS] if task.parent.name != str(pid) else []
+    return max(used)
 
 
 def first_settings(running: InTerminal) -> tuple[object, ...]:
@@ -127,3 +142,32 @@ def test_signal_closes_the_recording_and_restores_the_terminal(path: Path, numbe
         assert running.settings() == before
         assert "killed" not in running.screen()
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+
+
+def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(path: Path) -> None:
+    with head("--demo", "1x1", "--db", str(path)) as running:
+        running.wait_for(" rows")
+        before = busiest_thread_s(running.pid)
+        sql = [sys.executable, "-m", "gswarm_tui", "sql", CANNOT_BE_CANCELLED, "--db", str(path)]
+        with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asked:
+            eventually(lambda: busiest_thread_s(running.pid) > before + 3, "the query runs")
+            running.press("q")
+            assert running.process.wait(PATIENCE_S) == 0
+            asked.kill()  # it would run the query on the finished file
+        running.wait_for(f"{path.name}: ")
+        assert "a query could not be cancelled" in running.screen()
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+
+
+def test_second_ctrl_c_ends_a_query_that_cannot_be_cancelled(path: Path) -> None:
+    record(path, [])
+    sql = [sys.executable, "-m", "gswarm_tui", "sql", CANNOT_BE_CANCELLED, "--db", str(path)]
+    with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        assert asked.stderr is not None
+        eventually(lambda: busiest_thread_s(asked.pid) > 2, "the query runs")
+        asked.send_signal(signal.SIGINT)
+        assert asked.stderr.readline() == (
+            "gswarm-tui: the query can't be cancelled now; Ctrl-C again ends gswarm-tui\n"
+        )
+        asked.send_signal(signal.SIGINT)
+        assert asked.wait(PATIENCE_S) == -signal.SIGINT

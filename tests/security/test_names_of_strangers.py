@@ -135,6 +135,17 @@ def test_node_name_of_300_bytes_exports_and_imports(tmp_path: Path, monkeypatch:
         assert main(["export", "--db", "run.duckdb", "-o", f"out.{form}"]) == 0
 
 
+def test_long_names_and_numbers_in_names_harm_no_command(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with duckdb.connect(str(recording)) as connection:
+        connection.execute("UPDATE nodes SET node = 'gpu' || repeat('1', 5000) || node_id")
+        connection.execute("UPDATE sessions SET name = repeat($1, 80)", ["\U00020000"])
+    for command in (["summary"], ["sessions"], ["report"], ["export", "1", "--format", "json"]):
+        assert main([*command, "--db", str(recording)]) == 0
+    assert {file.suffix for file in recording.parent.iterdir()} == {".duckdb", ".html", ".json"}
+
+
 def test_two_summaries_of_one_file_have_the_same_digits(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, e
 
 MAX_QUERIES = 8
 TIMEOUT_S = 600.0
+STOPPED_WITHIN_S = 5.0
 THREADS = 2
 """Threads while a query runs, else one: with two, the recorder's own statements take 0.4 more CPU."""
 GROWN_BYTES = 32 * 1024**2
@@ -66,12 +68,19 @@ class CursorPool:
             connection.close()
 
     def stop(self, reason: str) -> bool:
-        """End all queries; return whether any ran."""
+        """End all queries within ``STOPPED_WITHIN_S``, if DuckDB can; return whether any ran."""
         with self._lock:
             running = list(self._running)
+        deadline = time.monotonic() + STOPPED_WITHIN_S
         for query in running:
-            query.stop(reason)
+            query.stop(reason, deadline - time.monotonic())
         return bool(running)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a query runs."""
+        with self._lock:
+            return bool(self._running)
 
     def source(self) -> ArraySource:
         """Return a QuerySource on the file while it is recorded; each user of the file has its own."""

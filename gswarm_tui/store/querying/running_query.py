@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
+from gswarm_tui.common.errors import print_notice
 from gswarm_tui.store.duckdb_internals import Settings, query_problem, table_functions
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
@@ -34,6 +35,8 @@ BATCH_ROWS = 2_048
 """The size of DuckDB's own batches."""
 
 _CANCELLED = "the query was cancelled"
+_INTERRUPTS = 60
+"""A query that goes on after so many, in three seconds, is inside of a function that ignores them."""
 
 MAX_CHECKED = 200
 _CHECKED: set[str] = set()
@@ -137,7 +140,8 @@ class RunningQuery:
     def _interruptible(self, call: Callable[[], T]) -> T:
         """Call a function of DuckDB, which ignores signals, so that Ctrl-C interrupts the query.
 
-        KeyboardInterrupt is raised after the query has ended, because its cursor can't be closed before.
+        KeyboardInterrupt is raised after the query has ended, because its cursor can't be closed before. Of
+        a function that DuckDB can't interrupt, a later Ctrl-C ends the process.
         """
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -147,9 +151,14 @@ class RunningQuery:
         try:
             with ThreadPoolExecutor(1, "query") as pool:
                 working = pool.submit(call)
+                interrupts = 0
                 while wait([working], 0.05).not_done:
                     if cancelled.is_set():
                         self._cursor.interrupt()
+                        interrupts += 1
+                    if interrupts == _INTERRUPTS:
+                        signal.signal(signal.SIGINT, signal.SIG_DFL)
+                        print_notice("the query can't be cancelled now; Ctrl-C again ends gswarm-tui")
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if cancelled.is_set():

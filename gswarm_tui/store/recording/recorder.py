@@ -130,6 +130,11 @@ class Recorder:
         """The number of the recording in the file, after ``open``."""
         return self._ledger.recording_id
 
+    @property
+    def queried(self) -> bool:
+        """Whether a query runs: after ``close``, one that DuckDB can't cancel."""
+        return self._pool.busy
+
     def queries(self) -> ArraySource:
         """Return a source for queries on the file while it is recorded, one for each user."""
         return self._pool.source()
