@@ -392,6 +392,23 @@ async def test_server_without_sessions_is_reported(tmp_path: Path, home: Path) -
     assert error.remedy == "try `ssh gpu01 true`"
 
 
+async def test_server_that_insists_on_compression_is_refused(tmp_path: Path, home: Path) -> None:
+    server = SshServer(tmp_path)
+    new_key(server.user_key)
+    new_key(tmp_path / "host")
+    server.trust()
+    listening = await asyncssh.listen(
+        "127.0.0.1",
+        server.port,
+        server_factory=NoSessions,
+        server_host_keys=[str(tmp_path / "host")],
+        compression_algs=["zlib@openssh.com"],
+    )
+    async with listening, launcher(server, "Compression yes") as ssh:
+        error = await refused(ssh)
+    assert error.reason.startswith("the connection broke: ")
+
+
 def test_known_hosts_are_parsed_once_and_again_when_they_change(tmp_path: Path) -> None:
     new_key(tmp_path / "one")
     (tmp_path / "config").write_text(f"UserKnownHostsFile {tmp_path}/known_hosts {tmp_path}/none\n")

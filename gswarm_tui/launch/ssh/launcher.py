@@ -179,6 +179,7 @@ class SshLauncher(Launcher):
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
                 encryption_algs=() if attempt.is_set("Ciphers") else _CIPHERS,
                 server_host_key_algs=attempt.host_key_algorithms() or (),
+                compression_algs=None,  # one packet could unpack to 256 MB; the agent compresses itself
                 client_keys=attempt.key_pairs(named),
                 client_certs=[],  # the key pairs include them
                 agent_identities=[str(path) for path in named] if attempt.is_set("IdentitiesOnly") else (),
