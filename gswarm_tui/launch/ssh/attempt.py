@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import cast
 
 import asyncssh
 
+from gswarm_tui.launch.base import LaunchError, Retry
 from gswarm_tui.launch.ssh.asyncssh_internals import (
     TrustedKeys,
     configured,
@@ -22,6 +24,7 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     match_known_hosts,
     parse_known_hosts,
     signature_algorithms,
+    watch_received,
 )
 from gswarm_tui.launch.ssh.configuration import FileVersions, file_versions
 
@@ -38,20 +41,46 @@ _HOST_KEY_TYPES = [
 ]
 _SSH_PORT = 22
 _LONGEST_BANNER = 4096
+MAX_OVERHEAD_BYTES = 128 * 1024
+OVERHEAD_BYTES_PER_S = 1024
+"""What a server may send besides the agent's bytes and as much again: a login takes about 5 kB."""
 
 
 @dataclass
 class Attempt(asyncssh.SSHClient):
     """One attempt to connect to a host, with all that explains its failure.
 
-    ``options`` is what the SSH configuration sets for the host, None until it is read.
+    ``options`` is what the SSH configuration sets for the host, None until it is read. A connection through
+    which the server sends much more than ``carried`` bytes of the agent is aborted. That of a jump host
+    carries other connections and is ``unlimited``.
     """
 
     host: str
     options: asyncssh.SSHClientConnectionOptions | None = None
     banner: str = ""
     host_is_known: bool = False
+    unlimited: bool = False
+    flooded: LaunchError | None = None
+    carried: int = 0
+    _received: int = 0
     _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        """Count what arrives: packets that SSH ignores or refuses take the head as long as others."""
+        if self.unlimited:
+            return
+        began = time.monotonic()
+
+        def watch(size: int) -> bool:
+            allowed = MAX_OVERHEAD_BYTES + OVERHEAD_BYTES_PER_S * (time.monotonic() - began)
+            if self._received - 2 * self.carried > allowed and self.flooded is None:
+                reason = "its SSH server sent too much besides the agent's data"
+                self.flooded = LaunchError(reason, "check the sshd process on that node", Retry.CUT_OFF)
+                conn.abort()
+            self._received += size
+            return self.flooded is None
+
+        watch_received(conn, watch)
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep the server's banner: it often explains why the server refuses the user."""

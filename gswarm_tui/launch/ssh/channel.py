@@ -10,6 +10,7 @@ import asyncssh
 
 from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.process import describe_end, describe_status
+from gswarm_tui.launch.ssh.attempt import Attempt
 
 _CLOSE_TIMEOUT_S = 2.0
 _EXPLAIN_TIMEOUT_S = 10.0
@@ -25,6 +26,8 @@ class _Channel(Inbox):
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__()
         self._connection = connection
+        owner = connection.get_owner()
+        self.attempt = owner if isinstance(owner, Attempt) else None
         self._session: _Session | None = None
 
     def connection_made(self, chan: _Session) -> None:
@@ -33,6 +36,8 @@ class _Channel(Inbox):
 
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
         """Take in the agent's messages, or its output to stderr."""
+        if self.attempt is not None:
+            self.attempt.carried += len(data)
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
             self.received_stderr(data)
         else:
@@ -45,7 +50,7 @@ class _Channel(Inbox):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the session is closed."""
-        self.ended(exc)
+        self.ended((self.attempt and self.attempt.flooded) or exc)
 
     def write(self, data: bytes) -> None:
         """Send bytes to the agent."""

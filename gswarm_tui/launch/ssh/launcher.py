@@ -123,10 +123,13 @@ class SshLauncher(Launcher):
     ) -> CommandChannel:
         """Run the agent with these arguments."""
         channel = CommandChannel(connection)
+        attempt = channel.attempt
         line = self._bootstrap.command_line(*arguments)
         try:
             await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
         except (asyncssh.Error, OSError) as error:
+            if attempt is not None and attempt.flooded is not None:
+                raise attempt.flooded from None
             if connection.is_closed():
                 raise LaunchError("the connection broke off") from None
             connection.abort()
@@ -157,7 +160,7 @@ class SshLauncher(Launcher):
 
         ``through`` holds the jump hosts on the way here, so that a jump host isn't its own jump host.
         """
-        attempt = Attempt(host)
+        attempt = Attempt(host, unlimited=bool(through))
         try:
             files = self._settings.config_files()
             options = attempt.options = await self._configuration.options(host, files, user, port)
@@ -190,7 +193,7 @@ class SshLauncher(Launcher):
         except asyncssh.PermissionDenied:
             raise await explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
-            raise explain(error, attempt) from None
+            raise attempt.flooded or explain(error, attempt) from None
 
     async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         """Return the shared connection to the last of these jump hosts, ``[user@]host[:port],…``."""
