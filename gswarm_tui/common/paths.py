@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,10 +19,22 @@ def config_file() -> Path:
 
 
 def state_folder() -> Path:
-    """Return ``~/.local/state/gswarm-tui``, or where ``XDG_STATE_HOME`` puts it. Raises UserError."""
+    """Return ``~/.local/state/gswarm-tui``, or where ``XDG_STATE_HOME`` puts it.
+
+    Raises UserError if others could replace its files, for example by links to other files of this user.
+    """
     import platformdirs
 
-    return _path_of(platformdirs.user_state_path)
+    folder = _path_of(platformdirs.user_state_path)
+    try:
+        found = folder.stat()
+    except OSError:  # it doesn't exist, or using it reports the reason
+        return folder
+    if found.st_uid != os.geteuid():
+        raise UserError(f"{folder} belongs to another user; set XDG_STATE_HOME to a folder of yours.")
+    if found.st_mode & 0o022:
+        raise UserError(f"others can write to {folder}; close it with chmod go-w, and check its files.")
+    return folder
 
 
 def runtime_folder(environ: Mapping[str, str]) -> Path | None:

@@ -20,12 +20,13 @@ from gswarm_agent.folder import Folder, FolderError, top_below_home, tops
 from gswarm_agent.frame import Frame
 from gswarm_agent.requests import connect
 from gswarm_tui.commands.recording_choice import open_source
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.run import build
+from gswarm_tui.run import build, log_file
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.agent_process import Agent
@@ -93,6 +94,33 @@ def test_running_agent_says_that_its_frames_wait_below_home(agents_tops: list[st
         with closing(Folder(str(tmp_path / "home"), "rec@n1")) as found, connect(found) as connection:
             os.kill(peer(connection)[0], signal.SIGKILL)
         agent.kill()
+
+
+@pytest.mark.root("give folders away")
+def test_head_logs_into_no_state_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = taken(tmp_path / "gswarm-tui", 0o777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(UserError) as caught:
+        log_file.begin()
+    assert str(caught.value) == f"{folder} belongs to another user; set XDG_STATE_HOME to a folder of yours."
+
+
+def test_head_logs_into_no_state_folder_in_which_others_can_put_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gswarm-tui"
+    folder.mkdir()
+    folder.chmod(0o770)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(UserError) as caught:
+        log_file.begin()
+    assert (
+        str(caught.value) == f"others can write to {folder}; close it with chmod go-w, and check its files."
+    )
+    folder.chmod(0o750)
+    assert log_file.begin().parent == folder
 
 
 def test_place_below_home_names_the_machine_that_others_share_it_with() -> None:
