@@ -55,7 +55,7 @@ def test_failing_node_is_reported_and_stops_no_other(
     start(terminal, f"--nodes gpu[01-04] bad[01-04] nosuch --interval 0.5 --db {db}")
     screen = terminal.wait_for("nodes 5/9")
     for name, reason in NEVER_THERE.items():
-        assert row(name, f"lost .*{reason}").search(screen), screen
+        assert row(name, f"unreachable.*{reason}").search(screen), screen
     assert row("bad03", "no GPUs").search(screen), screen
 
     [agent] = measuring(cluster["gpu03"])
@@ -173,14 +173,14 @@ def test_node_with_no_python_or_an_old_one_is_reported(cluster: Cluster, termina
     bare.run(f"mount --bind /etc/hostname {python}")
     try:
         start(terminal, "--nodes gpu01 gpu03 --no-record")
-        terminal.wait_for(row("gpu03", "lost .*it has no working python3 .* load one with --setup"))
+        terminal.wait_for(row("gpu03", "unreachable.*it has no working python3 .* load one with --setup"))
         terminal.wait_for("nodes 1/2")
         assert leave(terminal) == (0, "")
 
         bare.run(f"umount {python} && cp {python} /run/python && mount --bind {old} {python}")
         old.write_text(OLD_PYTHON.replace("/usr/bin/python3", "/run/python"))
         start(terminal, "--nodes gpu01 gpu03 --no-record")
-        terminal.wait_for(row("gpu03", "lost .*its python3 is 3.6.8, and 3.9 or later is needed"))
+        terminal.wait_for(row("gpu03", "unreachable.*its python3 is 3.6.8, and 3.9 or later is needed"))
         terminal.wait_for("nodes 1/2")
         assert leave(terminal) == (0, "")
     finally:

@@ -151,7 +151,7 @@ def test_setup_environment_reaches_the_agent(cluster: Cluster, terminal: Termina
 )
 def test_wrong_agent_option_is_reported_on_the_node(terminal: Terminal, options: str, reason: str) -> None:
     start(terminal, f"--nodes gpu01 --no-record {options}")
-    screen = terminal.wait_for("lost")
+    screen = terminal.wait_for("unreachable")
     assert reason in screen
     assert leave(terminal) == (0, "")
 

@@ -125,7 +125,7 @@ def test_attack_is_named_and_cut_off(tmp_path: Path, home: Path, attack: str, re
         ((lost,),) = query(
             path,
             "SELECT count(*) FROM events JOIN nodes USING (node_id) "
-            f"WHERE kind = 'link_lost' AND node = 'gpu66' AND message LIKE '%{reason}%'",
+            f"WHERE kind IN ('link_lost', 'unreachable') AND node = 'gpu66' AND message LIKE '%{reason}%'",
         )
         assert lost == 1
         assert query(path, "SELECT count(*) < 5000 FROM events") == [(True,)]
@@ -154,6 +154,6 @@ def test_head_that_was_stopped_blames_no_node(tmp_path: Path, home: Path) -> Non
         stop(running)
         kinds = dict(query(path, "SELECT kind, count(*) FROM events GROUP BY kind"))
         assert kinds["standstill"] == 1
-        assert not kinds.keys() & {"link_lost", "stale", "unhealthy", "gap"}
+        assert not kinds.keys() & {"link_lost", "unreachable", "stale", "unhealthy", "gap"}
         assert no_frame_is_missing(path, "gpu01")
         assert no_frame_is_missing(path, "gpu02")

@@ -79,7 +79,7 @@ def test_every_command_still_reads_the_recording(recording: Path, capsys: pytest
 @pytest.mark.parametrize("lie", REFUSED)
 def test_lie_that_no_agent_tells_ends_the_link_with_the_reason(recording: Path, lie: str) -> None:
     node = lie.replace("_", "-")
-    lost = events(recording, "message", f"kind = 'link_lost' AND node = '{node}'")
+    lost = events(recording, "message", f"kind IN ('link_lost', 'unreachable') AND node = '{node}'")
     assert any(REFUSED[lie] in str(message) for (message,) in lost)
 
 
