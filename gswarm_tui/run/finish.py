@@ -13,6 +13,7 @@ from typing import TextIO
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.wire import SENT_ALL
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import ABANDONED, KINDS_DURING_RUN, WAITING, EventLogged, Phase, agent_data_lost
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.agent_status import NodeStatus
@@ -54,9 +55,16 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
         raise UserError(f"{error}.") from None
     launcher = build.build_launcher(options, plan, known.uid, only_left=True)
     build.add_links(hub, launcher, options, recorder)
-    await _fetch(hub, left)
-    await launcher.close()
-    away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
+    try:
+        await _fetch(hub, left)
+        await launcher.close()
+        away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
+    except asyncio.CancelledError:  # Ctrl-C, as a node may send frames for hours
+        hub.flush()
+        status = recorder.close(None)
+        stopped = f"recording {short_id(known)} stays open, with {_fetched(hub)}"
+        print(printable(f"{one.path}: stopped; {status.error or stopped}"), file=out)
+        raise
     holding = {node: reason for node, reason in away.items() if node in known.answered}
     gone = answers.keys() - away.keys() - set(left)
     _report_lost(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
@@ -71,10 +79,8 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
         raise UserError(f"{status.error}.")
     if not stays_open:
         remove_note(known.uid)
-    frames = sum(state.frames for state in hub.fleet.nodes.values())
-    came = f"{frames:,} frame{'' if frames == 1 else 's'} fetched from its nodes"
     became = "stays open" if stays_open else "is closed"
-    print(printable(f"{one.path}: recording {short_id(known)} {became}; {came}"), file=out)
+    print(printable(f"{one.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
     for node, reason in away.items():
         never = "" if node in holding else "; it never answered during the recording"
         print(printable(f"{node}: {reason}{never}"), file=out)
@@ -83,6 +89,11 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
         nodes = hosts.fold(holding)
         print(printable(f"`{again}` tries again; --abandon closes the recording without {nodes}"), file=out)
     return 1 if stays_open else 0
+
+
+def _fetched(hub: Hub) -> str:
+    frames = sum(state.frames for state in hub.fleet.nodes.values())
+    return f"{plural(frames, 'frame')} fetched from its nodes"
 
 
 async def _fetch(hub: Hub, nodes: Collection[str]) -> None:

@@ -109,6 +109,19 @@ def loud() -> Iterator[Message]:
     return introducing(hello(LIFE, live=True))
 
 
+def unending() -> Iterator[Message]:
+    """To a head that wants what is left, frames of the past without end."""
+    requested = os.environ.get("SSH_ORIGINAL_COMMAND", "")
+    if "--for-head" in requested:
+        os.write(1, b'[{"node": "unending", "pid": null, "lives": [{"frames": 5}]}]')
+    elif "--only-left" in requested:
+        yield hello("former")
+        for seq in count(1):
+            yield frame(seq, time.time_ns() - 3600 * SECOND_NS)
+    else:
+        yield from introducing(hello(LIFE, live=True))
+
+
 LIES: dict[str, Callable[[], Iterator[Message]]] = {
     lie.__name__: lie
     for lie in (
@@ -122,6 +135,7 @@ LIES: dict[str, Callable[[], Iterator[Message]]] = {
         future,
         long_reasons,
         loud,
+        unending,
     )
 }
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +43,7 @@ REFUSED = {
     "lost_runs": "its agent announced too many",
     "loud": "printed over 2 MiB on stderr",
 }
-BELIEVED = ("brackets", "heads_events", "future", "long_reasons")
+BELIEVED = ("brackets", "heads_events", "future", "long_reasons", "unending")
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,32 @@ def test_brackets_in_a_marks_text_dont_make_a_recording_unreadable(
     record(path, [introduced(), mark])
     assert main(["sql", "FROM marks", "--db", str(path)]) == 0
     assert "1, 2" in capsys.readouterr().out
+
+
+def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, home: Path) -> None:
+    with watching(tmp_path, {"unending": "unending"}, "tests.security.rogue_node") as (running, path):
+        eventually(lambda: is_logged(path, "connected"), "the connection")
+        eventually(lambda: frames_of(path, "unending") > 5, "frames")
+        running.kill()
+        ((uid, before),) = query(path, "SELECT uid, count(*) FROM recordings, host_samples GROUP BY uid")
+        command = [sys.executable, "-m", "gswarm_tui", "recover", uid, "--finish", "--db", str(path)]
+        sizes = set[int]()
+
+        def many_commits() -> bool:
+            sizes.add(sum(file.stat().st_size for file in tmp_path.glob(f"{path.name}*")))
+            return len(sizes) > 12
+
+        fetching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            eventually(many_commits, "frames of the past on disk")
+            fetching.send_signal(signal.SIGINT)
+            out, err = fetching.communicate(timeout=QUIT_S)
+        finally:
+            fetching.kill()
+        assert (fetching.returncode, err) == (130, "")
+        assert f"recording {uid[:8]} stays open, with " in out
+        assert query(path, "SELECT count(*) FROM host_samples")[0][0] > before
+        assert query(path, "SELECT ended_at FROM recordings") == [(None,)]
 
 
 class Replying(Inbox):
