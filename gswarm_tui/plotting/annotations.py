@@ -14,6 +14,8 @@ from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.querying.results import QuerySource
 
 MARK = "mark"
+MOST_EVENTS = 20_000
+"""Events of a period that are read, the earliest; more would fill memory and hide each other."""
 LARGEST_VALUE = 1e100
 """Larger values of marks are not drawn: the axis would overflow."""
 
@@ -71,7 +73,7 @@ LEFT JOIN nodes n USING (node_id)
 LEFT JOIN gpus g USING (gpu_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND g.allocated IS NOT FALSE
   AND (e.kind = '{MARK}' OR e.severity <> '{INFO}')
-ORDER BY e.ts
+ORDER BY e.ts LIMIT {MOST_EVENTS}
 """  # noqa: S608 (own names)
 
 

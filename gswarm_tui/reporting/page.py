@@ -15,6 +15,7 @@ from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, s
 from gswarm_tui.common.quantities import DASH, duration, energy, mebibytes, plural, watts
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.plotting.annotations import MOST_EVENTS as MOST_EVENTS_READ
 from gswarm_tui.plotting.timescale import moment, zone_name
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
 from gswarm_tui.reporting.report_data import ReportData
@@ -258,6 +259,11 @@ class Report:
     def _events(self) -> list[Html]:
         facts = self.facts
         found = [tag("h2", "Events")]
+        if facts.more_events:
+            words = (
+                f"Only the first {MOST_EVENTS_READ:,} events and marks are counted; query the table events."
+            )
+            found.append(tag("p", words))
         if facts.incidents:
             found += self._listed(facts.incidents)
         else:

@@ -10,6 +10,7 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
+from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.querying.results import QuerySource
 
 Row = dict[str, Any]
@@ -19,7 +20,7 @@ Row = dict[str, Any]
 class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
-    ``gaps`` are nodes without data and when.
+    ``gaps`` are nodes without data and when. Not all events were read if ``more_events``.
     """
 
     recording: Row
@@ -30,6 +31,7 @@ class ReportData:
     incidents: list[Row]
     others: list[Row]
     marks: list[Row]
+    more_events: bool
 
 
 _NODES = """
@@ -39,13 +41,13 @@ FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.allocated IS NOT FA
 WHERE n.recording_id = ?
 GROUP BY ALL ORDER BY n.node_id
 """
-_EVENTS = """
+_EVENTS = f"""
 SELECT e.ts, e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, coalesce(e.message, '') AS
        message, coalesce(e.detail, '') AS detail
 FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND g.allocated IS NOT FALSE
-ORDER BY e.ts
-"""
+ORDER BY e.ts LIMIT {MOST_EVENTS}
+"""  # noqa: S608 (own names)
 # A frame covers the time since the one before it; gaps lie between frames and at both ends.
 _GAPS = f"""
 WITH frames AS (
@@ -84,4 +86,5 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
         incidents=[row for row in events if row["severity"] != INFO],
         others=[row for row in events if row["severity"] == INFO],
         marks=[row for row in rows if row["kind"] == "mark"],
+        more_events=len(rows) == MOST_EVENTS,
     )

@@ -144,6 +144,13 @@ def test_recording_into_a_file_with_a_macro_is_refused(tmp_path: Path) -> None:
         record(path, [introduced()])
 
 
+def test_report_of_a_million_events_reads_the_first_and_says_so(recording: Path) -> None:
+    change(recording, "INSERT INTO events SELECT e.* FROM (FROM events LIMIT 1) e, range(1000000)")
+    assert main(arguments("report", recording)) == 0
+    assert "Only the first 20,000 events and marks are counted" in Path("out.html").read_text()
+    assert main(arguments("plot", recording)) == 0
+
+
 @pytest.mark.parametrize(
     "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
 )
