@@ -196,6 +196,8 @@ def _resolve(
     parser: _Parser, argv: Sequence[str] | None, environ: Mapping[str, str]
 ) -> tuple[Options, Mapping[str, object]]:
     """Resolve the options; return also the flags."""
+    if argv and not argv[0].startswith("-"):  # before --help, which would hide a mistyped command
+        raise _unexpected(argv[0], parser)
     namespace, rest = parser.parse_known_args(argv)
     if rest:
         raise _unexpected(rest[0], parser)
@@ -284,7 +286,8 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
     if word in COMMAND_NAMES:
         return UsageError(f"the command {word} comes first: gswarm-tui {word} [options].")
     if not word.startswith("-"):
-        return UsageError(f"unexpected argument {quote(word)}; name nodes with --nodes.")
+        hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes"
+        return UsageError(f"unexpected argument {quote(word)}{hint}.")
     option = word.partition("=")[0]
     return UsageError(f"unknown option {quote(option)}{parser.hint(option)}.")
 

@@ -174,6 +174,10 @@ def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
         ("--xyzzy", 'unknown option "--xyzzy"; see --help.'),
         ("--inter 1", 'unknown option "--inter"; perhaps --interval is meant.'),
         ("gpu01", 'unexpected argument "gpu01"; name nodes with --nodes.'),
+        ("gpu01 --help", 'unexpected argument "gpu01"; name nodes with --nodes.'),
+        ("summry", 'unexpected argument "summry"; perhaps summary is meant.'),
+        ("summry --help", 'unexpected argument "summry"; perhaps summary is meant.'),
+        ("reply run.duckdb", 'unexpected argument "reply"; perhaps replay is meant.'),
         (
             "run.duckdb",
             'unexpected argument "run.duckdb"; play a recording with gswarm-tui replay, '
