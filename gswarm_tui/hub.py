@@ -25,6 +25,7 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    StopUndone,
 )
 from gswarm_tui.fleet.state import Fleet
 
@@ -242,6 +243,10 @@ class Hub:
         """End a session now."""
         at = self.now()
         self.publish(SessionStopped(session_id, at, at))
+
+    def undo_stop(self, session_id: str) -> None:
+        """Let a stopped session run on as if it had never been stopped."""
+        self.publish(StopUndone(session_id, self.now()))
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""

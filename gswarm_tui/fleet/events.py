@@ -160,6 +160,14 @@ class SessionStopped:
 
 
 @dataclass(frozen=True)
+class StopUndone:
+    """The stop of a session was undone: it runs on as if it had never been stopped."""
+
+    session_id: str
+    at: float
+
+
+@dataclass(frozen=True)
 class EventLogged:
     """An event for the events screen and the table ``events`` was logged.
 
@@ -212,6 +220,7 @@ Event = (
     | SessionStarted
     | SessionChanged
     | SessionStopped
+    | StopUndone
     | EventLogged
 )
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped, StopUndone
 from gswarm_tui.fleet.frame_values import GpuTotals
 
 
@@ -117,6 +117,13 @@ class SessionBook:
         if session.ended_at is None:
             session.ended_at = max(event.ended_at, session.started_at)
             self.version += 1
+        return session
+
+    def undo_stop(self, event: StopUndone) -> Session:
+        """Remove the end of a session."""
+        session = self.sessions[event.session_id]
+        session.ended_at = None
+        self.version += 1
         return session
 
     def restore(self, session: Session) -> None:

@@ -43,12 +43,13 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    StopUndone,
     agent_data_lost,
 )
 from gswarm_tui.fleet.frame_values import ENERGY, FrameValues, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, HistoryAllocator, RowValues, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
-from gswarm_tui.fleet.sessions import SessionBook
+from gswarm_tui.fleet.sessions import Session, SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
@@ -127,7 +128,7 @@ class Fleet:
                 logged = []
             case IntervalChanged():
                 logged = self._change_interval(event)
-            case SessionStarted() | SessionChanged() | SessionStopped():
+            case SessionStarted() | SessionChanged() | SessionStopped() | StopUndone():
                 logged = self._session(event)
             case EventLogged():
                 logged = [event]
@@ -410,16 +411,25 @@ class Fleet:
         message = f"sampling interval changed from {old / 1000:g} s to {event.interval_ms / 1000:g} s"
         return [EventLogged(event.at, INTERVAL_CHANGED, INFO, message, detail=detail)]
 
-    def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[EventLogged]:
+    def _session(
+        self, event: SessionStarted | SessionChanged | SessionStopped | StopUndone
+    ) -> list[EventLogged]:
         match event:
             case SessionStarted():
                 session = self.sessions.start(event)
                 if event.started_at < event.at:
-                    self._count_back(event.session_id)
+                    self._count_back(session, session.started_at)
                 return [EventLogged(event.at, "session_started", INFO, session.name)]
             case SessionStopped():
                 session = self.sessions.stop(event)
                 return [EventLogged(event.at, "session_stopped", INFO, session.name)]
+            case StopUndone():
+                ended_at = self.sessions.sessions[event.session_id].ended_at
+                session = self.sessions.undo_stop(event)
+                if ended_at is None:
+                    return []
+                self._count_back(session, ended_at)
+                return [EventLogged(event.at, "stop_undone", INFO, session.name)]
             case SessionChanged():
                 before = self.sessions.sessions[event.session_id].name
                 after = self.sessions.change(event).name
@@ -427,21 +437,20 @@ class Fleet:
                     return []
                 return [EventLogged(event.at, "session_renamed", INFO, f"{before} is now {after}")]
 
-    def _count_back(self, session_id: str) -> None:
-        """Add the frames of the history to a backdated session."""
-        session = self.sessions.sessions[session_id]
+    def _count_back(self, session: Session, since: float) -> None:
+        """Add the history since a time to a session: it was backdated, or its stop was undone."""
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
-            _, tables = node.gpu_history.tables(session.started_at)
+            _, tables = node.gpu_history.tables(since)
             mine = np.array(node.mine, dtype=bool)
             own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
-            seconds = np.nan_to_num(node.gpu_history.intervals(session.started_at)).tolist()
+            seconds = np.nan_to_num(node.gpu_history.intervals(since)).tolist()
             for interval_s, of_own in zip(seconds, gpu_totals(own), strict=True):
                 session.add(node.name, of_own, 0.0, interval_s)
             times, counters = node.gpu_history.series(ENERGY)
             intervals = node.gpu_history.intervals()
-            session.energy_j += energy_since(times, intervals, counters[:, mine], session.started_at)
+            session.energy_j += energy_since(times, intervals, counters[:, mine], since)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[EventLogged]:

@@ -116,6 +116,13 @@ async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> N
             assert made.time < stopped + 9, "sooner than a running session is updated"
             assert "○ ended" in screen_text(app)
             assert "as of" not in screen_text(app)
+            made.hub.undo_stop("id-1")
+            async with asyncio.timeout(30):  # until its withdrawn end has reached the disk
+                while "still running" not in screen_text(app):
+                    made.advance(1)
+                    await on_disk()
+                    await computed(app, pilot)
+            assert "● running" in screen_text(app)
     finally:
         await asyncio.to_thread(recorder.close, made.time)
 

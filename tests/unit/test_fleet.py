@@ -20,6 +20,7 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    StopUndone,
 )
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.sessions import suggest_name
@@ -291,6 +292,26 @@ def test_late_frame_corrects_history_and_ended_sessions() -> None:
     times, values = node.gpu_history.series(GPU_COLUMNS.index("util_pct"), 0)
     assert (times - T0).tolist() == [1, 2, 3, 5]
     assert values.tolist() == [10, 20, 30, 50]
+
+
+def test_session_whose_stop_was_undone_has_the_figures_of_one_never_stopped() -> None:
+    fleet = live(1)
+    for name in ("stopped", "never"):
+        fleet.apply(SessionStarted(name, T0, name, T0))
+    for n in range(1, 20):
+        fleet.apply(frame(n, T0 + n, gpu_row(util_pct=n, power_w=10 * n, energy_mj=1_000_000 * n * n)))
+        if n == 7:
+            fleet.apply(SessionStopped("stopped", T0 + 7.5, T0 + 7.5))
+        if n == 12:
+            stopped = fleet.sessions.sessions["stopped"]
+            assert (stopped.mean_util, stopped.running) == (4, False)
+            logged = fleet.apply(StopUndone("stopped", T0 + 12.5))
+            assert [(one.kind, one.message) for one in logged] == [("stop_undone", "stopped")]
+            assert fleet.apply(StopUndone("stopped", T0 + 12.6)) == []
+    stopped, never = fleet.sessions.sessions["stopped"], fleet.sessions.sessions["never"]
+    assert stopped.running
+    assert never.energy_j > 0
+    assert replace(stopped, session_id="never", name="never") == never
 
 
 def test_history_holds_clocks_and_counts_exactly() -> None:

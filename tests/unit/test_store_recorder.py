@@ -24,6 +24,7 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    StopUndone,
 )
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import Database, DataRefusedError
@@ -215,6 +216,25 @@ def test_sessions_overlap_begin_in_the_past_and_change(path: Path) -> None:
     assert sessions == [
         ("loading", at(T0 - 110), at(T0 + 29.5), "stopped", "warm"),
         ("train ✓'\"", at(T0 + 20), at(T0 + 40), "ended", ""),
+    ]
+
+
+def test_undone_stop_leaves_the_session_running_in_the_recording(path: Path) -> None:
+    record(
+        path,
+        [
+            SessionStarted("a", T0 + 10, "train", T0 + 10),
+            SessionStarted("b", T0 + 10, "stopped", T0 + 10),
+            SessionStopped("a", T0 + 20, T0 + 20),
+            SessionStopped("b", T0 + 20, T0 + 20),
+            StopUndone("a", T0 + 25),
+            StopUndone("nobody", T0 + 25),
+        ],
+        ended_at=T0 + 40,
+    )
+    assert query(path, "SELECT name, ended_at, status FROM sessions ORDER BY session_id") == [
+        ("train", at(T0 + 40), "ended"),
+        ("stopped", at(T0 + 20), "stopped"),
     ]
 
 

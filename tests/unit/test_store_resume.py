@@ -23,6 +23,8 @@ from gswarm_tui.fleet.events import (
     RecorderStatus,
     SessionChanged,
     SessionStarted,
+    SessionStopped,
+    StopUndone,
     agent_data_lost,
 )
 from gswarm_tui.store.errors import StoreError
@@ -144,6 +146,24 @@ def test_resumed_sessions_keep_their_sums(path: Path) -> None:
     assert resumed.sessions[1].note == "lr 3e-4"
     summary = query(path, "SELECT session, samples FROM session_summary WHERE scope = 'all' ORDER BY 1")
     assert summary == [("full", 6), ("whole", 6)]
+
+
+@pytest.mark.parametrize("undone", [True, False])
+def test_crash_leaves_a_stopped_session_ended_unless_the_stop_was_undone(path: Path, undone: bool) -> None:
+    stop = SessionStopped("s", T0 + 3, T0 + 3)
+    leave(
+        path,
+        introduced(gpus=1),
+        SessionStarted("s", T0 + 1, "train", T0 + 1),
+        *frames(1, 3),
+        stop,
+        *([StopUndone("s", T0 + 3.5)] if undone else []),
+        *frames(4, 6),
+    )
+    (session,) = go_on(path, ended_at=T0 + 10).sessions
+    assert session.ended_at == (None if undone else T0 + 3)
+    assert session.util_count == (6 if undone else 2)
+    assert query(path, "SELECT status FROM sessions") == [("ended" if undone else "stopped",)]
 
 
 def test_opening_a_file_lists_its_interrupted_recordings(path: Path) -> None:

@@ -32,6 +32,7 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    StopUndone,
 )
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.schema import (
@@ -234,7 +235,7 @@ class Batch:
                 self._log(event)
             case IntervalChanged():
                 pass  # the fleet logs it as an EventLogged
-            case SessionStarted() | SessionChanged() | SessionStopped():
+            case SessionStarted() | SessionChanged() | SessionStopped() | StopUndone():
                 self._session(event)
 
     def _frame(self, life: KnownLife, event: FrameArrived) -> None:
@@ -274,7 +275,7 @@ class Batch:
             )
             self._process_samples.add(processes.numbers, (ts,), rows)
 
-    def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
+    def _session(self, event: SessionStarted | SessionChanged | SessionStopped | StopUndone) -> None:
         if isinstance(event, SessionStarted):
             row: Row = {
                 "session_id": self.ledger.next_session,
@@ -290,6 +291,8 @@ class Batch:
             return
         elif isinstance(event, SessionStopped):
             row = known | {"ended_at": micros(event.ended_at), "status": "stopped"}
+        elif isinstance(event, StopUndone):
+            row = known | {"ended_at": None, "status": "running"}
         else:
             changes = {"name": event.name, "note": event.note}
             row = known | {name: value for name, value in changes.items() if value is not None}

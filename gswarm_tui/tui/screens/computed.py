@@ -43,6 +43,8 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self._queries: RecordingQueries | None = None
         self._as_of = 0.0
         self._took_s = 0.0
+        self._had_ended = False
+        self._stop_undone = False
 
     @abstractmethod
     def compute(self, queries: RecordingQueries) -> T:
@@ -81,7 +83,12 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         # Looking back, the summary still covers everything recorded so far.
         now = self.feed.now() if player is None else player.end
         fresh = self._as_of > 0 and 0 <= now - self._as_of < wait_s
-        finished = self.result is not None and not self.still_recording(self.result)
+        recording = self.result is not None and self.still_recording(self.result)
+        if player is None:
+            undone = self._had_ended and not self.has_ended()
+            self._stop_undone = (self._stop_undone or undone) and not recording
+            self._had_ended = self.has_ended()
+        finished = self.result is not None and not recording and not self._stop_undone
         if not finished and not fresh:
             self.computing, self._as_of = True, now
             self.run_worker(self._compute(self._queries), group="computing")
