@@ -112,6 +112,12 @@ class RecordingQueries:
         marks = comparison.final_mark_values(self._source, period)
         return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks)
 
+    def reference(self, session: SessionKey) -> str:
+        """Return a session's number; its name if another is named like the number. Raises UserError."""
+        number = str(self._find(session).session_id)
+        names = [one.name for one in periods.load_sessions(self._source)]
+        return session.name if number in names else number
+
     def _find(self, session: SessionKey) -> Period:
         candidates = [
             one

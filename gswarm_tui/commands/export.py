@@ -11,9 +11,10 @@ from typing import TextIO
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.commands.output_files import check_output_file, file_name, new_folder, size_of
+from gswarm_tui.commands.output_files import check_output_file, new_folder, size_of
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
+from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import json_export
 from gswarm_tui.exchange.csv_export import TABLES, CsvTable, write_csv

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.store.errors import StoreError
-
-_LONGEST_NAME = 200
-"""File systems take 255 bytes; a suffix follows, and more in the name of the file while it is written."""
 
 
 def check_output_file(path: Path | None, *, force: bool, recording: Path) -> None:
@@ -69,12 +65,6 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
             part.rename(path)
     except OSError as error:
         raise StoreError(f"{_shown(path)} can't be written: {error.strerror or error}") from error
-
-
-def file_name(name: str) -> str:
-    """Turn a session's name into a portable file name of at most ``_LONGEST_NAME`` bytes."""
-    portable = re.sub(r"[^\w.+-]+", "-", name).strip("-.")
-    return portable.encode()[:_LONGEST_NAME].decode(errors="ignore") or "session"
 
 
 def size_of(path: Path) -> int:

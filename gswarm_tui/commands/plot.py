@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.commands.output_files import check_output_file, file_name
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import print_notice, printable
+from gswarm_tui.common.paths import file_name
 from gswarm_tui.options.arguments import CommandParser
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.analysis.queries import RecordingQueries
         from gswarm_tui.common.query_history import QueryHistory, history_path
+        from gswarm_tui.run.session_files import write_session_files
         from gswarm_tui.tui.replay import ReplayApp
 
         app = ReplayApp(
@@ -63,6 +65,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             metric=settings.metric,
             open_queries=lambda: RecordingQueries(source.second_source()),
             history=QueryHistory(history_path()),
+            write_files=partial(write_session_files, source.path),
         )
         asyncio.run(app.run_async())
     return app.return_code or 0

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_tui.commands.output_files import check_output_file, file_name
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.paths import file_name
 from gswarm_tui.options.arguments import CommandParser
 
 

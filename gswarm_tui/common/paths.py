@@ -1,14 +1,17 @@
-"""XDG folders of the head: config file, state folder and runtime folder."""
+"""XDG folders of the head: config file, state folder and runtime folder; and portable file names."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
 
 _NAME = "gswarm-tui"
+_LONGEST_NAME = 200
+"""File systems take 255 bytes; a suffix follows, and more in the name of the file while it is written."""
 
 
 def config_file() -> Path:
@@ -44,6 +47,12 @@ def runtime_folder(environ: Mapping[str, str]) -> Path | None:
     """
     given = Path(environ.get("XDG_RUNTIME_DIR", ""))
     return given / _NAME if given.is_absolute() else None
+
+
+def file_name(name: str) -> str:
+    """Turn a session's name into a portable file name of at most ``_LONGEST_NAME`` bytes."""
+    portable = re.sub(r"[^\w.+-]+", "-", name).strip("-.")
+    return portable.encode()[:_LONGEST_NAME].decode(errors="ignore") or "session"
 
 
 def _path_of(folder: Callable[[str], Path]) -> Path:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, tzinfo
 
+from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import quote
 
 TIME_FORMS = "-2m, 2m ago, +2m from the start, 14:05, 50%, end"
 """The forms that every dialog and option accepts, for hints and errors."""
+
+_INTERVAL_RANGE = f"{MIN_INTERVAL_MS / 1000:g} s and {MAX_INTERVAL_MS / 1000:g} s"
+INTERVAL_HINT = f"1, 0.5s or 500ms; between {_INTERVAL_RANGE}"
 
 _HOURS_OF_DAY, _SECONDS_OF_DAY = 24, 86400
 _BEFORE_END = re.compile(r"[-\N{MINUS SIGN}]\s*(.+)|(.+) ago")
@@ -16,6 +20,7 @@ _AFTER_START = re.compile(r"\+\s*(.+?)(?: from the start)?|(.+) from the start")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[a-z]+\s*)+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
+_INTERVAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|)")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
 _SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -27,6 +32,20 @@ _SECONDS = {
 
 class TimeInputError(ValueError):
     """Raised for an invalid time or one outside the recording; the message is one sentence."""
+
+
+def parse_interval_ms(text: str, shown: str = "") -> int:
+    """Parse a sampling interval into milliseconds, from text such as "1", "0.5s" and "500ms".
+
+    Errors quote the text, or have it as ``shown``.
+    """
+    shown = shown or quote(text)
+    if (match := _INTERVAL.fullmatch(text.strip())) is None:
+        raise TimeInputError(f"{shown} isn't a time such as 1, 0.5s or 500ms")
+    milliseconds = round(float(match[1]) * (1 if match[2] == "ms" else 1000))
+    if not MIN_INTERVAL_MS <= milliseconds <= MAX_INTERVAL_MS:
+        raise TimeInputError(f"{shown} isn't between {_INTERVAL_RANGE}")
+    return milliseconds
 
 
 def parse_time(text: str, *, start: float, end: float, timezone: tzinfo | None = None) -> float:

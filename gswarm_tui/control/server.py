@@ -158,9 +158,11 @@ class ControlServer:
 
     def _mark(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set a mark now. Raises MarkError."""
+        if self._recording is None:
+            raise MarkError("this gswarm-tui records nothing, so no mark was set")
         name, detail = checked(request.get("name"), request.get("values"))
         self._hub.mark(name, detail)
-        return {"recorded": self._recording is not None}
+        return {"recorded": True}
 
     async def _query(
         self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

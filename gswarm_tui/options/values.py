@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT, MAX_INTERVAL_MS, MIN_INTERVAL_MS
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
 
@@ -23,7 +23,6 @@ MIN_QUERY_MIB = 64
 MAX_QUERY_MIB = 1_048_576
 LAUNCHERS = ("ssh", "srun", "local")
 
-_INTERVAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|)")
 _DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d|)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MEMORY = re.compile(r"([0-9]{1,9})\s*(MiB|GiB)")
@@ -115,13 +114,9 @@ def switch(value: object) -> bool:
 
 def interval_ms(value: object) -> int:
     """Parse an interval into milliseconds, from seconds or text such as 1, 0.5s and 500ms."""
-    match = _matched(_INTERVAL, value, "a time such as 1, 0.5s or 500ms")
-    milliseconds = round(float(match[1]) * (1 if match[2] == "ms" else 1000))
-    if not MIN_INTERVAL_MS <= milliseconds <= MAX_INTERVAL_MS:
-        raise ValueError(
-            f"{_toml(value)} isn't between {MIN_INTERVAL_MS / 1000:g} s and {MAX_INTERVAL_MS / 1000:g} s"
-        )
-    return milliseconds
+    from gswarm_tui.common.time_input import parse_interval_ms  # with datetime, which --help doesn't need
+
+    return parse_interval_ms(_written(value), _toml(value))
 
 
 def linger_s(value: object) -> int:
@@ -204,11 +199,17 @@ def metric(value: object) -> str:
 
 def _matched(pattern: re.Pattern[str], value: object, expected: str) -> re.Match[str]:
     """Match the whole of a text or number."""
-    given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-    match = pattern.fullmatch(given.strip()) if isinstance(given, str) else None
+    match = pattern.fullmatch(_written(value).strip())
     if match is None:
         raise ValueError(f"{_toml(value)} isn't {expected}")
     return match
+
+
+def _written(value: object) -> str:
+    """Return a text or number as text; empty for anything else, which no pattern matches."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return ""
+    return str(value)
 
 
 def _toml(value: object) -> str:

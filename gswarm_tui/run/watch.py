@@ -18,6 +18,7 @@ from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
+from gswarm_tui.run.first_demo import is_first_demo
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.run.supervisor import ENDING, report_recording
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from gswarm_tui.tui.app import GswarmApp
 
 
+QUIT = "quit"
+"""Return value of an app that its user quit."""
 NAMES_MOST = 80
 """Longer host lists are printed as a number of nodes."""
 
@@ -86,7 +89,18 @@ async def watch(
     if ended.status is not None and not ended.status.error and not ended.holding:
         remove_note(uid)
     report_recording("", None)
+    figures = next_commands = ""
+    complete = ended.status is not None and ended.status.closed and not ended.status.error
+    if recorder is not None and complete and not recorder.queried and app.return_value == QUIT:
+        from gswarm_tui.run import quit_summary
+
+        figures = quit_summary.figures_line(recorder.path, recorder.recording_id)
+        next_commands = quit_summary.next_commands(recorder.path)
+    if figures:
+        print(figures)
     exit_status = _print_result(hub, ended, app.return_code or 0, log, uid)
+    if next_commands:
+        print(next_commands)
     if recorder is not None and recorder.queried:
         _exit_despite_query(recorder.path, exit_status)
     return exit_status
@@ -181,6 +195,7 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
     past = None if recorder is None else partial(build.build_player, hub, recorder)
     open_queries = None if recorder is None else partial(_queries, recorder)
+    write_files = None if recorder is None else partial(_write_files, recorder)
     history = QueryHistory(history_path())
     return GswarmApp(
         hub,
@@ -190,7 +205,15 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
         past=past,
         open_queries=open_queries,
         history=history,
+        write_files=write_files,
+        hints=options.demo is not None and is_first_demo(),
     )
+
+
+def _write_files(recorder: Recorder, session: str, name: str) -> Sequence[str]:
+    from gswarm_tui.run.session_files import write_session_files
+
+    return write_session_files(recorder.path, session, name)
 
 
 def _queries(recorder: Recorder) -> RecordingQueries:

@@ -5,6 +5,7 @@ Textual looks for an action with ``screens`` on the screen, for any other on the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ SQL, SESSION, COMPARISON = "sql", "session", "comparison"
 SCREENS = (FLEET, NODE, GPU, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
 _WITH_WIDE_TABLE = (SQL, SESSION, COMPARISON)
 _ABOVE_FLEET = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON)
-_QUIT = ("q", "ctrl+q", "ctrl+c")
+_NOT_SQL = (FLEET, *_ABOVE_FLEET)
+_QUIT = ("ctrl+q", "ctrl+c")
 
 LIVE, PAST, REPLAY, QUERY = "live", "past", "replay", "query"
 MODES = (LIVE, PAST, REPLAY, QUERY)
@@ -65,6 +67,8 @@ class Action:
         modes: Modes that have it; empty for all.
         palette: Whether the palette lists it.
         priority: Whether it also works in dialogs.
+        words: Other words for it, by which the palette finds it.
+        in_sql: Whether an action of all screens works on the SQL screen, where keys type a query.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Action:
     modes: tuple[str, ...] = ()
     palette: bool = True
     priority: bool = False
+    words: str = ""
+    in_sql: bool = False
 
     @property
     def keys_shown(self) -> str:
@@ -89,35 +95,89 @@ def _move(where: str, keys: tuple[str, ...], text: str, screens: tuple[str, ...]
     return Action(f"move('{where}')", keys, text, MOVING, screens, palette=False)
 
 
+def _moves(where: str, keys: tuple[str, ...], text: str, screens: tuple[str, ...]) -> tuple[Action, Action]:
+    """Return a movement on screens; on the SQL screen letters type a query."""
+    rest = tuple(screen for screen in screens if screen != SQL)
+    return _move(where, keys, text, rest), _move(where, keys[:1], text, (SQL,))
+
+
 ACTIONS: tuple[Action, ...] = (
     # Moving
-    _move("up", ("up", "k"), "Go up one row", SCREENS),
-    _move("down", ("down", "j"), "Go down one row", SCREENS),
+    *_moves("up", ("up", "k"), "Go up one row", SCREENS),
+    *_moves("down", ("down", "j"), "Go down one row", SCREENS),
     _move("left", ("left", "h"), "Go one GPU left", (FLEET,)),
     _move("right", ("right", "l"), "Go one GPU right", (FLEET,)),
     _move("page_up", ("pageup",), "Go up one page", SCREENS),
     _move("page_down", ("pagedown",), "Go down one page", SCREENS),
-    _move("first", ("home", "g"), "Go to first row", SCREENS),
-    _move("last", ("end", "G"), "Go to last row", SCREENS),
+    *_moves("first", ("home", "g"), "Go to first row", SCREENS),
+    *_moves("last", ("end", "G"), "Go to last row", SCREENS),
     Action("move('left')", ("left", "h"), "Show previous GPU", MOVING, (GPU,)),
     Action("move('right')", ("right", "l"), "Show next GPU", MOVING, (GPU,), 58, "GPU", "← →"),
     Action("move('left')", ("left", "h"), "Show previous metric", VIEWING, (NODE,)),
     Action("move('right')", ("right", "l"), "Show next metric", VIEWING, (NODE,), 58, "metric", "← →"),
-    _move("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
-    _move("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
-    Action("next_trouble", ("n",), "Go to next node not live", MOVING, (FLEET,)),
-    Action("drop_filter", ("escape",), "Clear filter", MOVING, (FLEET,)),
-    Action("open", ("enter",), "Open selection", MOVING, (FLEET, NODE), 5, "open"),
+    *_moves("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
+    *_moves("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
+    Action(
+        "next_trouble",
+        ("n",),
+        "Go to next node not live",
+        MOVING,
+        (FLEET,),
+        words="lost down dead problem stale error",
+    ),
+    Action("drop_filter", ("escape",), "Clear filter", MOVING, (FLEET,), words="reset all search"),
+    Action(
+        "open",
+        ("enter",),
+        "Open selection",
+        MOVING,
+        (FLEET, NODE),
+        5,
+        "open",
+        words="details select node gpu",
+    ),
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session", MOVING, (SESSIONS,), 8, "open"),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
-    Action("back", ("escape",), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
+    Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
-    Action("fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET),
-    Action("sessions", ("S",), "Show sessions", MOVING, (), 60, "sessions", modes=_OF_A_FLEET),
-    Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET),
-    Action("sql", ("Q",), "Query recording with SQL", MOVING, (), 63, "SQL", modes=_OF_A_FLEET),
+    Action(
+        "fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET, words="heatmap overview home start nodes"
+    ),
+    Action(
+        "sessions",
+        ("S",),
+        "Show sessions",
+        MOVING,
+        (),
+        60,
+        "sessions",
+        modes=_OF_A_FLEET,
+        words="list runs intervals summary plot report export",
+    ),
+    Action(
+        "events",
+        ("e",),
+        "Show events",
+        MOVING,
+        (),
+        62,
+        "events",
+        modes=_OF_A_FLEET,
+        words="log errors warnings xid alerts messages marks",
+    ),
+    Action(
+        "sql",
+        ("Q",),
+        "Query recording with SQL",
+        MOVING,
+        (),
+        63,
+        "SQL",
+        modes=_OF_A_FLEET,
+        words="database table duckdb select",
+    ),
     # View
     Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET,)),
     Action(
@@ -130,19 +190,71 @@ ACTIONS: tuple[Action, ...] = (
         "metric",
         "[ ]",
     ),
-    Action("pick_metric", ("m",), "Choose metric from list", VIEWING, (FLEET, NODE)),
+    Action(
+        "pick_metric",
+        ("m",),
+        "Choose metric from list",
+        VIEWING,
+        (FLEET, NODE),
+        words="column colour color heatmap search",
+    ),
     *(
         Action(f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE), palette=False)
         for key, name in QUICK_METRICS
     ),
-    Action("filter", ("slash",), "Filter: util<5 & power>300", VIEWING, (FLEET,), 50, "filter"),
-    Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 61, "sort"),
-    Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,)),
+    Action(
+        "filter",
+        ("slash",),
+        "Filter: util<5 & power>300",
+        VIEWING,
+        (FLEET,),
+        50,
+        "filter",
+        words="search find grep idle nodes",
+    ),
+    Action(
+        "order",
+        ("o",),
+        "Sort by name, state, metric",
+        VIEWING,
+        (FLEET,),
+        61,
+        "sort",
+        words="order rank slowest worst",
+    ),
+    Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
     Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION), 56, "view"),
     Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION)),
-    Action("step_span", ("z",), "Change plotted time", VIEWING, (NODE, GPU), 57, "time"),
-    Action("filter", ("slash",), "Filter events by text", VIEWING, (EVENTS,), 50, "filter"),
-    Action("severity", ("v",), "Filter events by severity", VIEWING, (EVENTS,), 55, "severity"),
+    Action(
+        "step_span",
+        ("z",),
+        "Change plotted time",
+        VIEWING,
+        (NODE, GPU),
+        57,
+        "time",
+        words="zoom range minutes hours window",
+    ),
+    Action(
+        "filter",
+        ("slash",),
+        "Filter events by text",
+        VIEWING,
+        (EVENTS,),
+        50,
+        "filter",
+        words="search find grep",
+    ),
+    Action(
+        "severity",
+        ("v",),
+        "Filter events by severity",
+        VIEWING,
+        (EVENTS,),
+        55,
+        "severity",
+        words="search errors warnings level",
+    ),
     Action("run_query", ("ctrl+r", "f5"), "Run query (⏎ after ; also runs)", VIEWING, (SQL,), 8, "run"),
     Action("recipes", ("ctrl+o", "f2"), "Show example queries", VIEWING, (SQL,), 9, "recipes"),
     Action(
@@ -155,8 +267,16 @@ ACTIONS: tuple[Action, ...] = (
         "editor/result",
     ),
     Action("open", ("enter",), "Show whole row, run example", VIEWING, (SQL,), 11, "whole row"),
-    Action("theme", ("t",), "Switch theme", VIEWING),
-    Action("redraw", ("ctrl+l",), "Redraw screen", VIEWING, priority=True),
+    Action("theme", ("t",), "Switch theme", VIEWING, words="colours colors dark light contrast"),
+    Action(
+        "redraw",
+        ("ctrl+l",),
+        "Redraw screen",
+        VIEWING,
+        priority=True,
+        in_sql=True,
+        words="refresh repaint reload repair",
+    ),
     # Playback
     Action(
         "play",
@@ -167,36 +287,137 @@ ACTIONS: tuple[Action, ...] = (
         64,
         "look back",
         modes=(LIVE,),
+        words="pause freeze rewind history past replay stop",
     ),
-    Action("play", ("space",), "Play or pause", PLAYBACK, (), 6, "play/pause", modes=_PLAYED),
-    Action("return_to_now", ("N",), "Return to now", PLAYBACK, (), 7, "now", modes=(PAST,)),
+    Action(
+        "play",
+        ("space",),
+        "Play or pause",
+        PLAYBACK,
+        (),
+        6,
+        "play/pause",
+        modes=_PLAYED,
+        words="stop resume freeze",
+    ),
+    Action(
+        "return_to_now", ("N",), "Return to now", PLAYBACK, (), 7, "now", modes=(PAST,), words="live present"
+    ),
     Action("step(-1)", ("comma",), "Step back one interval", PLAYBACK, (), 30, "step", ", .", modes=_PLAYED),
     Action("step(1)", ("full_stop",), "Step forward one interval", PLAYBACK, modes=_PLAYED),
     Action("skip(-10)", ("less_than_sign",), "Go back 10 s", PLAYBACK, (), 32, "10 s", "< >", modes=_PLAYED),
     Action("skip(10)", ("greater_than_sign",), "Go forward 10 s", PLAYBACK, modes=_PLAYED),
     Action("jump(-1)", ("b",), "Go to previous event", PLAYBACK, (), 34, "event", "b w", modes=_PLAYED),
     Action("jump(1)", ("w",), "Go to next event", PLAYBACK, modes=_PLAYED),
-    Action("go_to", ("T",), "Look back to a time", PLAYBACK, modes=(LIVE,)),
-    Action("go_to", ("T",), "Go to a time", PLAYBACK, (), 36, "go to", modes=_PLAYED),
+    Action("go_to", ("T",), "Look back to a time", PLAYBACK, modes=(LIVE,), words="seek jump history past"),
+    Action("go_to", ("T",), "Go to a time", PLAYBACK, (), 36, "go to", modes=_PLAYED, words="seek jump"),
     Action("speed(-1)", ("minus",), "Play slower", PLAYBACK, (), 38, "speed", "- +", modes=_PLAYED),
     Action("speed(1)", ("plus",), "Play faster", PLAYBACK, modes=_PLAYED),
     # Sessions
-    Action("start_session", ("s",), "Start session", RECORDING, (), 10, "start", modes=_RECORDED),
-    Action("stop_session", ("x",), "Stop session", RECORDING, (), 20, "stop", modes=(LIVE,)),
+    Action(
+        "start_session",
+        ("s",),
+        "Start session",
+        RECORDING,
+        (),
+        10,
+        "start",
+        modes=_RECORDED,
+        words="begin new run record interval",
+    ),
+    Action(
+        "stop_session",
+        ("x",),
+        "Stop session",
+        RECORDING,
+        (),
+        20,
+        "stop",
+        modes=(LIVE,),
+        words="end finish run",
+    ),
+    Action(
+        "undo_stop", ("u",), "Undo stop, for 10 s", RECORDING, modes=(LIVE,), words="revert session continue"
+    ),
     Action("rename", ("r",), "Rename session", RECORDING, (SESSIONS,), 26, "rename", modes=(LIVE,)),
     Action("note", ("n",), "Edit session's note", RECORDING, (SESSIONS,), 27, "note", modes=(LIVE,)),
     Action("pick", ("p",), "Pick session for comparison", RECORDING, (SESSIONS,), 22, "pick"),
-    Action("compare", ("c",), "Compare picked sessions", RECORDING, (SESSIONS,), 24, "compare"),
-    Action("compare", ("c",), "Compare with another session", RECORDING, (SESSION,), 9, "compare"),
-    Action("mark", ("M",), "Mark a moment", RECORDING, (), 66, "mark", modes=_RECORDED),
+    Action(
+        "compare",
+        ("c",),
+        "Compare picked sessions",
+        RECORDING,
+        (SESSIONS,),
+        24,
+        "compare",
+        words="diff difference",
+    ),
+    Action(
+        "compare",
+        ("c",),
+        "Compare with another session",
+        RECORDING,
+        (SESSION,),
+        9,
+        "compare",
+        words="diff difference",
+    ),
+    Action(
+        "mark",
+        ("M",),
+        "Mark a moment",
+        RECORDING,
+        (),
+        66,
+        "mark",
+        modes=_RECORDED,
+        words="annotate note tag epoch event",
+    ),
+    Action(
+        "write_files",
+        ("P",),
+        "Plot session and write report",
+        RECORDING,
+        (SESSIONS, SESSION),
+        59,
+        "plot",
+        words="export pdf html save figure",
+    ),
     # Program
-    Action("faster", ("plus",), "Sample more often", PROGRAM, modes=(LIVE,)),
-    Action("slower", ("minus",), "Sample less often", PROGRAM, modes=(LIVE,)),
+    Action(
+        "sample_every",
+        ("i",),
+        "Change sampling interval",
+        PROGRAM,
+        modes=(LIVE,),
+        words="rate frequency refresh faster slower hz",
+    ),
     Action("command_palette", ("colon", "ctrl+p"), "Find command", PROGRAM, (), 70, "command", palette=False),
-    Action("help", ("question_mark", "f1"), "Show keys and signs", PROGRAM, (), 80, "help"),
-    Action("quit", _QUIT, "End recording and quit", PROGRAM, (), 90, "quit", modes=_RECORDED),
-    Action("quit", _QUIT, "Quit", PROGRAM, (), 90, "quit", modes=(REPLAY, QUERY)),
+    Action(
+        "help",
+        ("question_mark", "f1"),
+        "Show keys and signs",
+        PROGRAM,
+        (),
+        80,
+        "help",
+        in_sql=True,
+        words="help shortcuts legend manual bindings",
+    ),
+    *(
+        Action("quit", keys, text, PROGRAM, screens, 90, "quit", modes=modes, words="exit close leave stop")
+        for text, modes in (("End recording and quit", _RECORDED), ("Quit", (REPLAY, QUERY)))
+        for keys, screens in ((("q", *_QUIT), (FLEET,)), (_QUIT, (*_ABOVE_FLEET, SQL)))
+    ),
 )
+
+_WRONG_MODE = {
+    LIVE: "works only while looking back; space looks back",
+    PAST: "doesn't work while looking back; N returns to now",
+    REPLAY: "works only while recording",
+    QUERY: "works only on the other screens",
+}
+"""Why an action of other modes has no effect in a mode."""
 
 _KEY_NAMES = {"pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End"}
 
@@ -214,7 +435,8 @@ def is_typed(key: str) -> bool:
 def actions_of(screen: str, mode: str = LIVE) -> list[Action]:
     """Return the actions of a screen, then those that every screen has."""
     possible = [a for a in ACTIONS if not a.modes or mode in a.modes]
-    return [a for a in possible if screen in a.screens] + [a for a in possible if not a.screens]
+    common = [a for a in possible if not a.screens and (a.in_sql or screen != SQL)]
+    return [a for a in possible if screen in a.screens] + common
 
 
 def footer_of(screen: str, mode: str = LIVE) -> list[Action]:
@@ -222,10 +444,27 @@ def footer_of(screen: str, mode: str = LIVE) -> list[Action]:
     return sorted((a for a in actions_of(screen, mode) if a.footer), key=lambda a: a.footer)
 
 
-def possible(name: str, mode: str) -> bool:
-    """Whether a mode has an action, by its name without arguments; unknown actions count as possible."""
-    modes = [a.modes for a in ACTIONS if a.name.partition("(")[0] == name]
-    return not modes or any(not one or mode in one for one in modes)
+@functools.cache
+def possible(name: str, mode: str, screen: str) -> bool:
+    """Whether a screen has an action in a mode, by its name without arguments; unknown ones are possible."""
+    named = [a for a in ACTIONS if a.name.partition("(")[0] == name]
+    return not named or any(a.name.partition("(")[0] == name for a in actions_of(screen, mode))
+
+
+def reason_for_no_effect(key: str, screen: str, mode: str) -> str:
+    """Return why a key of the table does nothing here and now, empty for a key that isn't in the table."""
+    having = [a for a in ACTIONS if key in a.keys]
+    here = [a for a in having if not a.screens or screen in a.screens]
+    if not having:
+        return ""
+    chosen = (here or having)[0]
+    subject = f"{key_name(key)} ({chosen.help[0].lower()}{chosen.help[1:]})"
+    if here and screen == SQL:
+        return f"{subject} doesn't work on the SQL screen"
+    if here:
+        return f"{subject} {_WRONG_MODE[mode]}"
+    names = [name for name in SCREENS if any(name in a.screens for a in having)]
+    return f"{subject} works only on: {', '.join(names)}"
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:

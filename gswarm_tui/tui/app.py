@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
-from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, elapsed, plural
-from gswarm_tui.common.time_input import TIME_FORMS, parse_time
+from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.hub import Hub
@@ -22,11 +21,19 @@ from gswarm_tui.tui.feeds import LiveFeed, PastFeed
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
 from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
-INTERVALS_MS = (MIN_INTERVAL_MS, 200, 500, 1000, 2000, 5000, 10_000, 30_000, MAX_INTERVAL_MS)
+CONFIRM_AFTER_S = 60.0
+"""Quitting a longer recording is confirmed."""
+HINTS = """\
+⏎ opens a node, q goes back
+s starts a session, x stops it
+space looks back, ? shows keys"""
+HINTS_S = 20.0
+UNDO_S = 10.0
+"""Time in which the stop of a session can be undone."""
 
 
 class GswarmApp(Viewer):
-    """App over a running hub.
+    """App over a running hub; ``hints`` shows a newcomer three keys for a while.
 
     It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
     after the app ended. ``past`` returns a player of what is recorded so far, in any thread; it raises an
@@ -38,20 +45,25 @@ class GswarmApp(Viewer):
         hub: Hub,
         *,
         past: Callable[[], Player] | None = None,
+        hints: bool = False,
         **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(LiveFeed(hub), LIVE, **options)
         self.hub = hub
         self.painted = asyncio.Event()
         self._past = past
+        self._hints = hints
+        self._stopped: list[tuple[str, float]] = []
 
     def on_mount(self) -> None:
         """Follow the hub."""
         self.hub.flushed.append(self._flushed)
 
     def on_ready(self) -> None:
-        """Report that the first screen is painted."""
+        """Report that the first screen is painted, and show hints."""
         self.painted.set()
+        if self._hints:
+            self.notify(HINTS, timeout=HINTS_S, markup=False)
 
     def on_unmount(self) -> None:
         """Stop following the hub."""
@@ -113,27 +125,39 @@ class GswarmApp(Viewer):
         self.feed, self.mode = LiveFeed(self.hub), LIVE
         self.update_view()
 
-    # Rates
+    # The sampling interval
 
-    def action_faster(self) -> None:
-        """Sample more often."""
-        now = self.hub.fleet.interval_ms
-        self._sample_every(max((ms for ms in INTERVALS_MS if ms < now), default=INTERVALS_MS[0]))
+    def action_sample_every(self) -> None:
+        """Ask for another sampling interval."""
+        field = FormField("interval", f"{self.hub.fleet.interval_s:g}", INTERVAL_HINT, parse_interval_ms)
+        ask(self, FormDialog("sampling interval of all nodes", [field]), self._sample_every)
 
-    def action_slower(self) -> None:
-        """Sample less often."""
-        now = self.hub.fleet.interval_ms
-        self._sample_every(min((ms for ms in INTERVALS_MS if ms > now), default=INTERVALS_MS[-1]))
-
-    def _sample_every(self, interval_ms: int) -> None:
+    def _sample_every(self, answer: tuple[str, ...]) -> None:
+        interval_ms = parse_interval_ms(answer[0])
+        if interval_ms == self.hub.fleet.interval_ms:
+            self.show_notice("the interval stays the same")
+            return
         self.hub.set_interval(interval_ms)
         self.show_notice(f"sampling every {interval_ms / 1000:g} s")
         self.update_view()
 
     # Sessions
 
+    @property
+    def can_start_session(self) -> bool:
+        """Whether a session can be started now: something is recorded."""
+        return self.hub.recorder is not None
+
+    def _refuse_unrecorded(self, what: str) -> bool:
+        """Show why nothing can be noted in a recording; return whether that is so."""
+        if self.hub.recorder is None:
+            self.show_notice(f"{what}: nothing is recorded; start gswarm-tui without --no-record", error=True)
+        return self.hub.recorder is None
+
     def action_start_session(self) -> None:
         """Ask for a session's name and start time, and start it."""
+        if self._refuse_unrecorded("no session started"):
+            return
         ask(
             self,
             FormDialog(
@@ -196,13 +220,29 @@ class GswarmApp(Viewer):
         if not session.running:
             return
         self.hub.stop_session(session_id)
-        self.show_notice(f"stopped {session.name} after {elapsed(session.seconds(self.hub.now()))}")
+        self._stopped.append((session_id, self.hub.now()))
+        duration = elapsed(session.seconds(self.hub.now()))
+        self.show_notice(f"stopped {session.name} after {duration}; u undoes it", seconds=UNDO_S)
         self.update_view()
+
+    def action_undo_stop(self) -> None:
+        """Let the session run on that was stopped last, if that was a moment ago."""
+        sessions = self.hub.fleet.sessions.sessions
+        while self._stopped:
+            session_id, at = self._stopped.pop()
+            if self.hub.now() - at <= UNDO_S and not sessions[session_id].running:
+                self.hub.undo_stop(session_id)
+                self.show_notice(f"{sessions[session_id].name} runs on")
+                self.update_view()
+                return
+        self.show_notice(f"no session was stopped in the last {UNDO_S:g} s")
 
     # Marks
 
     def action_mark(self) -> None:
         """Ask for a mark's name, values and time, and set it."""
+        if self._refuse_unrecorded("no mark set"):
+            return
         ask(
             self,
             FormDialog(
@@ -221,34 +261,24 @@ class GswarmApp(Viewer):
         made = self.hub.mark(name, detail, at=self.parse_time(answer[2]))
         if self.player is not None:
             self.player.add_backdated(made, made.at)
-        self.show_notice(
-            f"marked {name}"
-            if self.hub.recorder
-            else f"marked {name}; nothing is recorded, so it is not saved"
-        )
+        self.show_notice(f"marked {name}")
         self.update_view()
 
     # The end
 
     async def action_quit(self) -> None:
-        """Quit; confirm it first while sessions run."""
+        """Quit; confirm it first while sessions run, or if more than a minute was recorded."""
         running = self.hub.fleet.sessions.running
-        if not running:
+        recorded_s = 0.0 if self.hub.recorder is None else self.hub.now() - self.hub.started_at
+        if not running and recorded_s <= CONFIRM_AFTER_S:
             self.request_quit("quit")
             return
-        names = ", ".join(s.name for s in running[:5]) + (" …" if len(running) > 5 else "")
-        ask(
-            self,
-            ConfirmDialog(
-                "quit?",
-                [
-                    f"{plural(len(running), 'session')} running: {names}",
-                    f"Quitting ends {'it' if len(running) == 1 else 'them'} and closes the recording.",
-                ],
-                "end and quit",
-            ),
-            lambda _: self.request_quit("quit"),
-        )
+        lines = [f"Recording for {elapsed(recorded_s)}. Quitting closes the recording."]
+        if running:
+            names = ", ".join(s.name for s in running[:5]) + (" …" if len(running) > 5 else "")
+            ends = f"Quitting ends {'it' if len(running) == 1 else 'them'} and closes the recording."
+            lines = [f"{plural(len(running), 'session')} running: {names}", ends]
+        ask(self, ConfirmDialog("quit?", lines, "end and quit"), lambda _: self.request_quit("quit"))
 
     def request_quit(self, reason: str) -> None:
         """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import OptionList
 
@@ -15,32 +16,48 @@ from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
+from gswarm_tui.tui.drawing.matching import highlighted, match_score
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 
+IDLE = "util<5"
+"""Filter of the command that finds idle GPUs."""
 
-def palette_entries(screen: ViewerScreen) -> Iterator[SystemCommand]:
+
+@dataclass(frozen=True)
+class PaletteEntry:
+    """Command of the palette; ``words`` find it, too. It is ``listed`` before a letter is typed."""
+
+    title: str
+    help: str
+    run: Callable[[], object]
+    words: str = ""
+    listed: bool = True
+
+
+def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
     """Yield the commands that make sense on a screen."""
     app: App[object] = screen.app
     viewer = screen.viewer
     for action in actions_of(screen.SCREEN, viewer.mode):
         if action.palette:
             run = partial(app.run_action, action.name, screen if action.screens else app)
-            yield SystemCommand(action.help, f"key {action.keys_shown}", run)
+            yield PaletteEntry(action.help, f"key {action.keys_shown}", run, action.words)
     for theme in THEME_NAMES:
-        yield SystemCommand(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
+        yield PaletteEntry(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), "color", False)
     if viewer.mode == QUERY:
         return
     for metric in (*GPU_METRICS, *HOST_METRICS):
         of = "" if metric in GPU_METRICS else "node "
         show = partial(viewer.show_metric, metric.name)
-        yield SystemCommand(f"Show {of}{metric.label}", meaning(metric), show)
+        yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show, f"{metric.short} {metric.name}")
+    yield PaletteEntry("Filter idle GPUs", IDLE, partial(viewer.show_filter, IDLE), "unused free busy", False)
     for order in Order:
         show_order = partial(viewer.show_order, order)
-        yield SystemCommand(f"Sort nodes {order.value}", "order of the heatmap", show_order, False)
+        yield PaletteEntry(f"Sort nodes {order.value}", "order of the heatmap", show_order, "order", False)
     for node in viewer.feed.fleet.nodes:
-        yield SystemCommand(f"Open {clean(node)}", "node", partial(_open_node, viewer, node), False)
+        yield PaletteEntry(f"Open {clean(node)}", "node", partial(_open_node, viewer, node), "go", False)
 
 
 def _open_node(viewer: ViewerApp, node: str) -> None:
@@ -70,13 +87,12 @@ class ActionProvider(Provider):
     async def discover(self) -> Hits:
         """Yield the listed commands before a letter is typed."""
         for entry in self._entries:
-            if entry.discover:
-                yield DiscoveryHit(entry.title, entry.callback, help=entry.help)
+            if entry.listed:
+                yield DiscoveryHit(entry.title, entry.run, help=entry.help)
 
     async def search(self, query: str) -> Hits:
-        """Yield the commands that match the letters."""
-        matcher = self.matcher(query)
+        """Yield the commands that match the words."""
         for entry in self._entries:
-            score = matcher.match(entry.title)
-            if score > 0:
-                yield Hit(score, matcher.highlight(entry.title), entry.callback, help=entry.help)
+            if score := match_score(query, entry.title, entry.words):
+                shown = highlighted(query, entry.title, "bold underline")
+                yield Hit(score, shown, entry.run, help=entry.help)

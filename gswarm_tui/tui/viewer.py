@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import tzinfo
-from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack
+
+from textual.events import Key
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.order import Order
+from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import bindings_everywhere, possible
+from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
 from gswarm_tui.tui.palette import ActionPalette, ActionProvider
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
 
 UPDATE_EVERY_S = 1.0
 """Ages on the screen grow without new frames."""
+NOTICE_S, UNTIL_READ_S = 4.0, 10.0
+FILES_S = 120.0
+"""Longest notice that a plot is being drawn; the result replaces it."""
 REPEAT_S = 2.0
 """While playing, going back to an event skips those in the last seconds: they were shown just now."""
 
@@ -44,6 +53,8 @@ class ViewerOptions(TypedDict, total=False):
         history: Earlier queries.
         title: Name of the job.
         metric: First metric shown.
+        write_files: Writes plot and report of the session with a number or name, named after its name, and
+            returns the files' names; it blocks, and raises UserError.
     """
 
     theme: str
@@ -52,6 +63,7 @@ class ViewerOptions(TypedDict, total=False):
     history: QueryHistory
     title: str
     metric: str
+    write_files: Callable[[str, str], Sequence[str]] | None
 
 
 class Viewer(TerminalApp):
@@ -75,6 +87,7 @@ class Viewer(TerminalApp):
         self.mode = mode
         self.timezone = options.get("timezone")
         self.open_queries = options.get("open_queries")
+        self._write_files = options.get("write_files")
         self.player: Player | None = None
         self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
@@ -92,8 +105,21 @@ class Viewer(TerminalApp):
         self.set_interval(UPDATE_EVERY_S, self._update_ages)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow only actions of this mode."""
-        return possible(action, self.mode) and super().check_action(action, parameters)
+        """Allow only actions of this mode and of the screen in front."""
+        return possible(action, self.mode, self.front.SCREEN) and super().check_action(action, parameters)
+
+    def on_key(self, event: Key) -> None:
+        """Explain a key that has no effect on this screen or in this mode."""
+        here = self.screen
+        if isinstance(here, ViewerScreen) and event.key not in here.active_bindings:
+            reason = reason_for_no_effect(event.key, here.SCREEN, self.mode)
+            if reason:
+                self.show_notice(reason)
+
+    @property
+    def can_start_session(self) -> bool:
+        """Whether a session can be started now."""
+        return False
 
     def _update_ages(self) -> None:
         """Update the view unless ticks do so already."""
@@ -143,6 +169,11 @@ class Viewer(TerminalApp):
         self.action_fleet()
         self.fleet_screen.sort(order)
 
+    def show_filter(self, text: str) -> None:
+        """Show only the GPUs of the heatmap that a filter selects."""
+        self.action_fleet()
+        self.fleet_screen.filter(text)
+
     def action_fleet(self) -> None:
         """Show the fleet."""
         while len(self.screen_stack) > 1:
@@ -189,10 +220,11 @@ class Viewer(TerminalApp):
         known = self.theme if self.theme in THEME_NAMES else THEME_NAMES[-1]
         self.theme = THEME_NAMES[(THEME_NAMES.index(known) + 1) % len(THEME_NAMES)]
 
-    def show_notice(self, sentence: str, *, error: bool = False) -> None:
+    def show_notice(self, sentence: str, *, error: bool = False, seconds: float = NOTICE_S) -> None:
         """Show a notice for a few seconds in the place of the last one."""
         self.clear_notifications()
-        self.notify(clean(sentence), severity="error" if error else "information", timeout=4, markup=False)
+        severity: Literal["error", "information"] = "error" if error else "information"
+        self.notify(clean(sentence), severity=severity, timeout=seconds, markup=False)
 
     async def action_quit(self) -> None:
         """Quit."""
@@ -204,6 +236,34 @@ class Viewer(TerminalApp):
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note; only the live app can."""
+
+    def write_session_files(self, session: Session) -> None:
+        """Write plot and report of a session, and show where they are."""
+        if self.open_queries is None or self._write_files is None:
+            self.show_notice("nothing is recorded, so there is nothing to plot", error=True)
+            return
+        self.show_notice(f"plotting {session.name} …", seconds=FILES_S)
+        self.run_worker(self._write_session_files(session, self.open_queries, self._write_files))
+
+    async def _write_session_files(
+        self,
+        session: Session,
+        open_queries: Callable[[], RecordingQueries],
+        write_files: Callable[[str, str], Sequence[str]],
+    ) -> None:
+        from gswarm_tui.analysis.queries import SessionKey
+
+        def write() -> Sequence[str]:
+            with closing(open_queries()) as queries:
+                number = queries.reference(SessionKey(session.name, session.started_at))
+            return write_files(number, session.name)
+
+        try:
+            files = await asyncio.to_thread(write)
+        except UserError as error:
+            self.show_notice(str(error), error=True, seconds=UNTIL_READ_S)
+        else:
+            self.show_notice(f"wrote {' and '.join(files)}", seconds=UNTIL_READ_S)
 
     # Playback
 

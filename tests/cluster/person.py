@@ -104,8 +104,10 @@ def told(terminal: Terminal, options: str) -> tuple[int, str]:
 
 
 def leave(terminal: Terminal) -> tuple[int, str]:
-    """Quit the app; return its exit status and final output."""
+    """Quit the app, which asks after a minute; return its exit status and final output."""
     terminal.press("q")
+    if "end and quit" in terminal.wait_for(re.compile(f"{_STATUS.pattern}|end and quit")):
+        terminal.press("y")
     return outcome(terminal)
 
 

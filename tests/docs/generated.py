@@ -21,7 +21,18 @@ from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import TABLES, create_statements
 from gswarm_tui.store.sql.views import view_statements
-from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, QUERY, REPLAY, SCREENS, Action, key_name
+from gswarm_tui.tui.actions import (
+    ACTIONS,
+    GROUPS,
+    LIVE,
+    PAST,
+    QUERY,
+    REPLAY,
+    SCREENS,
+    SQL,
+    Action,
+    key_name,
+)
 from tests.docs.example import example_output
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +69,11 @@ def keys() -> str:
 
 
 def _where(action: Action) -> str:
-    everywhere = not action.screens or action.screens == SCREENS
-    screens = "all screens" if everywhere else ", ".join(action.screens)
+    here = action.screens or tuple(one for one in SCREENS if action.in_sql or one != SQL)
+    others = [one for one in SCREENS if one not in here]
+    screens = "all screens" + (f" but {' and '.join(others)}" if others else "")
+    if len(others) > 2:
+        screens = ", ".join(here)
     if not action.modes or {LIVE, PAST, REPLAY} <= set(action.modes):
         return screens
     if action.modes == (LIVE, PAST):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 
@@ -23,11 +24,12 @@ from gswarm_tui.tui.actions import (
     actions_of,
 )
 from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.widgets.footer import footer_line
-from tests.tui.conftest import app_on
+from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
 
 WAYS = {
@@ -145,6 +147,55 @@ def test_footer_fits_and_always_shows_help_and_quit(width: int, mode: str) -> No
 @pytest.mark.parametrize(("screen", "label"), [(FLEET, "S sessions"), (SESSIONS, "c compare")])
 def test_footer_of_a_small_terminal_keeps_important_keys(screen: str, label: str) -> None:
     assert label in "".join(span.text for span in footer_line(screen, 80))
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("zoom", "Change size of GPUs"),
+        ("search", "Filter: util<5 & power>300"),
+        ("pause", "Look back while recording continues"),
+        ("export", "Show sessions"),
+        ("plot", "Show sessions"),
+        ("idle", "Filter idle GPUs"),
+        ("refresh", "Redraw screen"),
+        ("exit", "End recording and quit"),
+        ("undo", "Undo stop, for 10 s"),
+        ("nvlink", "Show NVLink tx"),
+        ("power", "Show power"),
+        ("open 02", "Open gpu02"),
+        ("LIGHT", "Theme light"),
+    ],
+)
+async def test_palette_finds_actions_by_the_words_of_users(typed: str, first: str) -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(120, 40)):
+        scored = [(match_score(typed, one.title, one.words), one.title) for one in palette_entries(app.front)]
+    found = sorted((pair for pair in scored if pair[0]), key=lambda pair: -pair[0])
+    assert found[0][1] == first
+    assert len(found) <= 12
+
+
+@pytest.mark.parametrize("typed", ["xyzzy", "zm", "pwr gpu", "sess xyz"])
+async def test_palette_offers_nothing_far_fetched(typed: str) -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(120, 40)):
+        entries = list(palette_entries(app.front))
+    assert [one.title for one in entries if match_score(typed, one.title, one.words)] == []
+
+
+async def test_palette_command_filters_idle_gpus() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("e", "colon", *"idle")
+        async with asyncio.timeout(30):
+            while "Filter idle GPUs" not in screen_text(app):
+                await pilot.pause(0.01)
+        await pilot.press("enter")
+        async with asyncio.timeout(30):
+            while "nodes: util<5" not in screen_text(app):
+                await pilot.pause(0.01)
+        assert app.front.SCREEN == "fleet"
 
 
 async def test_palette_lists_every_action_metric_and_node() -> None:

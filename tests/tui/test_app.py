@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+from pathlib import Path
+
 import pytest
 from textual import events
 from textual._compositor import ChopsUpdate, LayoutUpdate
@@ -9,6 +12,8 @@ from textual.geometry import Size
 from textual.widgets import Input
 
 from gswarm_tui.common.colours import THEME_NAMES
+from gswarm_tui.run.first_demo import is_first_demo
+from gswarm_tui.tui.app import HINTS_S, GswarmApp
 from gswarm_tui.tui.palette import ActionPalette
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text
@@ -16,7 +21,7 @@ from tests.tui.scene import scene
 
 
 async def test_session_starts_with_a_suggested_name_and_stops() -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("s", "enter")
@@ -30,7 +35,7 @@ async def test_session_starts_with_a_suggested_name_and_stops() -> None:
 
 
 async def test_painted_is_set_after_the_first_screen() -> None:
-    app = app_on(scene(2, 2, 60))
+    app = app_on(scene(2, 2, 60).recording())
     assert not app.painted.is_set()
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.pause()
@@ -39,7 +44,7 @@ async def test_painted_is_set_after_the_first_screen() -> None:
 
 @pytest.mark.parametrize("size", [(80, 3), (80, 1), (1, 24)])
 async def test_palette_works_in_a_tiny_terminal(size: tuple[int, int]) -> None:
-    app = app_on(scene(2, 2, 60))
+    app = app_on(scene(2, 2, 60).recording())
     async with app.run_test(size=size) as pilot:
         await pilot.press("colon", "down", "pagedown", "pageup")
         assert isinstance(app.screen, ActionPalette)
@@ -48,7 +53,7 @@ async def test_palette_works_in_a_tiny_terminal(size: tuple[int, int]) -> None:
 
 
 async def test_fleet_updates_behind_a_dialog() -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("s", "enter", "s")
@@ -60,7 +65,7 @@ async def test_fleet_updates_behind_a_dialog() -> None:
 
 
 async def test_outdated_resize_is_ignored() -> None:
-    app = app_on(scene(2, 2, 60))
+    app = app_on(scene(2, 2, 60).recording())
     async with app.run_test(size=(100, 30)) as pilot:
         drawn_for: set[int] = set()
         app.screen.screen_layout_refresh_signal.subscribe(
@@ -76,7 +81,7 @@ async def test_outdated_resize_is_ignored() -> None:
     "by", ["key", "key in a question", "key in the help", "a size as before", "its return from being stopped"]
 )
 async def test_redraw_repairs_an_overwritten_screen(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, seen = app_on(scene(2, 2, 60)), Screen(100, 30)
+    app, seen = app_on(scene(2, 2, 60).recording()), Screen(100, 30)
 
     def display(_: object, drawn: LayoutUpdate | ChopsUpdate | None) -> None:
         if drawn is not None:
@@ -101,7 +106,7 @@ async def test_redraw_repairs_an_overwritten_screen(by: str, monkeypatch: pytest
 
 
 async def test_dialog_closes_once_for_two_keys() -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("s")
@@ -124,7 +129,7 @@ async def test_dialog_closes_once_for_two_keys() -> None:
     ],
 )
 async def test_session_can_be_backdated(keys: tuple[str, ...], name: str, ago: float) -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         for key in keys:
@@ -136,7 +141,7 @@ async def test_session_can_be_backdated(keys: tuple[str, ...], name: str, ago: f
 
 
 async def test_invalid_start_time_is_reported_in_the_dialog() -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("s", "tab", *"soon", "enter")
@@ -150,7 +155,7 @@ async def test_invalid_start_time_is_reported_in_the_dialog() -> None:
 
 
 async def test_form_error_wraps_in_a_small_terminal() -> None:
-    app = app_on(scene(2, 2, 60))
+    app = app_on(scene(2, 2, 60).recording())
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("s", "tab", *"when it got interesting at last", "enter")
         await pilot.pause()
@@ -162,7 +167,7 @@ async def test_form_error_wraps_in_a_small_terminal() -> None:
 
 @pytest.mark.parametrize(("since", "text"), [("now", "started one"), ("-30s", "started one, backdated 30 s")])
 async def test_starting_a_session_shows_a_notice(since: str, text: str) -> None:
-    app = app_on(scene(2, 2, 60))
+    app = app_on(scene(2, 2, 60).recording())
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("e", "s", *"one", "tab", *since, "enter")
         await pilot.pause()
@@ -170,7 +175,7 @@ async def test_starting_a_session_shows_a_notice(since: str, text: str) -> None:
 
 
 async def test_session_to_stop_is_picked_from_several() -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     for name in ("one", "two", "three"):
         made.hub.start_session(name)
     app = app_on(made)
@@ -178,6 +183,19 @@ async def test_session_to_stop_is_picked_from_several() -> None:
         await pilot.press("x", "down", "enter")
         await pilot.pause()
         assert [s.name for s in made.fleet.sessions.running] == ["one", "three"]
+
+
+@pytest.mark.parametrize("key", ["escape", "enter", "n", "q", "ctrl+c", "ctrl+q"])
+async def test_only_the_offered_key_quits(key: str) -> None:
+    made = scene(2, 2, 5)
+    made.hub.start_session("train")
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("q", key, "escape")
+        await pilot.pause()
+        assert app.is_running
+        assert "quit?" not in screen_text(app)
+        assert len(made.fleet.sessions.running) == 1
 
 
 async def test_quit_confirms_and_stops_running_sessions() -> None:
@@ -198,21 +216,43 @@ async def test_quit_confirms_and_stops_running_sessions() -> None:
     assert not made.fleet.sessions.running
 
 
-@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
-async def test_second_quit_key_confirms(key: str) -> None:
+@pytest.mark.parametrize("way", ["q", "ctrl+c", "ctrl+q", "footer"])
+async def test_quit_confirms_after_more_than_a_minute(way: str) -> None:
+    app = app_on(scene(2, 2, 61).recording())
+    async with app.run_test(size=(100, 30)) as pilot:
+        if way == "footer":
+            at = screen_text(app).splitlines()[-1].index("quit")
+            await pilot.click(offset=(at, 29))
+        else:
+            await pilot.press(way)
+        await pilot.pause()
+        assert "Recording for 61 s." in screen_text(app)
+        await pilot.press("y")
+    assert app.return_value == "quit"
+
+
+@pytest.mark.parametrize("way", [("e",), ("S",), ("enter",), ("enter", "enter"), ("S", "enter")])
+async def test_q_goes_back_from_a_detail_screen(way: tuple[str, ...]) -> None:
     made = scene(2, 2, 5)
     made.hub.start_session("train")
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press(key)
-        assert "1 session running: train" in screen_text(app)
-        await pilot.press(key)
+        await pilot.press(*way, *["q"] * len(way))
+        await pilot.pause()
+        assert app.front.SCREEN == "fleet"
+        assert app.is_running
+
+
+@pytest.mark.parametrize("seconds", [5, 60])
+async def test_quit_of_a_short_run_needs_no_confirmation(seconds: int) -> None:
+    app = app_on(scene(2, 2, seconds).recording())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("q")
     assert app.return_value == "quit"
-    assert not made.fleet.sessions.running
 
 
-async def test_quit_without_sessions_needs_no_confirmation() -> None:
-    app = app_on(scene(2, 2, 5))
+async def test_quit_without_a_recording_needs_no_confirmation() -> None:
+    app = app_on(scene(2, 2, 300))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("q")
     assert app.return_value == "quit"
@@ -229,18 +269,117 @@ async def test_requested_quit_stops_sessions_without_confirmation() -> None:
     assert made.hub.flushed == []
 
 
-async def test_keys_change_the_interval() -> None:
+async def test_dialog_changes_the_interval_as_an_event() -> None:
     made = scene(2, 2, 5)
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("plus")
+        await pilot.press("i")
+        await pilot.pause()
+        assert "sampling interval of all nodes" in screen_text(app)
+        assert made.fleet.interval_s == 1
+        await pilot.press(*"2m", "enter")
+        await pilot.pause()
+        assert "isn't a time such as 1, 0.5s or 500ms" in screen_text(app)
+        await pilot.press(*["backspace"] * 2, *"90", "enter")
+        await pilot.pause()
+        assert "isn't between 0.1 s and 60 s" in screen_text(app)
+        assert made.fleet.interval_s == 1
+        await pilot.press(*["backspace"] * 2, *"500ms", "enter", "e")
         await pilot.pause()
         assert made.fleet.interval_s == 0.5
-        assert "every 0.5 s" in screen_text(app)
-        await pilot.press(*["plus"] * 5)
-        assert made.fleet.interval_s == 0.1
-        await pilot.press(*["minus"] * 12)
-        assert made.fleet.interval_s == 60
+        assert "sampling interval changed from 1 s to 0.5 s" in screen_text(app)
+
+
+@pytest.mark.parametrize("keys", [("plus", "minus"), ("i", "escape"), ("i", "enter")])
+async def test_no_single_key_changes_the_interval(keys: tuple[str, ...]) -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert made.fleet.interval_s == 1
+        assert "interval_changed" not in {event.kind for event in made.fleet.event_log}
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"), [("s", "no session started: nothing is recorded"), ("M", "no mark set: nothing")]
+)
+async def test_sessions_and_marks_are_refused_without_a_recording(key: str, reason: str) -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        assert "s starts one" not in screen_text(app)
+        await pilot.press(key)
+        await pilot.pause()
+        assert reason in screen_text(app)
+        assert [n.message.endswith("start gswarm-tui without --no-record") for n in app._notifications] == [
+            True
+        ]
+        assert len(app.screen_stack) == 1
+        assert not made.fleet.sessions.sessions
+        assert "mark" not in {event.kind for event in made.fleet.event_log}
+
+
+async def test_stop_of_a_session_can_be_undone_for_ten_seconds() -> None:
+    made = scene(2, 2, 5).recording()
+    for name in ("one", "two"):
+        made.hub.start_session(name)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await pilot.press("x", "enter")
+        made.advance(9)
+        await pilot.press("x")
+        await pilot.pause()
+        assert "stopped two after 9 s; u undoes it" in screen_text(app)
+        made.advance(2)
+        await pilot.press("u")
+        await pilot.pause()
+        assert [s.name for s in made.fleet.sessions.running] == ["two"]
+        assert "● two 11 s" in screen_text(app)
+        await pilot.press("u")
+        await pilot.pause()
+        assert [s.name for s in made.fleet.sessions.running] == ["two"]
+        assert "no session was stopped in the last 10 s" in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (("comma",), ", (step back one interval) works only while looking back; space looks back"),
+        (("N",), "N (return to now) works only while looking back"),
+        (("c",), "c (compare picked sessions) works only on: sessions, session"),
+        (("e", "m"), "m (choose metric from list) works only on: fleet, node"),
+    ],
+)
+async def test_key_without_effect_says_why(keys: tuple[str, ...], reason: str) -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert [n.message.startswith(reason) for n in app._notifications] == [True]
+        assert app.is_running
+
+
+async def test_first_demo_shows_hints_that_go_away() -> None:
+    made = scene(2, 2, 5).recording()
+    app = GswarmApp(made.hub, timezone=UTC, hints=True)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.pause()
+        for hint in ("⏎ opens a node", "s starts a session, x stops it", "space looks back"):
+            assert hint in screen_text(app)
+        assert "gpu01" in screen_text(app)
+        await pilot.press("s", "enter")
+        await pilot.pause()
+        assert "⏎ opens a node" not in screen_text(app)
+    assert 0 < HINTS_S <= 60
+
+
+def test_only_the_first_demo_has_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert [is_first_demo(), is_first_demo()] == [True, False]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert not is_first_demo()
 
 
 async def test_theme_key_cycles_through_themes() -> None:

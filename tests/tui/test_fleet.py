@@ -355,6 +355,22 @@ async def test_metric_is_chosen_by_number_step_and_list() -> None:
         assert line_with("unmeasured", app).startswith(" I/O pressure %")
 
 
+async def test_metric_list_is_filtered_as_one_types() -> None:
+    app = app_on(scene(2, 8, 5))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("m", *"throt")
+        await pilot.pause()
+        listed = [line for line in screen_text(app).splitlines() if "│" in line]
+        assert any("power throttle" in line for line in listed)
+        assert not any("SM clock" in line for line in listed)
+        await pilot.press(*["backspace"] * 5, *"temp", "enter")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(" temperature °C")
+        await pilot.press("m", *"xyzzy", "enter", "escape")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(" temperature °C")
+
+
 async def test_metric_list_wraps_meanings_in_a_small_terminal() -> None:
     app = app_on(scene(2, 8, 5))
     async with app.run_test(size=(80, 24)) as pilot:

@@ -21,7 +21,7 @@ def typed(text: str) -> list[Key]:
 
 
 async def test_keys_typed_ahead_reach_the_filter() -> None:
-    app = app_on(scene(4, 8, 60))
+    app = app_on(scene(4, 8, 60).recording())
     async with app.run_test(size=(120, 40)) as pilot:
         theme = app.theme
         for key in typed("/util<5&t"):
@@ -33,7 +33,7 @@ async def test_keys_typed_ahead_reach_the_filter() -> None:
 
 
 async def test_pasted_text_keeps_its_position_among_keys() -> None:
-    app = app_on(scene(4, 8, 60))
+    app = app_on(scene(4, 8, 60).recording())
     async with app.run_test(size=(120, 40)) as pilot:
         for event in (*typed("/ut"), Paste("il"), *typed("<"), Paste("5")):
             app.post_message(event)
@@ -46,7 +46,7 @@ async def test_pasted_text_keeps_its_position_among_keys() -> None:
 @pytest.mark.parametrize("enter", ["\r", "\n"])
 async def test_keys_typed_ahead_reach_the_dialog(enter: str) -> None:
     """Also where the terminal wasn't raw yet when it was typed, and made a line's end of ⏎."""
-    made = scene(4, 8, 60)
+    made = scene(4, 8, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         for key in typed(f"stq{enter}j"):
@@ -59,7 +59,7 @@ async def test_keys_typed_ahead_reach_the_dialog(enter: str) -> None:
 
 @pytest.mark.parametrize("enter", ["\r", "\n"])
 async def test_keys_go_to_the_screen_that_the_previous_key_opened(enter: str) -> None:
-    app = app_on(scene(4, 8, 60))
+    app = app_on(scene(4, 8, 60).recording())
     async with app.run_test(size=(120, 40)) as pilot:
         for key in typed(f"{enter}{enter}l"):
             app.post_message(key)

@@ -27,7 +27,7 @@ async def fill_in(app: GswarmApp, pilot: Pilot[str], *texts: str) -> None:
 
 
 async def test_mark_with_values_is_listed_as_an_event() -> None:
-    made = scene(2, 2, 20)
+    made = scene(2, 2, 20).recording()
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("M")
@@ -41,7 +41,7 @@ async def test_mark_with_values_is_listed_as_an_event() -> None:
 
 
 async def test_mark_can_be_backdated() -> None:
-    made = scene(2, 2, 60)
+    made = scene(2, 2, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("M")
@@ -50,7 +50,7 @@ async def test_mark_can_be_backdated() -> None:
 
 
 async def test_invalid_mark_is_reported_in_the_dialog() -> None:
-    made = scene(1, 1, 5)
+    made = scene(1, 1, 5).recording()
     app = app_on(made)
     before = made.fleet.logged_count
     async with app.run_test(size=(120, 30)) as pilot:
@@ -68,7 +68,7 @@ async def test_invalid_mark_is_reported_in_the_dialog() -> None:
 
 
 async def test_invalid_mark_values_are_not_shown() -> None:
-    made = scene(1, 1, 5)
+    made = scene(1, 1, 5).recording()
     for detail in (None, "", "[1, 2]", "{", "[" * 5000):
         made.hub.publish(EventLogged(made.time, "mark", INFO, "[b]odd[/b]\x1b[2J", detail=detail))
     made.advance(1)

@@ -230,7 +230,7 @@ async def test_replay_hides_live_actions(deck: Deck) -> None:
         await pilot.pause()
         helped = screen_text(deck.app)
         assert "Play faster" in helped
-        assert "Sample more often" not in helped
+        assert "Change sampling interval" not in helped
         assert "Stop a session" not in helped
         await pilot.press("escape", "q")
     assert deck.app.return_value == "quit"

@@ -139,7 +139,7 @@ async def test_an_empty_name_changes_nothing() -> None:
 
 
 async def test_empty_list_shows_how_to_start_a_session() -> None:
-    app = app_on(scene(nodes=1, gpus=1, seconds=1))
+    app = app_on(scene(nodes=1, gpus=1, seconds=1).recording())
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("S")
         assert "s starts one" in screen_text(app)

@@ -18,6 +18,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
+from gswarm_tui.tui.actions import ACTIONS, LIVE, MODES
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.sql_app import SqlApp
 from gswarm_tui.tui.viewer import Viewer
@@ -95,16 +96,36 @@ async def test_result_matches_picture(
         matches_picture(app, f"sql-{size[0]}x{size[1]}")
 
 
-async def test_letters_type_in_the_editor_and_act_in_the_result(app: GswarmApp) -> None:
+async def test_characters_go_to_the_editor_from_editor_and_result(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q", *"SeQq? :/1", "space")
         await pilot.pause()
         assert app.screen.query_one(Editor).text == "SeQq? :/1 "
         assert "^r run" in screen_text(app)
         assert "^q quit" in screen_text(app)
-        await pilot.press("tab", "e")
+        await pilot.press("tab", *"eqx", "tab", *"1", "tab", "space", *"j:")
         await pilot.pause()
-        assert "follows the newest" in screen_text(app)
+        assert app.front.SCREEN == "sql"
+        assert app.screen.query_one(Editor).text == "SeQq? :/1 eqx1 j:"
+        assert app.screen.query_one(Editor).has_focus
+
+
+@pytest.mark.parametrize("focus", ["editor", "result"])
+async def test_only_help_back_and_quit_act_on_the_sql_screen(app: GswarmApp, focus: str) -> None:
+    common = [action for action in ACTIONS if not action.screens and LIVE in (action.modes or MODES)]
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("Q")
+        here = app.screen
+        for key in sorted({key for action in common for key in action.keys} - {"question_mark", "f1"}):
+            if focus == "result":
+                here.query_one(TableView).focus()
+            await pilot.press(key)
+            assert app.screen is here, key
+            assert (app.mode, app.theme) == (LIVE, "dark"), key
+        await pilot.press("f1")
+        assert app.screen is not here
+        await pilot.press("escape", "ctrl+q")
+    assert app.return_value == "quit"
 
 
 async def test_enter_runs_the_query_after_a_semicolon(app: GswarmApp) -> None:
@@ -162,7 +183,8 @@ async def test_leaving_the_screen_cancels_its_query(app: GswarmApp) -> None:
         app.screen.query_one(
             Editor
         ).text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
-        await pilot.press("ctrl+r", "tab", "f")
+        await pilot.press("ctrl+r", "tab")
+        app.action_fleet()
         await pilot.pause()
         assert "nodes 4/4" in screen_text(app)
         async with asyncio.timeout(30):
@@ -245,7 +267,7 @@ async def test_large_result_shows_its_first_rows(app: GswarmApp) -> None:
         assert "the first 5,000 of 7,000 rows" in screen_text(app)
         await run_query(app, pilot, "FROM range(1000000)")
         assert "the first 5,000 of more than 100,000 rows" in screen_text(app)
-        await pilot.press("tab", "G")
+        await pilot.press("tab", "end")
         await pilot.pause()
         assert "4999" in line_with(app, "▸")
         await run_query(app, pilot, "SELECT 1 WHERE false")
@@ -378,11 +400,13 @@ async def test_sql_app_queries_a_recording_and_quits(source: FileSource) -> None
         async with asyncio.timeout(30):
             while "Press ^q to quit" not in screen_text(app):
                 await pilot.pause(0.01)
-        await pilot.press("tab", "S", "colon")
+        await pilot.press("tab", "question_mark")
         await pilot.pause()
         assert "Show example queries" in screen_text(app)
         assert "Show sessions" not in screen_text(app)
-        await pilot.press("escape", "q")
+        await pilot.press("q", "q")
+        assert app.screen.query_one(Editor).text.endswith(";q")
+        await pilot.press("ctrl+q")
     assert app.return_value == "quit"
 
 

@@ -56,6 +56,10 @@ class ViewerApp(Protocol):
     timezone: tzinfo | None
     open_queries: Callable[[], RecordingQueries] | None
 
+    @property
+    def can_start_session(self) -> bool:
+        """Whether a session can be started now: something is recorded."""
+
     def show_notice(self, sentence: str, *, error: bool = False) -> None:
         """Show a short notice for a few seconds."""
 
@@ -67,6 +71,12 @@ class ViewerApp(Protocol):
 
     def show_order(self, order: Order) -> None:
         """Sort the heatmap."""
+
+    def show_filter(self, text: str) -> None:
+        """Show only the GPUs of the heatmap that a filter selects."""
+
+    def write_session_files(self, session: Session) -> None:
+        """Write plot and report of a session."""
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""
@@ -146,8 +156,8 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         yield Footer(self.SCREEN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Allow only actions of this mode."""
-        return possible(action, self.viewer.mode) and super().check_action(action, parameters)
+        """Allow only actions of this screen in this mode."""
+        return possible(action, self.viewer.mode, self.SCREEN) and super().check_action(action, parameters)
 
     def on_timeline_sought(self, event: Timeline.Sought) -> None:
         """Go to the time that was clicked."""
@@ -182,9 +192,20 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         self.query_one(TableView).choose()
         return None
 
+    def action_write_files(self) -> None:
+        """Write plot and report of the screen's session."""
+        if (session := self.chosen_session()) is not None:
+            self.viewer.write_session_files(session)
+        else:
+            self.viewer.show_notice("no session to plot yet")
+
     def action_back(self) -> None:
         """Go back to the previous screen."""
         self.app.pop_screen()
+
+    async def action_quit(self) -> None:
+        """Quit the app."""
+        await self.app.action_quit()
 
     async def on_event(self, event: Event) -> None:
         """Drop outdated sizes: several queued ones would switch the layout back and forth."""

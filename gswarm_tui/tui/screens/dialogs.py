@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from rich.table import Table
@@ -18,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from gswarm_agent.mark import MarkError
 from gswarm_tui.common.time_input import TimeInputError
+from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.drawing.themes import palette
@@ -131,12 +131,9 @@ class FormDialog(Dialog[tuple[str, ...]]):
 
 
 class ConfirmDialog(Dialog[bool]):
-    """Question to confirm; returns None when cancelled."""
+    """Question to confirm with y alone, so that no key pressed by habit confirms; None when cancelled."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n", "cancel"),
-        Binding("enter,y,ctrl+c,ctrl+q", "agree"),  # pressing a quit key again confirms
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,n", "cancel"), Binding("y", "agree")]
 
     def __init__(self, title: str, lines: Sequence[str], agree: str) -> None:
         super().__init__(title)
@@ -151,7 +148,7 @@ class ConfirmDialog(Dialog[bool]):
                 [
                     Span("y", "key", "screen.agree()"),
                     Span(f" {self._agree}   ", "text", "screen.agree()"),
-                    Span("esc", "key", "screen.cancel()"),
+                    Span("⏎ esc", "key", "screen.cancel()"),
                     Span(" stay", "dim", "screen.cancel()"),
                 ]
             )
@@ -162,27 +159,80 @@ class ConfirmDialog(Dialog[bool]):
 
 
 class PickDialog(Dialog[str]):
-    """List to pick from; returns the id, None when cancelled.
+    """List to pick from, which is filtered as one types; returns the id, None when cancelled.
 
     An option is an id, a label and optionally a description, which is wrapped.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel"),
+        *(Binding(key, f"move('{key}')") for key in ("up", "down", "pageup", "pagedown")),
+        *(Binding(key, f"move('{key}')", priority=True) for key in ("home", "end")),
+    ]
+    DEFAULT_CSS = "PickDialog Input { margin: 0; }"
 
     def __init__(self, title: str, options: Sequence[tuple[str, ...]], chosen: str | None = None) -> None:
         super().__init__(title)
         self._options = options
         self._chosen = chosen
+        self._labels = 0
 
     def compose(self) -> ComposeResult:
-        """The list."""
-        ids = [name for name, *_ in self._options]
+        """Input and list."""
         texts = [[clean(text) for text in words] for _, *words in self._options]
-        labels = max((width(first) for first, *_ in texts), default=0)
-        with self.box(max((labels + sum(width(text) + 2 for text in rest) for _, *rest in texts), default=0)):
-            choices = OptionList(*map(partial(_option, labels), ids, texts))
-            choices.highlighted = ids.index(self._chosen) if self._chosen in ids else 0
+        self._labels = max((width(first) for first, *_ in texts), default=0)
+        rest = max((sum(width(text) + 2 for text in rest) for _, *rest in texts), default=0)
+        with self.box(self._labels + rest):
+            yield Input(placeholder="type to filter")
+            choices = OptionList()
+            choices.can_focus = False
             yield choices
+
+    def on_mount(self) -> None:
+        """List all options."""
+        self._list("")
+
+    def on_resize(self) -> None:
+        """Leave room for the input above the list and for the frame."""
+        self.query_one(OptionList).styles.max_height = max(1, self.size.height * 9 // 10 - 3)
+
+    def _list(self, typed: str) -> None:
+        """List the options that match, and highlight one."""
+        shown = self._options
+        if typed.strip():
+            shown = [
+                (name, label, *rest)
+                for name, label, *rest in shown
+                if match_score(typed, label, f"{name} {' '.join(rest)}")
+            ]
+        choices = self.query_one(OptionList)
+        choices.clear_options()
+        choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
+        names = [name for name, *_ in shown]
+        at = names.index(self._chosen) if self._chosen in names and shown is self._options else 0
+        choices.highlighted = at if names else None
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """List what matches."""
+        self._list(event.value)
+
+    def on_input_submitted(self) -> None:
+        """Return the highlighted option."""
+        self.query_one(OptionList).action_select()
+
+    def action_move(self, key: str) -> None:
+        """Move in the list."""
+        choices = self.query_one(OptionList)
+        moves = {
+            "up": choices.action_cursor_up,
+            "down": choices.action_cursor_down,
+            "pageup": choices.action_page_up,
+            "pagedown": choices.action_page_down,
+            "home": choices.action_first,
+            "end": choices.action_last,
+        }
+        if choices.scrollable_content_region or not key.startswith("page"):
+            moves[key]()  # without a visible line, paging fails in Textual
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the picked option."""

@@ -10,11 +10,11 @@ from textual.containers import Vertical
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.filter import Filter, Matches
+from gswarm_tui.fleet.filter import Filter, Matches, parse
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.tui.actions import FLEET, bindings_of, possible
+from gswarm_tui.tui.actions import FLEET, bindings_of
 from gswarm_tui.tui.drawing.bands import BandPlot, Minutes, metrics_beside, minutes, minutes_height
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
@@ -180,7 +180,7 @@ class FleetScreen(ViewerScreen):
         cursor = self._under_cursor(now, 1 + max(0, min(PROBLEM_LINES_MOST, spare)))
         self.query_one("#cursor", Bar).show(*cursor)
         spare -= self._minutes(now, spare - (EVENTS_LEAST if tall else len(cursor) - 1))
-        sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.viewer.mode))
+        sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
         event = event_line(fleet.event_log[-1], self.viewer.timezone) if fleet.event_log else []
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
@@ -307,6 +307,10 @@ class FleetScreen(ViewerScreen):
     def on_filter_line_changed(self, event: FilterLine.Changed) -> None:
         """Apply another filter."""
         self._choose(event.filter)
+
+    def filter(self, text: str) -> None:
+        """Show only the GPUs that a valid filter selects."""
+        self._choose(parse(text))
 
     def _choose(self, chosen: Filter | None) -> None:
         self._filter = chosen

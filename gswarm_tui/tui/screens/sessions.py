@@ -14,7 +14,7 @@ from gswarm_tui.common.quantities import DASH, elapsed, energy, percent, plural,
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.tui.actions import SESSIONS, bindings_of, possible
+from gswarm_tui.tui.actions import SESSIONS, bindings_of
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
 from gswarm_tui.tui.drawing.spans import Span, heading_rule
 from gswarm_tui.tui.drawing.text import clean, clip, width
@@ -129,7 +129,7 @@ class SessionsScreen(ViewerScreen):
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(TableView)
-        can_start = possible("start_session", self.viewer.mode)
+        can_start = self.viewer.can_start_session
         table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
         rows = session_rows(self._shown, self.fleet, now, self.viewer.timezone)
         for at, session in enumerate(self._shown):

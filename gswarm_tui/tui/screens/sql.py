@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from textual.app import ComposeResult
+from textual.events import Key
 
 from gswarm_tui.analysis.queries import MAX_COUNTED, RecordingQueries, ResultPage
 from gswarm_tui.common.errors import UserError
@@ -282,6 +283,16 @@ class SqlScreen(ViewerScreen):
     def action_step_focus(self) -> None:
         """Switch between editor and result."""
         self.query_one(TableView if self.typing else Editor).focus()
+
+    def on_key(self, event: Key) -> None:
+        """Type a character into the editor, also while the result has the focus; ? shows the help there."""
+        if self.typing or event.character is None or not event.is_printable:
+            return
+        if event.key not in self.active_bindings:
+            event.stop()
+            editor = self.query_one(Editor)
+            editor.focus()
+            editor.insert(event.character)
 
     def on_descendant_focus(self) -> None:
         """Update the footer: other keys apply."""

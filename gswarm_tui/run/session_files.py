@@ -1,0 +1,48 @@
+"""Plot and report of a session, written by their commands beside the running app."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.paths import file_name
+
+KINDS = (("plot", ".pdf"), ("report", ".html"))
+
+
+def write_session_files(recording: Path, session: str, name: str) -> tuple[str, ...]:
+    """Write a session's plot and report into the current folder and return the names of the files.
+
+    Drawing takes seconds and 100 MiB, so other processes do it. ``session`` is the session's name or number,
+    ``name`` names the files; a number after it avoids existing ones.
+
+    Raises:
+        UserError: a command failed; the message is the command's.
+    """
+    stem = _free_stem(file_name(name))
+    files = tuple(f"{stem}{suffix}" for _, suffix in KINDS)
+    for (word, _), file in zip(KINDS, files, strict=True):
+        # -P: the current folder is no place for modules.
+        command = [sys.executable, "-P", "-m", "gswarm_tui", word, f"--db={recording}", "-o", f"./{file}"]
+        command += ["--", session]
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"{word} ended with status {done.returncode}"]
+            raise UserError(lines[-1].removeprefix("gswarm-tui: "))
+    return files
+
+
+def _free_stem(stem: str) -> str:
+    """Return the stem, with a number if one of its files exists."""
+    stems = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+    return next(one for one in stems if not any(Path(f"{one}{suffix}").exists() for _, suffix in KINDS))

@@ -1,0 +1,45 @@
+"""Match of what a user types with entries of a list: each typed word has to be found, nothing is guessed."""
+
+from __future__ import annotations
+
+import re
+
+from rich.text import Text
+
+_WORD = re.compile(r"[^\W_]+")
+INSIDE_LEAST = 2
+"""Letters from which a typed word is also found inside of a word, as "link" in "NVLink"."""
+
+
+def match_score(query: str, title: str, words: str = "") -> float:
+    """Return how well an entry fits, 0 for not at all: a word of the title counts more than other ``words``.
+
+    Each word of the query must begin a word of the entry, or be a part of the title.
+    """
+    asked = query.lower().split()
+    scores = [max(_score(part, title.lower()), _score(part, words.lower()) / 2) for part in asked]
+    scores = [score or _inside(part, title) for score, part in zip(scores, asked, strict=True)]
+    return sum(scores) / len(scores) if scores and all(scores) else 0.0
+
+
+def _score(part: str, text: str) -> float:
+    """Return 1 for a whole word, less for the beginning of one, and a little more for the first word."""
+    found = [
+        (1.0 if word == part else 0.8) - min(at, 10) / 100
+        for at, word in enumerate([*text.split(), *_WORD.findall(text)])
+        if word.startswith(part)
+    ]
+    return max(found, default=0.0)
+
+
+def _inside(part: str, title: str) -> float:
+    return 0.2 if len(part) >= INSIDE_LEAST and part in title.lower() else 0.0
+
+
+def highlighted(query: str, title: str, style: str) -> Text:
+    """Return the title with the parts that were typed in a style."""
+    text = Text(title)
+    for part in query.lower().split():
+        if (at := title.lower().find(part)) >= 0:
+            text.stylize(style, at, at + len(part))
+    return text
