@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gswarm_agent.frame import ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.wire import MAGIC, Decoder, encode
+from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
 
 TEXTS = (
@@ -87,7 +88,7 @@ class HostileNode:
             ),
             gpus=tuple(
                 GpuFacts(
-                    self._rng.choice((index, 0, 2**63 - 1)),
+                    self._rng.choice((index, 0, MAX_GPU_INDEX)),
                     self._rng.choice((text(), f"GPU-{index}")),
                     text(),
                     maybe_text(),
