@@ -157,17 +157,17 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
     needed += [(RECORDINGS.name, "schema_version"), (LINKS.name, "last_ts")]
     if any(column not in existing.get(table, ()) for table, column in needed):
         raise NotARecordingError(path)
+    for known in TABLES:
+        for column in known.columns:
+            found = existing[known.name].get(column.name, column.type)
+            if found != column.type:
+                raise StoreError(_invalid(path, known, column, f"has the type {found}, not {column.type}"))
     names = {"views": list(VIEW_NAMES), "tables": [table.name for table in TABLES]}
     for kind, name in connection.execute(_FOREIGN, names).fetchall():
         raise StoreError(
             f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
             "drop it with DuckDB if you trust the file, or name another file with --db"
         )
-    for known in TABLES:
-        for column in known.columns:
-            found = existing[known.name].get(column.name, column.type)
-            if found != column.type:
-                raise StoreError(_invalid(path, known, column, f"has the type {found}, not {column.type}"))
     newest = connection.execute("SELECT max(schema_version) FROM rec.main.recordings").fetchall()[0][0]
     if newest is not None and newest > SCHEMA_VERSION:
         raise StoreError(
