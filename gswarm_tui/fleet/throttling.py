@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts
 from gswarm_agent.metrics import (
@@ -26,11 +27,24 @@ def reason_names(reasons: int) -> str:
     return ", ".join(name for bit, name in REASON_NAMES.items() if bit & reasons & WATCHED)
 
 
+@dataclass
+class _Episode:
+    """A GPU's throttling: first and last sample with a reason, its reasons, first sample without one."""
+
+    began: float
+    last: float
+    reasons: int
+    cleared: float | None = None
+
+
 class ThrottleWatch:
-    """Throttling episodes of all GPUs; an episode ends after half a minute without a reason."""
+    """Throttling episodes of all GPUs; an episode ends after half a minute without a reason.
+
+    Its end is logged then, with the time of the first sample without a reason.
+    """
 
     def __init__(self) -> None:
-        self._episodes: dict[str, dict[str, tuple[float, float, int]]] = {}
+        self._episodes: dict[str, dict[str, _Episode]] = {}
 
     def update(
         self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]
@@ -45,16 +59,25 @@ class ThrottleWatch:
         for gpu, bits in zip(gpus, reasons, strict=True):
             episode = episodes.get(gpu.uuid)
             if bits:
-                if episode is None or bits & ~episode[2]:
+                if episode is None or bits & ~episode.reasons:
                     severity = WARNING if bits & HARMFUL else INFO
                     message = f"throttled: {reason_names(bits)}"
                     logged.append(EventLogged(ts, "throttle", severity, message, node, gpu.index))
-                began = ts if episode is None else episode[0]
-                episodes[gpu.uuid] = (began, ts, bits | (episode[2] if episode else 0))
-            elif episode is not None and ts - episode[1] > QUIET_S:
-                del episodes[gpu.uuid]
-                message = f"no longer throttled, after {elapsed(max(1, episode[1] - episode[0]))}"
-                logged.append(EventLogged(ts, "throttle_end", INFO, message, node, gpu.index))
+                if episode is None:
+                    episodes[gpu.uuid] = _Episode(ts, ts, bits)
+                else:
+                    episode.last, episode.cleared = ts, None
+                    episode.reasons |= bits
+            elif episode is not None:
+                if episode.cleared is None:
+                    episode.cleared = ts
+                if ts - episode.last > QUIET_S:
+                    del episodes[gpu.uuid]
+                    lasted = elapsed(max(1, episode.cleared - episode.began))
+                    message = f"no longer throttled, after {lasted}"
+                    logged.append(
+                        EventLogged(episode.cleared, "throttle_end", INFO, message, node, gpu.index)
+                    )
         if len(episodes) > len(gpus):  # GPUs that went away
             present = {gpu.uuid for gpu in gpus}
             self._episodes[node] = {uuid: one for uuid, one in episodes.items() if uuid in present}

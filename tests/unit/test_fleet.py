@@ -380,7 +380,8 @@ def test_throttling_is_logged_at_its_begin_and_end() -> None:
     assert fleet.apply(frame(5, T0 + 20, gpu_row(clock_reasons=0x40))) == []
     assert fleet.apply(frame(6, T0 + 50, gpu_row(clock_reasons=0))) == []
     logged = fleet.apply(frame(7, T0 + 51, gpu_row(clock_reasons=0)))
-    assert [h.message for h in logged] == ["no longer throttled, after 19 s"]
+    assert [h.message for h in logged] == ["no longer throttled, after 49 s"]
+    assert [h.at for h in logged] == [T0 + 50], "the first sample that shows it"
 
 
 def test_sessions_overlap_and_count_only_their_own_time() -> None:
