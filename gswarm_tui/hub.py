@@ -239,10 +239,10 @@ class Hub:
         self.publish(SessionStarted(session_id, at, name, start, note))
         return session_id
 
-    def stop_session(self, session_id: str) -> None:
-        """End a session now."""
+    def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
+        """End a session now or in the past."""
         at = self.now()
-        self.publish(SessionStopped(session_id, at, at))
+        self.publish(SessionStopped(session_id, at, at if ended_at is None else min(ended_at, at)))
 
     def undo_stop(self, session_id: str) -> None:
         """Let a stopped session run on as if it had never been stopped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -50,7 +50,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(
                 f"{source.path} is still being recorded; look back there with space, or replay it afterwards."
             )
-        player, title = open_player(source, wanted.name)
+        player, title, recording_id = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.analysis.queries import RecordingQueries
         from gswarm_tui.common.query_history import QueryHistory, history_path
@@ -60,6 +60,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         app = ReplayApp(
             player,
             source.path.name,
+            session_adder(source, recording_id),
             title=title,
             theme=theme,
             metric=settings.metric,
@@ -69,6 +70,21 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         )
         asyncio.run(app.run_async())
     return app.return_code or 0
+
+
+def session_adder(source: FileSource, recording_id: int) -> Callable[[str, float, float], None]:
+    """Return a function that adds a session to the open file's recording, by name, start and end.
+
+    It raises StoreError if the file belongs to another user, is in use, or can't be written.
+    """
+
+    def add(name: str, started_at: float, ended_at: float) -> None:
+        from gswarm_tui.store.recording.past_session import add_session
+
+        with source.released():
+            add_session(source.path, recording_id, name, started_at, ended_at)
+
+    return add
 
 
 def read(args: Sequence[str], db: Path | None) -> SessionReference:
@@ -86,8 +102,10 @@ def read(args: Sequence[str], db: Path | None) -> SessionReference:
     return SessionReference(file, name)
 
 
-def open_player(source: FileSource, session: str) -> tuple[Player, str]:
-    """Open a player at the start of a session or of the newest recording; return it with a title.
+def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
+    """Open a player at the start of a session or of the newest recording.
+
+    Return it with a title and the recording's number.
 
     Raises:
         UserError: the file has nothing to play.
@@ -116,7 +134,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     title = hosts.fold(recording.names)
     if recording.job:
         title = f"job {recording.job} · {title}"
-    return Player(replay, playhead, time.monotonic), title
+    return Player(replay, playhead, time.monotonic), title, period.recording_id
 
 
 def _unix(moment: datetime) -> float:

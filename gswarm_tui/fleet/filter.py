@@ -12,7 +12,7 @@ A comparison with an unmeasured value is false. A filter matches one node at a t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -46,6 +46,29 @@ class Filter:
     def match(self, node: NodeState, now: float) -> Matches:
         """Return whether each GPU of a node matches; a node without GPUs has one value for itself."""
         return self.test(node, now)
+
+
+def next_match(
+    nodes: Sequence[NodeState],
+    matches: Mapping[str, Matches],
+    at: tuple[str, int | None] | None,
+    *,
+    stay: bool = False,
+) -> tuple[str, int | None] | None:
+    """Return the first match after a node's GPU, the first of all after the last; None if nothing matches.
+
+    With ``stay``, the GPU itself comes first. The GPU of a node without GPUs is None.
+    """
+    places = [
+        (row, gpu) for row, node in enumerate(nodes) for gpu in np.flatnonzero(matches[node.name]).tolist()
+    ]
+    if not places:
+        return None
+    rows = {node.name: row for row, node in enumerate(nodes)}
+    start = (-1, 0) if at is None or at[0] not in rows else (rows[at[0]], at[1] or 0)
+    later = (place for place in places if place > start or (stay and place == start))
+    row, gpu = next(later, places[0])
+    return nodes[row].name, gpu if nodes[row].facts else None
 
 
 _OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {

@@ -121,6 +121,10 @@ class History:
         self._times[rows] = times
         return rows
 
+    def reaches(self, ts: float) -> bool:
+        """Return whether no frame since a time was dropped to make room for newer ones."""
+        return self._count <= self.capacity or float(self._times.min()) <= ts
+
     def _order(self, since: float) -> npt.NDArray[np.intp]:
         count = len(self)
         order = (np.arange(self._count - count, self._count) % self.capacity).astype(np.intp)

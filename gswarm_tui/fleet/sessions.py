@@ -51,6 +51,11 @@ class Session:
         """The session's end, infinite while it runs."""
         return math.inf if self.ended_at is None else self.ended_at
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What identifies the session both in a live fleet and in a recorded one, whose ids differ."""
+        return self.name, round(self.started_at * 1000)
+
     def seconds(self, now: float) -> float:
         """Return the session's duration; up to ``now`` while it runs."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
@@ -67,6 +72,12 @@ class Session:
         enough = self.seconds(now) - tolerance_s
         complete = sum(self.covered_s.get(node, 0.0) >= enough for node in nodes)
         return "" if complete == len(nodes) else f"partial: {complete:,} of {len(nodes):,} nodes"
+
+    def forget(self) -> None:
+        """Drop the figures, which can't be known here."""
+        self.util_sum = self.power_sum = self.energy_j = 0.0
+        self.util_count = self.power_count = 0
+        self.covered_s.clear()
 
     def add(self, node: str, sums: GpuTotals, energy_j: float, interval_s: float | None) -> None:
         """Add a node's frame to the figures.

@@ -46,7 +46,7 @@ from gswarm_tui.fleet.events import (
     StopUndone,
     agent_data_lost,
 )
-from gswarm_tui.fleet.frame_values import ENERGY, FrameValues, frame_values, gpu_totals
+from gswarm_tui.fleet.frame_values import ENERGY, FrameValues, GpuTotals, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, HistoryAllocator, RowValues, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
 from gswarm_tui.fleet.sessions import Session, SessionBook
@@ -419,10 +419,13 @@ class Fleet:
                 session = self.sessions.start(event)
                 if event.started_at < event.at:
                     self._count_back(session, session.started_at)
-                return [EventLogged(event.at, "session_started", INFO, session.name)]
+                return [EventLogged(event.started_at, "session_started", INFO, session.name)]
             case SessionStopped():
+                was_running = self.sessions.sessions[event.session_id].running
                 session = self.sessions.stop(event)
-                return [EventLogged(event.at, "session_stopped", INFO, session.name)]
+                if was_running and session.until < event.at:
+                    self._count_off(session)
+                return [EventLogged(session.until, "session_stopped", INFO, session.name)]
             case StopUndone():
                 ended_at = self.sessions.sessions[event.session_id].ended_at
                 session = self.sessions.undo_stop(event)
@@ -437,8 +440,16 @@ class Fleet:
                     return []
                 return [EventLogged(event.at, "session_renamed", INFO, f"{before} is now {after}")]
 
-    def _count_back(self, session: Session, since: float) -> None:
-        """Add the history since a time to a session: it was backdated, or its stop was undone."""
+    def _count_off(self, session: Session) -> None:
+        """Remove what a session counted after its past end; everything, if the history is too short."""
+        histories = [node.gpu_history for node in self.nodes.values() if node.gpu_history is not None]
+        if all(history.reaches(session.until) for history in histories):
+            self._count_back(session, session.until, -1)
+        else:
+            session.forget()
+
+    def _count_back(self, session: Session, since: float, sign: int = 1) -> None:
+        """Add the history since a time to a session that was backdated or runs on; the sign -1 removes it."""
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
@@ -446,11 +457,12 @@ class Fleet:
             mine = np.array(node.mine, dtype=bool)
             own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
             seconds = np.nan_to_num(node.gpu_history.intervals(since)).tolist()
-            for interval_s, of_own in zip(seconds, gpu_totals(own), strict=True):
-                session.add(node.name, of_own, 0.0, interval_s)
+            for interval_s, (util, utils, power, powers) in zip(seconds, gpu_totals(own), strict=True):
+                totals = GpuTotals(sign * util, sign * utils, sign * power, sign * powers)
+                session.add(node.name, totals, 0.0, sign * interval_s)
             times, counters = node.gpu_history.series(ENERGY)
             intervals = node.gpu_history.intervals()
-            session.energy_j += energy_since(times, intervals, counters[:, mine], since)
+            session.energy_j += sign * energy_since(times, intervals, counters[:, mine], since)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[EventLogged]:

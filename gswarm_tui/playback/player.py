@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Event, EventLogged, FrameArrived, SessionStarted
+from gswarm_tui.fleet.events import Event, EventLogged, FrameArrived, SessionStarted, SessionStopped
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.playhead import Playhead
@@ -86,6 +86,7 @@ class Player:
         self._reading_to = playhead.at
         self._wake, self._opened = asyncio.Event(), asyncio.Event()
         self._timeline_read_at: float | None = None
+        self._rebuild = False
 
     def now(self) -> float:
         """Return the time of the recording that ``fleet`` shows."""
@@ -145,6 +146,12 @@ class Player:
         self._timeline_read_at = None
         self._wake.set()
 
+    def reload(self) -> None:
+        """Read the shown fleet and the timeline again, because the recording has another session."""
+        self._rebuild = True
+        self._target = self.wanted
+        self.reload_timeline()
+
     def add_backdated(self, event: SessionStarted | EventLogged, at: float) -> None:
         """Add a session or mark of an earlier time, which the events read so far don't contain."""
         if at <= self._shown:
@@ -188,13 +195,14 @@ class Player:
         """Jump to the latest target, and then to targets set meanwhile."""
         while (at := self._target) is not None:
             await self._drop_reading()
-            if self._is_nearby(at):
+            if self._is_nearby(at) and not self._rebuild:
                 self._unapplied.extend(await self._in_thread(self.source.events, self._shown, at))
                 while self._unapplied:
                     self._apply_next(at)
                     await asyncio.sleep(0)
                 self._shown = self._read = at
             else:
+                self._rebuild = False
                 self.fleet = await self._in_thread(self.source.fleet, at)
                 self._shown = self._read = at
                 self._notify()
@@ -274,5 +282,8 @@ class Player:
             self.fleet.apply_frames(frames)
             return frames[-1].at
         event = self._unapplied.popleft()
-        self.fleet.apply(event)
+        # A session that was started while looking back is in the fleet with another id until it is reloaded.
+        unknown = isinstance(event, SessionStopped) and event.session_id not in self.fleet.sessions.sessions
+        if not unknown:
+            self.fleet.apply(event)
         return event.at

@@ -63,10 +63,16 @@ class RecordedSource:
     def _sessions(self) -> list[SessionRange]:
         if self._live is not None:  # another thread changes it: copy at once
             book = list(self._live.sessions.sessions.values())
-            return [SessionRange(one.name, one.started_at, one.ended_at) for one in book]
+            return [
+                SessionRange(one.name, one.started_at, one.ended_at, one.session_id, one.note) for one in book
+            ]
         return [
             SessionRange(
-                row["name"], row["start_us"] / 1e6, None if row["end_us"] is None else row["end_us"] / 1e6
+                row["name"],
+                row["start_us"] / 1e6,
+                None if row["end_us"] is None else row["end_us"] / 1e6,
+                str(row["session_id"]),
+                row["note"] or "",
             )
             for row in self.recording.sessions()
         ]

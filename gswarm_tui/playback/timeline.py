@@ -20,6 +20,8 @@ class SessionRange:
     name: str
     start: float
     end: float | None
+    session_id: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

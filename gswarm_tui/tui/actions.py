@@ -15,10 +15,10 @@ from textual.keys import format_key
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
-SQL, SESSION, COMPARISON = "sql", "session", "comparison"
-SCREENS = (FLEET, NODE, GPU, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
-_WITH_WIDE_TABLE = (SQL, SESSION, COMPARISON)
-_ABOVE_FLEET = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON)
+SQL, SESSION, COMPARISON, WORST = "sql", "session", "comparison", "worst GPUs"
+SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
+_WITH_WIDE_TABLE = (WORST, SQL, SESSION, COMPARISON)
+_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON)
 _NOT_SQL = (FLEET, *_ABOVE_FLEET)
 _QUIT = ("ctrl+q", "ctrl+c")
 
@@ -118,9 +118,9 @@ ACTIONS: tuple[Action, ...] = (
     *_moves("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
     *_moves("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
     Action(
-        "next_trouble",
+        "next_match",
         ("n",),
-        "Go to next node not live",
+        "Go to next match or problem",
         MOVING,
         (FLEET,),
         words="lost down dead problem stale error",
@@ -136,8 +136,12 @@ ACTIONS: tuple[Action, ...] = (
         "open",
         words="details select node gpu",
     ),
+    Action("open", ("enter",), "Open GPU", MOVING, (WORST,), 8, "open"),
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
-    Action("open", ("enter",), "Open session", MOVING, (SESSIONS,), 8, "open"),
+    Action("open", ("enter",), "Open session", MOVING, (SESSIONS,), 8, "open", modes=(LIVE,)),
+    Action(
+        "open", ("enter",), "Open session, go to one ahead", MOVING, (SESSIONS,), 8, "open", modes=_PLAYED
+    ),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
@@ -179,13 +183,13 @@ ACTIONS: tuple[Action, ...] = (
         words="database table duckdb select",
     ),
     # View
-    Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET,)),
+    Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET, WORST)),
     Action(
         "step_metric(1)",
         ("right_square_bracket",),
         "Show next metric",
         VIEWING,
-        (FLEET,),
+        (FLEET, WORST),
         40,
         "metric",
         "[ ]",
@@ -195,11 +199,13 @@ ACTIONS: tuple[Action, ...] = (
         ("m",),
         "Choose metric from list",
         VIEWING,
-        (FLEET, NODE),
+        (FLEET, NODE, WORST),
         words="column colour color heatmap search",
     ),
     *(
-        Action(f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE), palette=False)
+        Action(
+            f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE, WORST), palette=False
+        )
         for key, name in QUICK_METRICS
     ),
     Action(
@@ -222,6 +228,17 @@ ACTIONS: tuple[Action, ...] = (
         "sort",
         words="order rank slowest worst",
     ),
+    Action(
+        "worst",
+        ("W",),
+        "Rank worst GPUs by metric",
+        VIEWING,
+        (FLEET,),
+        65,
+        "worst GPUs",
+        words="slowest idle top list outliers stragglers",
+    ),
+    Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
     Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION), 56, "view"),
     Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION)),
@@ -254,6 +271,9 @@ ACTIONS: tuple[Action, ...] = (
         55,
         "severity",
         words="search errors warnings level",
+    ),
+    Action(
+        "group", ("z",), "Group or list single events", VIEWING, (EVENTS,), 56, "group", words="expand all"
     ),
     Action("run_query", ("ctrl+r", "f5"), "Run query (⏎ after ; also runs)", VIEWING, (SQL,), 8, "run"),
     Action("recipes", ("ctrl+o", "f2"), "Show example queries", VIEWING, (SQL,), 9, "recipes"),
@@ -322,8 +342,19 @@ ACTIONS: tuple[Action, ...] = (
         (),
         10,
         "start",
-        modes=_RECORDED,
+        modes=(LIVE,),
         words="begin new run record interval",
+    ),
+    Action(
+        "start_session",
+        ("s",),
+        "Begin session at time shown",
+        RECORDING,
+        (),
+        10,
+        "begin",
+        modes=_PLAYED,
+        words="start new name past interval",
     ),
     Action(
         "stop_session",
@@ -337,7 +368,23 @@ ACTIONS: tuple[Action, ...] = (
         words="end finish run",
     ),
     Action(
-        "undo_stop", ("u",), "Undo stop, for 10 s", RECORDING, modes=(LIVE,), words="revert session continue"
+        "stop_session",
+        ("x",),
+        "End session at time shown",
+        RECORDING,
+        (),
+        20,
+        "end",
+        modes=_PLAYED,
+        words="stop finish name past interval",
+    ),
+    Action(
+        "undo_stop",
+        ("u",),
+        "Undo stop, for 10 s",
+        RECORDING,
+        modes=_RECORDED,
+        words="revert session continue",
     ),
     Action("rename", ("r",), "Rename session", RECORDING, (SESSIONS,), 26, "rename", modes=(LIVE,)),
     Action("note", ("n",), "Edit session's note", RECORDING, (SESSIONS,), 27, "note", modes=(LIVE,)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 from collections.abc import Callable
 from datetime import datetime
@@ -13,7 +14,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.fleet.events import SessionStarted
-from gswarm_tui.fleet.sessions import suggest_name
+from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
@@ -54,6 +55,7 @@ class GswarmApp(Viewer):
         self._past = past
         self._hints = hints
         self._stopped: list[tuple[str, float]] = []
+        self._changed_at = math.inf
 
     def on_mount(self) -> None:
         """Follow the hub."""
@@ -74,6 +76,9 @@ class GswarmApp(Viewer):
         """Update after a tick of the hub, on its task."""
         if self.mode == PAST and self.player is not None and self.player.caught_up:
             self.action_return_to_now()
+        if self.player is not None and self.player.source.end() >= self._changed_at:
+            self._changed_at = math.inf
+            self.player.reload()
         self.request_update()
 
     # Looking back
@@ -162,12 +167,13 @@ class GswarmApp(Viewer):
             self,
             FormDialog(
                 "start session",
-                [FormField("name", self._next_name()), self._time_field("started")],
+                [FormField("name", self.next_session_name()), self._time_field("started")],
             ),
             self._start_session,
         )
 
-    def _next_name(self) -> str:
+    def next_session_name(self) -> str:
+        """Return a name that no session has."""
         return suggest_name(session.name for session in self.hub.fleet.sessions.sessions.values())
 
     def _time_field(self, label: str) -> FormField:
@@ -184,12 +190,27 @@ class GswarmApp(Viewer):
 
     def _start_session(self, answer: tuple[str, ...]) -> None:
         name, at = answer[0].strip(), self.parse_time(answer[1])
-        name = name or self._next_name()
+        name = name or self.next_session_name()
         ago = self.hub.now() - at
         session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
             self.player.add_backdated(SessionStarted(session_id, self.hub.now(), name, at), at)
+        self._show_change()
         self.show_notice(f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}")
+        self.update_view()
+
+    async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
+        """Start and end a session in the past."""
+        session_id = self.hub.start_session(name, started_at=started_at)
+        self.hub.stop_session(session_id, ended_at=ended_at)
+        self._show_change()
+        self.show_notice(f"saved {name}, {elapsed(ended_at - started_at)}")
+
+    def _show_change(self) -> None:
+        """Show changed sessions: on the timeline at once, in the past fleet as soon as they are on disk."""
+        if self.player is not None:
+            self._changed_at = self.hub.now()
+            self.player.reload_timeline()
         self.update_view()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
@@ -199,10 +220,14 @@ class GswarmApp(Viewer):
             self.player.reload_timeline()
         self.update_view()
 
+    def _end_time(self) -> float:
+        """Return when a session ends that is stopped now: while looking back, at the time shown."""
+        return self.hub.now() if self.player is None else self.player.wanted
+
     def action_stop_session(self) -> None:
         """Stop the screen's session, the only running one, or the one that the user picks."""
         running = self.hub.fleet.sessions.running
-        chosen = self.front.chosen_session()
+        chosen = self._live_session(self.front.chosen_session())
         if chosen is not None and not chosen.running:
             self.show_notice(f"{chosen.name} has already ended")
         elif chosen is not None:
@@ -215,15 +240,26 @@ class GswarmApp(Viewer):
             options = [(s.session_id, f"{elapsed(s.seconds(self.hub.now()))}  {s.name}") for s in running]
             ask(self, PickDialog("stop which session?", options), self._stop_session)
 
+    def _live_session(self, shown: Session | None) -> Session | None:
+        """Return the running recording's session that is shown; the past fleet has it with another id."""
+        if shown is None or self.mode == LIVE:
+            return shown
+        every = self.hub.fleet.sessions.sessions.values()
+        return next((one for one in every if one.key == shown.key), None)
+
     def _stop_session(self, session_id: str) -> None:
-        session = self.hub.fleet.sessions.sessions[session_id]
+        session, at = self.hub.fleet.sessions.sessions[session_id], self._end_time()
         if not session.running:
             return
-        self.hub.stop_session(session_id)
+        if session.started_at >= at:
+            self.show_notice(f"{session.name} begins here or later; go on to a later time, then press x")
+            return
+        self.hub.stop_session(session_id, ended_at=at)
         self._stopped.append((session_id, self.hub.now()))
-        duration = elapsed(session.seconds(self.hub.now()))
-        self.show_notice(f"stopped {session.name} after {duration}; u undoes it", seconds=UNDO_S)
-        self.update_view()
+        moment = "" if self.mode == LIVE else f" at {datetime.fromtimestamp(at, self.timezone):%H:%M:%S}"
+        duration = elapsed(session.seconds(at))
+        self.show_notice(f"stopped {session.name}{moment} after {duration}; u undoes it", seconds=UNDO_S)
+        self._show_change()
 
     def action_undo_stop(self) -> None:
         """Let the session run on that was stopped last, if that was a moment ago."""
@@ -233,7 +269,7 @@ class GswarmApp(Viewer):
             if self.hub.now() - at <= UNDO_S and not sessions[session_id].running:
                 self.hub.undo_stop(session_id)
                 self.show_notice(f"{sessions[session_id].name} runs on")
-                self.update_view()
+                self._show_change()
                 return
         self.show_notice(f"no session was stopped in the last {UNDO_S:g} s")
 

@@ -1,9 +1,14 @@
-"""App that plays a finished recording. It has no hub and can't change the recording."""
+"""App that plays a finished recording. It has no hub; all that it changes is to add sessions."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
 from typing import Unpack
 
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
@@ -11,12 +16,51 @@ from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
 
 class ReplayApp(Viewer):
-    """App over a player; ``file`` names the recording in the header."""
+    """App over a player; ``file`` names the recording in the header.
 
-    def __init__(self, player: Player, file: str, **options: Unpack[ViewerOptions]) -> None:
+    ``add_session`` writes a session's name, start and end into the recording, in any thread. It raises an
+    error where that isn't possible.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        file: str,
+        add_session: Callable[[str, float, float], None],
+        **options: Unpack[ViewerOptions],
+    ) -> None:
         super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
         self._first_player = player
+        self._add_session = add_session
 
     def on_mount(self) -> None:
         """Start playing."""
         self.begin_playing(self._first_player)
+
+    def action_start_session(self) -> None:
+        """Begin a session at the time shown."""
+        self.begun = self._first_player.wanted
+        moment = datetime.fromtimestamp(self.begun, self.timezone)
+        self.show_notice(f"a session begins at {moment:%H:%M:%S}; go to its end and press x")
+        self.update_view()
+
+    def action_stop_session(self) -> None:
+        """End the begun session at the time shown, and ask for its name."""
+        if self.begun is None:
+            self.show_notice("no session was begun; s begins one at the time shown")
+        elif self.begun == self._first_player.wanted:
+            self.show_notice("the session begins here; go to its end and press x")
+        else:
+            self.name_interval(self.begun, self._first_player.wanted)
+
+    async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
+        """Write the session into the file and show it."""
+        try:
+            await asyncio.to_thread(self._add_session, name, started_at, ended_at)
+        except UserError as error:
+            self.show_notice(f"{name} was not saved: {error}", error=True)
+            return
+        self.begun = None
+        self._first_player.reload()
+        self.show_notice(f"saved {name}, {elapsed(ended_at - started_at)}")
+        self.update_view()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack
 
 from textual.events import Key
@@ -15,7 +15,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.order import Order
-from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
 from gswarm_tui.tui.drawing.text import clean
@@ -89,6 +89,7 @@ class Viewer(TerminalApp):
         self.open_queries = options.get("open_queries")
         self._write_files = options.get("write_files")
         self.player: Player | None = None
+        self.begun: float | None = None
         self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
         self._first_theme = options.get("theme", DARK)
@@ -264,6 +265,40 @@ class Viewer(TerminalApp):
             self.show_notice(str(error), error=True, seconds=UNTIL_READ_S)
         else:
             self.show_notice(f"wrote {' and '.join(files)}", seconds=UNTIL_READ_S)
+
+    # Past intervals
+
+    def name_interval(self, start: float, end: float) -> None:
+        """Ask for the name of a past interval, and save it as a session; its times can be corrected."""
+        if (player := self.player) is None:
+            return
+        whole = [datetime.fromtimestamp(at, self.timezone) for at in (player.playhead.start, player.end)]
+        form = "%H:%M:%S" if whole[0].date() == whole[1].date() else "%Y-%m-%d %H:%M:%S"
+        shown = [f"{datetime.fromtimestamp(at, self.timezone):{form}}" for at in (start, end)]
+        fields = [
+            FormField("name", self.next_session_name()),
+            FormField("from", shown[0], TIME_FORMS, self.parse_time),
+            FormField("to", shown[1], TIME_FORMS, self.parse_time),
+        ]
+
+        def save(answer: tuple[str, ...]) -> None:
+            given = zip(answer[1:], shown, (start, end), strict=True)
+            first, last = sorted(
+                exact if text == was else self.parse_time(text) for text, was, exact in given
+            )
+            if first == last:
+                self.show_notice("nothing saved: the session would end where it begins", error=True)
+            else:
+                self.run_worker(self.save_session(answer[0].strip() or fields[0].value, first, last))
+
+        ask(self, FormDialog("name this time as a session", fields), save)
+
+    async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
+        """Save a past interval as a session."""
+
+    def next_session_name(self) -> str:
+        """Return a name that no session has."""
+        return suggest_name(() if self.player is None else (s.name for s in self.player.timeline.sessions))
 
     # Playback
 

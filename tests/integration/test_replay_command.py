@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
+from datetime import UTC
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import duckdb
 import pytest
 
+from gswarm_tui.analysis import periods
 from gswarm_tui.commands.recording_choice import SessionReference
-from gswarm_tui.commands.replay import open_player, read, run
+from gswarm_tui.commands.replay import open_player, read, run, session_adder
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.errors import StoreError
@@ -72,15 +77,15 @@ def test_two_files_or_two_sessions_are_refused(words: list[str]) -> None:
 
 
 def test_whole_recording_plays_from_its_start(source: FileSource) -> None:
-    player, title = open_player(source, "")
+    player, title, number = open_player(source, "")
     assert (player.playhead.start, player.playhead.end) == (T0, T0 + 100)
     assert not player.playhead.paused
-    assert title == "job 4711 · n1"
+    assert (title, number) == ("job 4711 · n1", 1)
 
 
 @pytest.mark.parametrize("name", ["train", "1"])
 def test_session_plays_from_its_start_with_a_margin(source: FileSource, name: str) -> None:
-    player, _ = open_player(source, name)
+    player, *_ = open_player(source, name)
     assert player.playhead.at == pytest.approx(T0 + 30, abs=1)
     assert (player.playhead.start, player.playhead.end) == (T0 + 25, T0 + 55)
 
@@ -121,3 +126,37 @@ def test_missing_file_is_reported_before_a_missing_terminal(tmp_path: Path) -> N
 def test_invalid_theme_is_reported_before_a_missing_terminal(path: Path) -> None:
     with pytest.raises(UserError, match=r"GSWARM_TUI_THEME: .* isn't a theme"):
         run([str(path)], {"GSWARM_TUI_THEME": "nope"})
+
+
+def test_session_is_added_to_the_open_file(source: FileSource) -> None:
+    session_adder(source, 1)("the quick part", T0 + 10.5, T0 + 20.25)
+    found = {one.name: one for one in periods.load_sessions(source)}
+    assert set(found) == {"train", "nothing", "the quick part"}
+    added = found["the quick part"]
+    assert added.started_at.replace(tzinfo=UTC).timestamp() == T0 + 10.5
+    assert added.until.replace(tzinfo=UTC).timestamp() == T0 + 20.25
+    assert added.session_id == 3
+    with closing(FileSource(source.path)) as again:
+        assert len(periods.load_sessions(again)) == 3
+
+
+def test_queries_wait_while_a_session_is_added(source: FileSource) -> None:
+    other = source.second_source()
+    with ThreadPoolExecutor(1) as pool:
+        with source.released():
+            waiting = pool.submit(lambda: other.query("SELECT count(*) FROM sessions").rows())
+            assert wait([waiting], 0.2).not_done
+        assert waiting.result(timeout=30) == [(2,)]
+
+
+def test_session_is_not_added_while_another_program_has_the_file(source: FileSource, path: Path) -> None:
+    hold = (
+        "import duckdb, sys; held = duckdb.connect(sys.argv[1], read_only=True); print(flush=True); input()"
+    )
+    with Popen([sys.executable, "-c", hold, str(path)], stdin=PIPE, stdout=PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(StoreError, match="is in use by"):
+            session_adder(source, 1)("late", T0 + 10, T0 + 20)
+        holder.communicate("\n")
+    assert len(periods.load_sessions(source)) == 2, "the file is open for reading again"

@@ -373,7 +373,7 @@ def _replay() -> int:
     """Open a recording as ``replay`` does, and draw its first, middle and last moment."""
     try:
         with contextlib.closing(FileSource(FILE)) as source:
-            player, _ = open_player(source, "recording 1")
+            player, *_ = open_player(source, "recording 1")
             for at in (player.playhead.start, player.playhead.at, player.playhead.end):
                 player.source.fleet(at)
             player.source.timeline()

@@ -7,6 +7,7 @@ from datetime import UTC
 
 from textual.pilot import Pilot
 
+from gswarm_tui.commands.replay import session_adder
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -37,13 +38,18 @@ class Deck:
         *,
         title: str = "job 4711 · gpu[01-04]",
     ) -> None:
+        self.source = source
         self.clock = Clock()
         replay = RecordedSource(source, 1)
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
         self.player = Player(replay, self.head, self.clock)
-        self.app = ReplayApp(self.player, "run.duckdb", title=title, timezone=UTC)
+        self._unread = self.player.timeline
+        self.app = ReplayApp(self.player, "run.duckdb", session_adder(source, 1), title=title, timezone=UTC)
 
     async def settle(self, pilot: Pilot[str]) -> None:
+        async with asyncio.timeout(30):
+            while self.player.timeline is self._unread:
+                await pilot.pause(0.01)
         await settle(self.app, self.player, pilot)
 
     async def play(self, pilot: Pilot[str], until: float) -> None:

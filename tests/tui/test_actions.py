@@ -36,6 +36,7 @@ WAYS = {
     "fleet": (),
     "node": ("enter",),
     "gpu": ("enter", "enter"),
+    "worst GPUs": ("W",),
     "sessions": ("S",),
     "events": ("e",),
     "sql": ("Q", "tab"),

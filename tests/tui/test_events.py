@@ -23,6 +23,7 @@ def log_events(made: Scene, number: int, *, severity: str = INFO, message: str =
     for at in range(number):
         words = message or f"thing {made.fleet.logged_count + 1}"
         made.hub.publish(EventLogged(made.time + at, "mark", severity, words, "gpu01", 0))
+    made.time += number
     made.hub.flush()
     return made
 
@@ -128,3 +129,40 @@ async def test_text_filter_applies_until_escape() -> None:
         await pilot.press("escape")
         assert "thing 3 " not in screen_text(app)
         assert app.front.SCREEN == "fleet"
+
+
+async def test_events_of_one_kind_and_minute_share_a_row_until_z_lists_them() -> None:
+    made = Scene(nodes=21, gpus=8)
+    for gpu in range(38):
+        message, name = "throttled: power cap", f"gpu{gpu % 21 + 1:02}"
+        made.hub.publish(EventLogged(made.time + gpu, "throttle", INFO, message, name, gpu % 8))
+    made.hub.flush()
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert "power cap: 38 GPUs on 21 nodes" in line_with(app, "▸")
+        assert "38 events" in screen_text(app)
+        assert "in 1 line" in screen_text(app)
+        await pilot.press("slash", *"gpu03", "enter")
+        await pilot.pause()
+        assert "power cap: GPUs 2, 7" in line_with(app, "▸")
+        await pilot.press("z")
+        await pilot.pause()
+        assert "throttled: power cap" in line_with(app, "▸")
+        assert "gpu03" in line_with(app, "▸")
+
+
+async def test_cursor_stays_on_its_event_when_an_earlier_one_arrives() -> None:
+    made = scene_with_events(3)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "up")
+        await pilot.pause()
+        assert line_with(app, "▸").endswith("thing 2")
+        made.hub.publish(EventLogged(made.time - 9, "throttle_end", INFO, "no longer throttled", "gpu01", 0))
+        made.hub.flush()
+        await pilot.pause()
+        assert line_with(app, "▸").endswith("thing 2")
+        await pilot.press("home")
+        assert line_with(app, "▸").endswith("no longer throttled")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gswarm_agent.frame import WARNING, Note
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.metrics import GPU_BY_NAME
-from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_tui.fleet.events import EventLogged, RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.layout import Zoom
@@ -426,6 +426,46 @@ async def test_filter_applies_while_typing_and_marks_errors() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert "\n gpu01 " in screen_text(app)
+
+
+async def test_filter_puts_the_cursor_on_a_match_and_n_goes_to_the_next() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("slash", *"gpu03:2 | gpu04:5", "enter")
+        await pilot.pause()
+        assert line_with(" gpu03:2  ", app)
+        await pilot.press("n")
+        await pilot.pause()
+        assert line_with(" gpu04:5  ", app)
+        await pilot.press("n")
+        await pilot.pause()
+        assert line_with(" gpu03:2  ", app), "the first follows the last"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert line_with(" gpu03:2  ", app)
+        await pilot.press("slash", *"gpu03", "enter", "right", "n")
+        await pilot.pause()
+        assert line_with(" gpu03:4  ", app), "a cursor on a match stays there"
+        await pilot.press("slash", *["backspace"] * 5, *"util>200", "enter", "n")
+        await pilot.pause()
+        assert "nothing matches the filter" in screen_text(app)
+
+
+async def test_many_events_of_one_kind_take_one_line_and_an_error_stays() -> None:
+    made = Scene(64, 8).connect().advance(2)
+    made.hub.publish(EventLogged(made.time, "link_lost", ERROR, "connection reset", "gpu64"))
+    for minute in range(1, 10):
+        for gpu in range(38):
+            at = made.time + 60 * minute
+            words = "throttled: power cap"
+            made.hub.publish(EventLogged(at, "throttle", INFO, words, f"gpu{gpu % 21 + 1:02}", gpu % 8))
+    made.hub.flush()
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        shown = screen_text(app)
+        assert "gpu64 lost: connection reset" in shown
+        assert shown.count("power cap: 38 GPUs on 21 nodes") >= 2
 
 
 async def test_gpus_of_others_are_faint_and_not_counted() -> None:

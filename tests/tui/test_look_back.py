@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
+from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.deck import Clock, settle
@@ -161,6 +166,51 @@ async def test_session_started_while_looking_back_is_on_the_timeline(live: Live)
         assert "● session-1 0 s" in screen_text(live.app)
 
 
+async def test_session_begun_and_ended_while_looking_back_has_both_times(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
+        await live.advance(60, pilot)
+        await live.press(pilot, "space", "T", *"14:00:10", "enter", "s", *"train", "enter")
+        await _shows(live, pilot, "├ train ──")
+        await live.press(pilot, "x")
+        assert "go on to a later time" in screen_text(live.app)
+        await live.press(pilot, "greater_than_sign", "greater_than_sign", "x")
+        (session,) = live.made.fleet.sessions.sessions.values()
+        assert (session.started_at, session.ended_at) == (BEGINNING + 10, BEGINNING + 30)
+        assert "stopped train at 14:00:30" in screen_text(live.app)
+        await live.advance(5, pilot)
+        await live.press(pilot, "S")
+        await _shows(live, pilot, "○ train")
+    await asyncio.to_thread(live.recorder.close, live.made.time)
+    with closing(FileSource(live.recorder.path)) as source:
+        (period,) = load_sessions(source)
+        assert period.started_at.replace(tzinfo=UTC).timestamp() == BEGINNING + 10
+        assert period.until.replace(tzinfo=UTC).timestamp() == BEGINNING + 30
+
+
+async def test_dragging_over_the_timeline_names_a_past_interval(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(124, 30)) as pilot:
+        await live.advance(101, pilot)
+        await live.press(pilot, "space")
+        await pilot.mouse_down(Timeline, offset=(13 + 20, 0))
+        await pilot.hover(Timeline, offset=(13 + 40, 0))
+        await pilot.mouse_up(Timeline, offset=(13 + 40, 0))
+        await pilot.pause()
+        await live.press(pilot, *"dip", "enter")
+        await _shows(live, pilot, " dip ")
+        (session,) = live.made.fleet.sessions.sessions.values()
+        assert session.started_at == pytest.approx(BEGINNING + 20, abs=1.5)
+        assert session.ended_at == pytest.approx(BEGINNING + 40, abs=1.5)
+        await live.press(pilot, "S")
+        await live.advance(3, pilot)
+        await _shows(live, pilot, "○ dip")
+        assert " W" in line_with(live.app, "○ dip"), "its figures come from the recording"
+        await live.press(pilot, "N", "S")
+        await pilot.pause()
+        assert " W" in line_with(live.app, "○ dip"), "its figures come from the history"
+
+
 async def test_mark_set_while_looking_back_is_shown_at_once(
     live: Live,
 ) -> None:
@@ -187,11 +237,10 @@ async def test_live_actions_are_disabled_while_looking_back(live: Live) -> None:
         await live.advance(10, pilot)
         live.made.hub.start_session("train")
         await live.advance(10, pilot)
-        await live.press(pilot, "space", "x")
+        await live.press(pilot, "space", "i")
         await pilot.pause()
-        why = "x (stop session) doesn't work while looking back; N returns to now"
+        why = "i (change sampling interval) doesn't work while looking back; N returns to now"
         assert [n.message for n in live.app._notifications] == [why]
-        await live.press(pilot, "i")
         assert live.made.fleet.sessions.running
         assert len(live.app.screen_stack) == 1
         await live.press(pilot, "S", "r")

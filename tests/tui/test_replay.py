@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from gswarm_agent.frame import WARNING, Note
+from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.replay import ReplayApp
+from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import recorded
 from tests.tui.conftest import line_with, screen_text
@@ -76,12 +82,24 @@ async def test_space_plays_and_pauses(deck: Deck) -> None:
         assert deck.seconds == here
 
 
-async def test_replay_offers_no_session_start(deck: Deck) -> None:
+async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "S")
-        assert "no session yet" in screen_text(deck.app)
-        assert "starts one" not in screen_text(deck.app)
+        assert "0 sessions" not in screen_text(deck.app)
+        assert "2 ahead" in line_with(deck.app, "2 sessions")
+        assert "begins in 10 s" in line_with(deck.app, "› warm_up")
+        assert "begins in 40 s" in line_with(deck.app, "› full_training")
+        faint = palette(deck.app.theme).role("faint")
+        styles = [s.style for s in deck.app.screen.query_one(TableView).render_line(3) if s.text.strip()]
+        assert faint in styles
+        await deck.press(pilot, "down", "enter")
+        assert deck.seconds == 40
+        assert "1 running" in line_with(deck.app, "2 sessions")
+        assert "● full_training" in line_with(deck.app, "▸"), "the cursor stays on its session"
+        await deck.press(pilot, "b", "b")
+        assert deck.seconds == 30
+        assert "› full_training" in line_with(deck.app, "▸")
 
 
 async def test_keys_change_the_speed(deck: Deck) -> None:
@@ -220,10 +238,85 @@ async def test_enter_goes_to_the_session_start(deck: Deck) -> None:
         assert deck.seconds == 10
 
 
+@pytest.fixture
+def own_deck(path: Path, tmp_path: Path) -> Iterator[Deck]:
+    """A deck over a copy of the recording, to be changed."""
+    own = Path(shutil.copy(path, tmp_path / "run.duckdb"))
+    with closing(FileSource(own)) as source:
+        yield Deck(source)
+
+
+async def saved(deck: Deck, pilot: Pilot[str], name: str) -> None:
+    """Wait until the timeline has a session."""
+    async with asyncio.timeout(30):
+        while name not in [one.name for one in deck.player.timeline.sessions]:
+            await pilot.pause(0.01)
+    await deck.settle(pilot)
+
+
+async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: Deck) -> None:
+    deck = own_deck
+    async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "x")
+        assert "no session was begun" in screen_text(deck.app)
+        await deck.press(pilot, "greater_than_sign", "s")
+        assert "a session begins at 14:00:10" in screen_text(deck.app)
+        await deck.press(pilot, "x")
+        assert "go to its end" in screen_text(deck.app)
+        await deck.press(pilot, "greater_than_sign", "greater_than_sign", "x")
+        form = screen_text(deck.app)
+        assert "14:00:10" in form
+        assert "14:00:30" in form
+        await deck.press(pilot, *["backspace"] * 20, *"odd", "enter")
+        await saved(deck, pilot, "odd")
+        await deck.press(pilot, "S")
+        row = line_with(deck.app, " odd ")
+        assert "14:00:10" in row
+        assert "○" in row
+        assert " W" in row, "its figures are read from the recording"
+    assert "odd" in [one.name for one in load_sessions(deck.source)]
+
+
+async def test_interval_is_named_by_dragging_over_the_timeline(own_deck: Deck) -> None:
+    deck = own_deck
+    async with deck.app.run_test(size=(124, 30)) as pilot:
+        await deck.settle(pilot)
+        await pilot.mouse_down(Timeline, offset=(13 + 50, 0))
+        await pilot.hover(Timeline, offset=(13 + 75, 0))
+        await pilot.pause()
+        assert "├─────" in screen_text(deck.app)
+        await pilot.mouse_up(Timeline, offset=(13 + 75, 0))
+        await pilot.pause()
+        assert "name this time as a session" in screen_text(deck.app)
+        assert deck.seconds == 0, "dragging goes nowhere"
+        await pilot.press("tab", *"+1m", "tab", *"14:01:40", "enter")
+        await saved(deck, pilot, "session-1")
+        (added,) = [one for one in deck.player.timeline.sessions if one.name == "session-1"]
+        assert (added.start, added.end) == (BEGINNING + 60, BEGINNING + 100)
+
+
+async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
+    deck = own_deck
+
+    def refuse(_name: str, _start: float, _end: float) -> None:
+        raise StoreError("run.duckdb belongs to ada")
+
+    deck.app = ReplayApp(deck.player, "run.duckdb", refuse, timezone=UTC)
+    async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "s", "greater_than_sign", "x", "enter")
+        async with asyncio.timeout(30):
+            while "session-1 was not saved: run.duckdb belongs to ada" not in screen_text(deck.app):
+                await pilot.pause(0.01)
+        await deck.press(pilot, "x")
+        assert "name this time as a session" in screen_text(deck.app), "the begin is kept"
+
+
 async def test_replay_hides_live_actions(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 120)) as pilot:
         await deck.settle(pilot)
-        await deck.press(pilot, "s", "x")
+        await deck.press(pilot, "r", "M")
         assert len(deck.app.screen_stack) == 1
         assert "starts one" not in screen_text(deck.app)
         await pilot.press("question_mark")

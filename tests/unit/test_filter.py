@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import GpuFacts, Hello, HostFacts, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Phase
-from gswarm_tui.fleet.filter import FilterError, parse
+from gswarm_tui.fleet.filter import FilterError, next_match, parse
 from gswarm_tui.fleet.node import NodeState
 
 NOW = 1000.0
@@ -213,3 +213,27 @@ def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
 def test_filter_error_suggests_the_colon_for_text_fields() -> None:
     with pytest.raises(FilterError, match=r"^'gpu01' isn't a number; write node:gpu01$"):
         parse("node=gpu01")
+
+
+def test_next_match_goes_round_from_the_gpu_after_the_cursor() -> None:
+    nodes = [
+        node("gpu01", util_pct=[1, 90, 90, 1]),
+        node("gpu02", util_pct=90.0),
+        node("gpu03", util_pct=[90, 90, 2, 90]),
+    ]
+    matches = {one.name: parse("util<5").match(one, NOW) for one in nodes}
+    seen = [next_match(nodes, matches, None)]
+    for _ in range(3):
+        seen.append(next_match(nodes, matches, seen[-1]))
+    assert seen == [("gpu01", 0), ("gpu01", 3), ("gpu03", 2), ("gpu01", 0)]
+    assert next_match(nodes, matches, ("gpu01", 3), stay=True) == ("gpu01", 3)
+    assert next_match(nodes, matches, ("gpu01", 1), stay=True) == ("gpu01", 3)
+    assert next_match(nodes, matches, ("gone", 7)) == ("gpu01", 0)
+    none = {one.name: parse("util>95").match(one, NOW) for one in nodes}
+    assert next_match(nodes, none, ("gpu01", 0)) is None
+
+
+def test_next_match_is_a_node_without_gpus() -> None:
+    nodes = [node("gpu01"), node("login", gpus=0)]
+    matches = {one.name: parse("login").match(one, NOW) for one in nodes}
+    assert next_match(nodes, matches, ("gpu01", 2)) == ("login", None)

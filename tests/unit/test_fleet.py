@@ -412,6 +412,31 @@ def test_session_can_be_backdated() -> None:
     assert session.energy_j == pytest.approx(5 * 700, abs=1)
 
 
+def test_session_ended_in_the_past_counts_only_its_time() -> None:
+    fleet = live(1)
+    for second in range(10):
+        fleet.apply(
+            frame(second + 1, T0 + second, gpu_row(util_pct=second * 10, energy_mj=1e12 + second * 700_000))
+        )
+    fleet.apply(SessionStarted("a", T0 + 9, "the middle", T0 + 3))
+    logged = fleet.apply(SessionStopped("a", T0 + 9, T0 + 6))
+    session = fleet.sessions.sessions["a"]
+    assert (session.mean_util, session.util_count) == (40, 3)
+    assert session.energy_j == pytest.approx(3 * 700, abs=1)
+    assert session.covered_s == {"gpu01": pytest.approx(3)}
+    assert [one.at for one in logged] == [T0 + 6], "when it happened"
+
+
+def test_session_ended_before_the_history_shows_no_figures() -> None:
+    fleet = live(1)
+    for second in range(3700):
+        fleet.apply(frame(second + 1, T0 + second, gpu_row(util_pct=50)))
+    fleet.apply(SessionStarted("a", T0 + 3700, "long ago", T0 + 3))
+    fleet.apply(SessionStopped("a", T0 + 3700, T0 + 6))
+    session = fleet.sessions.sessions["a"]
+    assert (session.mean_util, session.mean_power_w) == (None, None)
+
+
 def test_session_excludes_gpus_of_other_jobs() -> None:
     fleet = live(fleet=Fleet(["gpu01"], allocation={"gpu01": frozenset({1})}))
     for second in range(3):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -13,6 +16,8 @@ from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, S
 MEMORY = "2GB"
 THREADS = 4
 """Login nodes are shared, and so are these limits; larger results spill to a temporary folder."""
+RELEASE_S = 10.0
+"""Longest time that ``released`` waits for running queries."""
 
 
 class FileSource(ArraySource):
@@ -25,18 +30,54 @@ class FileSource(ArraySource):
         """Open the file. Raises StoreError."""
         super().__init__(path, self._start_query)
         self._spill_folder = SpillFolder()
+        self._turn = threading.Condition()
+        self._open: set[RunningQuery] = set()
+        self._away = False
+        self._connection = self._connect()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
-        self._connection = open_for_reading(path, limits)
+        return open_for_reading(self.path, limits)
 
     def _start_query(self) -> RunningQuery:
-        try:
-            return RunningQuery(self._connection.cursor(), self.path)
-        except duckdb.Error as error:
-            raise StoreError(explain(error, self.path)) from error
+        with self._turn:
+            self._turn.wait_for(lambda: not self._away)
+            try:
+                query = RunningQuery(self._connection.cursor(), self.path, self._ended)
+            except duckdb.Error as error:
+                raise StoreError(explain(error, self.path)) from error
+            self._open.add(query)
+            return query
+
+    def _ended(self, query: RunningQuery) -> None:
+        with self._turn:
+            self._open.discard(query)
+            self._turn.notify_all()
 
     def second_source(self) -> ArraySource:
         """Return a source on the same open file that is interrupted and closed on its own."""
         return ArraySource(self.path, self._start_query)
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Close the file for a moment, so that it can be opened for writing; new queries wait.
+
+        DuckDB opens a file either for readers or for one writer. Raises StoreError while a query runs.
+        """
+        with self._turn:
+            self._away = True
+            if not self._turn.wait_for(lambda: not self._open, RELEASE_S):
+                self._away = False
+                self._turn.notify_all()
+                raise StoreError(f"a query on {self.path} is still running; try again when it has ended")
+            self._connection.close()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._away = False
+                self._turn.notify_all()
+                self._connection = self._connect()
 
     def close(self) -> None:
         """Close the file."""

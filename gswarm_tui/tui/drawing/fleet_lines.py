@@ -10,7 +10,8 @@ import numpy as np
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.common import quantities
-from gswarm_tui.fleet.events import EventLogged, RecorderStatus
+from gswarm_tui.fleet.event_groups import EventGroup
+from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
@@ -109,16 +110,17 @@ def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = Tru
     return line
 
 
-def event_line(event: EventLogged, timezone: tzinfo | None) -> list[Span]:
-    """Return an event as a line: time in the zone (None is the machine's own), node and GPU, message."""
-    at = datetime.fromtimestamp(event.at, UTC).astimezone(timezone)
+def event_line(group: EventGroup, timezone: tzinfo | None) -> list[Span]:
+    """Return events as a line: time in the zone (None is the machine's own), node and GPU, message."""
+    event = group.first
+    at = datetime.fromtimestamp(group.at, UTC).astimezone(timezone)
     role = {ERROR: "error", WARNING: "warning"}.get(event.severity, "text")
     sign = {ERROR: "╳ ", WARNING: "▲ "}.get(event.severity, "")
-    who = event.node or ""
-    if event.gpu is not None:
-        who += f":{event.gpu}"
-    words = _PREFIXES.get(event.kind, "") + event.message
-    if not who:
+    who = group.node or ""
+    if group.gpu is not None:
+        who += f":{group.gpu}"
+    words = _PREFIXES.get(event.kind, "") + group.message
+    if event.node is None:
         words = f"{event.kind.replace('_', ' ')}: {words}"
     return [
         Span(f" {at:%H:%M:%S} ", "dim"),

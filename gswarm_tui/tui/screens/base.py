@@ -47,7 +47,8 @@ class ViewerApp(Protocol):
     """The app as its screens use it, so that they never import it.
 
     ``open_queries`` opens a connection for queries; None where nothing is recorded. ``player`` is None while
-    the screen shows the live fleet. ``timezone`` None is the machine's own.
+    the screen shows the live fleet. ``timezone`` None is the machine's own. ``begun`` is where a session of a
+    finished recording begins that has no end yet.
     """
 
     feed: Feed
@@ -55,6 +56,10 @@ class ViewerApp(Protocol):
     player: Player | None
     timezone: tzinfo | None
     open_queries: Callable[[], RecordingQueries] | None
+    begun: float | None
+
+    def name_interval(self, start: float, end: float) -> None:
+        """Ask for the name of a past interval, and save it as a session."""
 
     @property
     def can_start_session(self) -> bool:
@@ -125,7 +130,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
                 self._drawn_fleet = self.fleet
                 self.reset()
             timeline = self.query_one(Timeline)
-            if timeline.show(self.viewer.player, self.viewer.timezone):
+            if timeline.show(self.viewer.player, self.viewer.timezone, self.viewer.begun):
                 self.update_after_layout()
             self.query_one(Footer).show_mode(self.viewer.mode, typing=self.typing)
             self.draw()
@@ -163,6 +168,10 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Go to the time that was clicked."""
         if self.viewer.player is not None:
             self.viewer.player.seek(event.at)
+
+    def on_timeline_dragged(self, event: Timeline.Dragged) -> None:
+        """Name the time that was chosen."""
+        self.viewer.name_interval(event.start, event.end)
 
     def reset(self) -> None:
         """Drop the state of another fleet."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
-from itertools import islice
 
 from textual.app import ComposeResult
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.fleet.event_groups import EventGroup, EventGroups
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged, json_object
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
@@ -32,19 +32,20 @@ EVENT_TABLE = (
 )
 
 
-def event_row(event: EventLogged, zone: tzinfo | None) -> Row:
-    """Return an event's row: time, sign of its severity, node, GPU, kind, message and remedy."""
+def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
+    """Return a group's row: time, sign of its severity, node, GPU, kind, message and remedy."""
+    event = group.first
     glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
-    message = clean(event.message)
+    message = clean(group.message)
     if event.kind in (LINK_LOST, UNREACHABLE) and event.detail:
         message += f" · {clean(event.detail)}"
     if event.kind == "mark" and (values := mark_values(event.detail)):
         message += f" · {clean(values)}"
     return (
-        Span(f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}", "dim"),
+        Span(f"{datetime.fromtimestamp(group.at, zone):%H:%M:%S}", "dim"),
         Span(glyph, role),
-        Span(clean(event.node or "")),
-        Span("" if event.gpu is None else f"{event.gpu}"),
+        Span(clean(group.node or "")),
+        Span("" if group.gpu is None else f"{group.gpu}"),
         Span(clean(event.kind).replace("_", " "), "dim"),
         Span(message, role if event.severity == ERROR else "text"),
     )
@@ -56,19 +57,22 @@ def mark_values(detail: str | None) -> str:
 
 
 class EventsScreen(ViewerScreen):
-    """Table of events. The cursor follows the newest while it is on the last row."""
+    """Table of events, those of one kind and minute in one row.
+
+    The cursor follows the newest event while it is on the last row.
+    """
 
     SCREEN = EVENTS
     BINDINGS = bindings_of(SCREEN)
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: list[Row] = []
-        self._times: list[float] = []
-        self._seen = self._thinned = 0
-        self._hidden = 0
         self._least = INFO
         self._text = ""
+        self._grouped = True
+        self._events = EventGroups(self._fits)
+        self._shown: list[EventGroup] = []
+        self._rows: dict[EventGroup, tuple[int, Row]] = {}
 
     def compose(self) -> ComposeResult:
         """Title and table."""
@@ -77,39 +81,34 @@ class EventsScreen(ViewerScreen):
         yield from self.compose_footer()
 
     def draw(self) -> None:
-        """Append new events, and follow them if the cursor is on the last row."""
+        """Add new events, and follow them if the cursor is on the last row; else it stays on its event."""
         table = self.query_one(TableView)
         following = table.at_end
-        dropped = self._take_new()
-        table.show(list(self._rows))
+        under = self._shown[table.cursor].first if table.cursor < len(self._shown) else None
+        self._events.take(self.fleet)
+        self._shown = list(self._events.groups)
+        table.show([self._row(group) for group in self._shown])
         if following:
-            table.move_to(len(self._rows) - 1)
-        elif dropped:
-            table.cursor = max(0, table.cursor - dropped)
-            table.scroll_to(y=table.scroll_offset.y - dropped, animate=False, force=True)
+            table.move_to(len(self._shown) - 1)
+        elif under is not None:
+            place = self._events.index(under)
+            moved = (0 if place is None else place) - table.cursor
+            if moved:
+                table.cursor += moved
+                table.scroll_to(y=table.scroll_offset.y + moved, animate=False, force=True)
         self.query_one("#title", Bar).show(self._title(following))
 
     def reset(self) -> None:
         """Read all events again."""
-        self._rows, self._times, self._seen, self._hidden = [], [], 0, 0
+        self._events = EventGroups(self._fits, grouped=self._grouped)
+        self._rows.clear()
 
-    def _take_new(self) -> int:
-        """Add the new events; return how many rows were dropped for them."""
-        fleet = self.fleet
-        before = len(self._rows)
-        if self._thinned != fleet.thinned_count:
-            self.reset()
-            self._thinned = fleet.thinned_count
-        new = min(fleet.logged_count - self._seen, len(fleet.event_log))
-        self._seen = fleet.logged_count
-        zone = self.viewer.timezone
-        for event in islice(fleet.event_log, len(fleet.event_log) - new, None):
-            if self._fits(event):
-                self._rows.append(event_row(event, zone))
-                self._times.append(event.at)
-            else:
-                self._hidden += 1
-        return max(0, before - len(self._rows))
+    def _row(self, group: EventGroup) -> Row:
+        """Return a group's row; it changes only when the group grows."""
+        known = self._rows.get(group)
+        if known is None or known[0] != len(group.events):
+            known = self._rows[group] = len(group.events), event_row(group, self.viewer.timezone)
+        return known[1]
 
     def _fits(self, event: EventLogged) -> bool:
         if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):
@@ -118,11 +117,14 @@ class EventsScreen(ViewerScreen):
         return self._text.casefold() in words
 
     def _title(self, following: bool) -> Line:
-        left = [Span(f" {plural(len(self._rows), 'event')}", "title"), Span(f"  {LEAST[self._least]}", "dim")]
+        events = sum(len(group.events) for group in self._shown)
+        left = [Span(f" {plural(events, 'event')}", "title"), Span(f"  {LEAST[self._least]}", "dim")]
+        if events > len(self._shown):
+            left.append(Span(f"  in {plural(len(self._shown), 'line')}", "dim"))
         if self._text:
             left.append(Span(f"  with “{clean(self._text)}”", "accent"))
-        if self._hidden:
-            left.append(Span(f"  {self._hidden} hidden", "dim"))
+        if self._events.hidden:
+            left.append(Span(f"  {self._events.hidden:,} hidden", "dim"))
         left.append(
             Span("  follows the newest", "dim") if following else Span("  G follows the newest", "warning")
         )
@@ -139,12 +141,17 @@ class EventsScreen(ViewerScreen):
 
     async def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Go to the time of an event."""
-        if event.row < len(self._times):
-            await self.viewer.go_to_time(self._times[event.row])
+        if event.row < len(self._shown):
+            await self.viewer.go_to_time(self._shown[event.row].at)
 
     def action_severity(self) -> None:
         """Show all, warnings and errors, or errors only."""
         self._least = SEVERITIES[(SEVERITIES.index(self._least) + 1) % len(SEVERITIES)]
+        self._apply_filter()
+
+    def action_group(self) -> None:
+        """List each event in a row of its own, or those of one kind and minute in one."""
+        self._grouped = not self._grouped
         self._apply_filter()
 
     def action_filter(self) -> None:

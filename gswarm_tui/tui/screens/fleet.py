@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Sequence
 
 from textual.app import ComposeResult
@@ -10,7 +9,8 @@ from textual.containers import Vertical
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.filter import Filter, Matches, parse
+from gswarm_tui.fleet.event_groups import EventGroups, latest
+from gswarm_tui.fleet.filter import Filter, Matches, next_match, parse
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import totals
@@ -32,6 +32,7 @@ from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.node import NodeScreen
+from gswarm_tui.tui.screens.worst import WorstGpusScreen
 from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.heatmap import Heatmap
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
@@ -68,6 +69,7 @@ class FleetScreen(ViewerScreen):
         self._trends = Trends()
         self._plots_key: Hashable = ()
         self._plots = Minutes()
+        self._events = EventGroups()
 
     def compose(self) -> ComposeResult:
         """Header, totals, legend, heatmap, plots, GPU under the cursor, sessions, events, footer."""
@@ -104,7 +106,8 @@ class FleetScreen(ViewerScreen):
     # Looking
 
     def reset(self) -> None:
-        """Choose the nodes again."""
+        """Choose the nodes and read the events again."""
+        self._events = EventGroups()
         self._arranged_at = 0.0
         self._plots_key = ()
         self.heatmap.reset()
@@ -181,21 +184,21 @@ class FleetScreen(ViewerScreen):
         self.query_one("#cursor", Bar).show(*cursor)
         spare -= self._minutes(now, spare - (EVENTS_LEAST if tall else len(cursor) - 1))
         sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
-        event = event_line(fleet.event_log[-1], self.viewer.timezone) if fleet.event_log else []
+        self._events.take(fleet)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
         if last.display:
             running.show(sessions)
-            last.show(*self._latest(spare - len(cursor) + 1))
+            last.show(*self._latest(spare - len(cursor) + 1, now))
         else:
+            (event,) = self._latest(1, now)
             room = width - measure(sessions) - measure(event)
             running.show([*sessions, Span(" " * room), *event] if room > 1 else sessions)
 
-    def _latest(self, room: int) -> list[Line]:
-        """Return the latest events that fit, oldest first."""
-        count = min(EVENTS_MOST, max(1, room))
-        latest = list(itertools.islice(reversed(self.fleet.event_log), count))
-        lines: list[Line] = [event_line(event, self.viewer.timezone) for event in reversed(latest)]
+    def _latest(self, room: int, now: float) -> list[Line]:
+        """Return the latest events that fit, oldest first; warnings and errors stay longer."""
+        shown = latest(self._events.groups, min(EVENTS_MOST, max(1, room)), now)
+        lines: list[Line] = [event_line(group, self.viewer.timezone) for group in shown]
         return lines or [[]]
 
     def _legend(self) -> None:
@@ -245,7 +248,24 @@ class FleetScreen(ViewerScreen):
         if self.heatmap.at is not None:
             self.viewer.show(NodeScreen(*self.heatmap.at))
 
-    def action_next_trouble(self) -> None:
+    def action_next_match(self) -> None:
+        """Go to the next GPU that matches the filter; without a filter, to the next node that isn't live."""
+        if self._filter is None:
+            self._next_trouble()
+        elif not self._go_to_match():
+            self.viewer.show_notice("nothing matches the filter")
+
+    def _go_to_match(self, *, stay: bool = False) -> bool:
+        """Move the cursor to the next match, or ``stay`` on one; return whether there is any."""
+        at, now = self.heatmap.at, self.feed.now()
+        if (matches := self._matches(now)) is None:
+            return False
+        found = next_match(self._shown, matches, at, stay=stay)
+        if found is not None and found != at:
+            self.heatmap.point_at(*found)
+        return found is not None
+
+    def _next_trouble(self) -> None:
         """Go to the next node that isn't live."""
         heatmap, now = self.heatmap, self.feed.now()
         start = heatmap.cursor[0] if heatmap.cursor is not None else 0
@@ -291,6 +311,11 @@ class FleetScreen(ViewerScreen):
         self._arranged_at = 0.0
         self.update_view()
 
+    def action_worst(self) -> None:
+        """Rank the GPUs by the metric shown, by utilisation instead of a node's metric."""
+        metric = self.heatmap.picture.metric
+        self.viewer.show(WorstGpusScreen(metric if metric in GPU_METRICS else GPU_METRICS[0]))
+
     def action_zoom(self) -> None:
         """Switch to the next size of GPUs; after the smallest, to the largest that fits."""
         heatmap, sizes = self.heatmap, (*Zoom, None)
@@ -316,3 +341,4 @@ class FleetScreen(ViewerScreen):
         self._filter = chosen
         self._arranged_at = 0.0
         self.update_view()
+        self._go_to_match(stay=True)

@@ -20,6 +20,7 @@ from gswarm_tui.tui.actions import (
     SESSION,
     SESSIONS,
     SQL,
+    WORST,
 )
 from gswarm_tui.tui.drawing.legend import meaning
 
@@ -51,6 +52,8 @@ ABOUT: dict[str, str] = {
     NODE: "One node: its GPUs with all metrics, the chosen metric of each GPU over time, the host, and the "
     "processes on its GPUs. The last view lists what couldn't be measured, and why.",
     GPU: "One GPU: all its metrics with their place on their scales, their history, and its processes.",
+    WORST: "Your job's GPUs, ranked by their mean of one metric over the last minute, the worst first. A GPU "
+    "keeps its place until its mean has clearly changed.",
     SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far; below, "
     "the session under the cursor over time.",
     EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
@@ -84,6 +87,12 @@ WORDS: dict[str, Entries] = {
         ("last 5 min", "the time that the plots show; z changes it"),
         ("mean min max", "of the samples in that time"),
     ),
+    WORST: (
+        ("rank", "rank of the job's process on the GPU"),
+        ("1 min", "mean of the last minute; of counters, the latest value"),
+        ("now", "latest value"),
+        ("notes", "status of a node that isn't live, throttling, process on the GPU"),
+    ),
     SESSIONS: (
         ("util, power", "means over all samples of single GPUs in the session"),
         ("energy", "growth of the GPUs' energy counters in the session"),
@@ -93,6 +102,7 @@ WORDS: dict[str, Entries] = {
         ("time", "when it happened"),
         ("gpu", "index of the GPU on its node, as nvidia-smi counts"),
         ("details", "reason, and what to do about it"),
+        ("in 7 lines", "events of one kind and minute share a line; z lists each event"),
     ),
     SESSION: _FIGURES,
     COMPARISON: (
@@ -111,8 +121,8 @@ COLUMNS: dict[str, Entries] = {
 """Metrics of a screen's tables."""
 
 _WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
-_WITH_EVENTS = (FLEET, EVENTS, SESSION)
-_WITH_TABLES = (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON, SQL)
+_WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
+_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
@@ -124,6 +134,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("╳ unreachable", "never connected so far: reason, what to do, next attempt", _WITH_NODES),
     ("■ ended", "the node's agent was stopped", _WITH_NODES),
     ("● ○", "session that runs, session that ended", (SESSIONS, SESSION)),
+    ("›", "session ahead: it begins after the time shown", (SESSIONS,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
     ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),

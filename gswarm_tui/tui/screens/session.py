@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails
+from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import SESSION, bindings_of
 from gswarm_tui.tui.drawing.spans import Span, Spans
@@ -45,6 +46,11 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         yield Canvas(id="summary")
         yield TableView(())
         yield from self.compose_footer()
+
+    @property
+    def _event_groups(self) -> list[EventGroup]:
+        """The session's events, those of one kind and minute together."""
+        return [] if self.result is None else grouped(self.result.events)
 
     @property
     def session(self) -> Session:
@@ -106,7 +112,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
             table.empty = "no events in this session"
-            rows = [event_row(event, self.viewer.timezone) for event in details.events]
+            rows = [event_row(group, self.viewer.timezone) for group in self._event_groups]
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
             table.empty = "no process on its GPUs"
@@ -135,8 +141,8 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         """Go to the time of the selected event, else to the session's start."""
         at = self.session.started_at
         row = self.query_one(TableView).cursor
-        if self.view == EVENTS and self.result is not None and row < len(self.result.events):
-            at = self.result.events[row].at
+        if self.view == EVENTS and row < len(self._event_groups):
+            at = self._event_groups[row].at
         await self.viewer.go_to_time(at)
 
     async def on_table_view_chosen(self) -> None:

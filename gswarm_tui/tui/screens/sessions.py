@@ -14,6 +14,7 @@ from gswarm_tui.common.quantities import DASH, elapsed, energy, percent, plural,
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import SESSIONS, bindings_of
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
 from gswarm_tui.tui.drawing.spans import Span, heading_rule
@@ -26,6 +27,8 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 NAME, NOTE = 1, -1
+AHEAD = "›"
+"""Sign of a session that begins after the time shown."""
 SESSION_TABLE = (
     TableColumn("", 1, left=True, frozen=True),
     TableColumn("session", 20, left=True, frozen=True),
@@ -74,6 +77,28 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
     return rows
 
 
+def sessions_ahead(player: Player | None) -> list[Session]:
+    """Return the recording's sessions that begin after the time shown, the next one first."""
+    if player is None:
+        return []
+    return [
+        Session(one.session_id, one.name, one.start, one.note, one.end)
+        for one in player.timeline.sessions
+        if one.start > player.now()
+    ]
+
+
+def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
+    """Return a row of a session ahead: its name, time and note are known, its figures aren't yet."""
+    length = DASH if session.ended_at is None else elapsed(session.seconds(now))
+    wait = f"begins in {elapsed(session.started_at - now)}"
+    texts = (AHEAD, session.name, started(session.started_at, now, zone), length, DASH, DASH, DASH)
+    return (
+        *(Span(clean(text), "faint") for text in texts),
+        Span(joined((wait, clean(session.note))), "faint"),
+    )
+
+
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
     """Return the columns with full names; notes get half of the remaining width."""
     longest, note = (max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE))
@@ -93,7 +118,10 @@ def started(at: float, now: float, zone: tzinfo | None) -> str:
 
 
 class SessionsScreen(ViewerScreen):
-    """Table of sessions; keys start, stop, rename and annotate them."""
+    """Table of sessions; keys start, stop, rename and annotate them.
+
+    While a recording is played, the sessions ahead of the time shown come last.
+    """
 
     SCREEN = SESSIONS
     BINDINGS = bindings_of(SCREEN)
@@ -101,6 +129,7 @@ class SessionsScreen(ViewerScreen):
     def __init__(self) -> None:
         super().__init__()
         self._shown: list[Session] = []
+        self._begun = 0
         self._picked: set[str] = set()
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
@@ -120,25 +149,29 @@ class SessionsScreen(ViewerScreen):
         """Draw the sessions; the cursor stays on its session."""
         now = self.feed.now()
         before = self.chosen_session()
-        self._shown = in_order(list(self.fleet.sessions.sessions.values()))
-        running = sum(s.running for s in self._shown)
+        begun = in_order(list(self.fleet.sessions.sessions.values()))
+        ahead = sessions_ahead(self.viewer.player)
+        self._begun, self._shown = len(begun), [*begun, *ahead]
+        running = sum(s.running for s in begun)
         words = f"  {running} running" if running else "  none running"
         title = [
             Span(f" {plural(len(self._shown), 'session')}", "title"),
             Span(words, "good" if running else "dim"),
+            Span(f"  {len(ahead)} ahead" if ahead else "", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(TableView)
         can_start = self.viewer.can_start_session
         table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
-        rows = session_rows(self._shown, self.fleet, now, self.viewer.timezone)
+        zone = self.viewer.timezone
+        rows = session_rows(begun, self.fleet, now, zone) + [ahead_row(one, now, zone) for one in ahead]
         for at, session in enumerate(self._shown):
             if session.session_id in self._picked:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
         table.show_columns(session_columns(rows, self.size.width), rows)
-        names = [session.session_id for session in self._shown]
-        if before is not None and before.session_id in names:
-            table.move_to(names.index(before.session_id))
+        keys = [session.key for session in self._shown]
+        if before is not None and before.key in keys:
+            table.move_to(keys.index(before.key))
         self._plot(now)
 
     def _plot(self, now: float) -> None:
@@ -147,7 +180,8 @@ class SessionsScreen(ViewerScreen):
         This reads the history of every node, so it is drawn at most once a second.
         """
         session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
-        plots.display = session is not None and self.lines >= PLOTS_FROM
+        begun = self.query_one(TableView).cursor < self._begun
+        plots.display = session is not None and begun and self.lines >= PLOTS_FROM
         if session is None or not plots.display:
             self.query_one(TableView).styles.height = "1fr"
             return
@@ -183,10 +217,12 @@ class SessionsScreen(ViewerScreen):
         """Plot the selected session."""
         self._plot(self.feed.now())
 
-    def on_table_view_chosen(self) -> None:
-        """Open the session."""
+    async def on_table_view_chosen(self) -> None:
+        """Open the session, or go to the start of one ahead."""
         session = self.chosen_session()
-        if session is not None:
+        if session is not None and self.query_one(TableView).cursor >= self._begun:
+            await self.viewer.go_to_time(session.started_at)
+        elif session is not None:
             from gswarm_tui.tui.screens.session import SessionScreen
 
             self.viewer.show(SessionScreen(session))

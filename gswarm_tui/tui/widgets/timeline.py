@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
-from textual.events import Click, Leave, MouseMove
+from textual.events import Click, Leave, MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
@@ -26,7 +26,10 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 @dataclass(frozen=True)
 class TimelineState:
-    """Content of a timeline. Times are Unix seconds; ``pointed`` is the time under the mouse."""
+    """Content of a timeline. Times are Unix seconds; ``pointed`` is the time under the mouse.
+
+    ``chosen`` is the time from the begin of a new session to where it would end now.
+    """
 
     start: float
     end: float
@@ -36,6 +39,7 @@ class TimelineState:
     track: ReplayTimeline
     zone: tzinfo | None = None
     pointed: float | None = None
+    chosen: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,10 @@ def _lane(state: TimelineState, room: TrackScale) -> Spans:
         if owner is not None:
             _name(cells, owner, at, length, state)
         at += length
+    if state.chosen is not None:
+        first, last = sorted(map(room.cell_of, state.chosen))
+        bar = ["├", *"─" * (last - first - 1), "┤"] if last > first else ["┃"]
+        cells[first : last + 1] = [(sign, "accent") for sign in bar]
     return joined_cells(cells)
 
 
@@ -150,7 +158,7 @@ def _name(
 
 
 class Timeline(Widget, can_focus=False):
-    """Two lines above the footer while a recording is played; a click goes to a time."""
+    """Two lines above the footer while a recording is played: click for a time, drag for a span."""
 
     DEFAULT_CSS = """
     Timeline { dock: bottom; height: 2; margin-bottom: 1; width: 1fr; display: none; }
@@ -163,13 +171,25 @@ class Timeline(Widget, can_focus=False):
 
         at: float
 
+    @dataclass
+    class Dragged(Message):
+        """The mouse was dragged over a time, from its start to its end."""
+
+        start: float
+        end: float
+
     def __init__(self) -> None:
         super().__init__()
         self._state: TimelineState | None = None
         self._pointed: int | None = None
+        self._pressed: int | None = None
+        self._was_dragged = False
 
-    def show(self, player: Player | None, zone: tzinfo | None) -> bool:
-        """Show a player's position, hide without one; whether that changed the visibility."""
+    def show(self, player: Player | None, zone: tzinfo | None, begun: float | None = None) -> bool:
+        """Show a player's position, hide without one; whether that changed the visibility.
+
+        ``begun`` is where a new session begins that ends at the position.
+        """
         changed = self.has_class("playing") is (player is None)
         self.set_class(player is not None, "playing")
         state = None
@@ -184,6 +204,7 @@ class Timeline(Widget, can_focus=False):
                 head.speed,
                 player.timeline,
                 zone,
+                chosen=None if begun is None else (begun, at),
             )
         if state != self._state:
             self._state = state
@@ -200,19 +221,38 @@ class Timeline(Widget, can_focus=False):
             return Strip.blank(self.size.width)
         state = self._state
         if self._pointed is not None:
-            pointed = track_scale(state, self.size.width).time_of(self._pointed)
-            state = replace(state, pointed=pointed)
+            scale = track_scale(state, self.size.width)
+            state = replace(state, pointed=scale.time_of(self._pointed))
+            if self._pressed is not None and self._was_dragged:
+                state = replace(state, chosen=(scale.time_of(self._pressed), scale.time_of(self._pointed)))
         line = timeline_lines(state, self.size.width)[y]
         return drawn(tuple(line), self.size.width, self.app.theme)
 
     def on_click(self, event: Click) -> None:
         """Go to the clicked time."""
-        if self._state is not None:
+        if self._state is not None and not self._was_dragged:
             self.post_message(self.Sought(track_scale(self._state, self.size.width).time_of(event.x)))
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """Show the time under the mouse."""
+        """Show the time under the mouse, or the time from where it was pressed."""
         self._pointed = event.x
+        self._was_dragged |= self._pressed not in (None, event.x)
+        self.refresh()
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        """Begin to choose a time."""
+        self._pressed, self._was_dragged = event.x, False
+        self.capture_mouse()
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        """Choose the time over which the mouse was dragged."""
+        pressed, self._pressed = self._pressed, None
+        self.release_mouse()
+        if self._state is not None and pressed is not None and self._was_dragged:
+            scale = track_scale(self._state, self.size.width)
+            start, end = sorted((scale.time_of(pressed), scale.time_of(event.x)))
+            if start < end:
+                self.post_message(self.Dragged(start, end))
         self.refresh()
 
     def on_leave(self, event: Leave) -> None:

@@ -1,0 +1,162 @@
+"""Groups of logged events, one line each: events of one kind and minute belong together."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from gswarm_agent.frame import INFO
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.state import Fleet
+
+GROUPED_S = 60.0
+NAMED_MOST = 3
+"""GPUs or nodes that a group names; it counts more."""
+PINNED_S = 60.0
+"""A single line shows a warning or error for this long, even if something else happened since."""
+_SUBJECTS = {
+    "throttle_end": "no longer throttled",
+    "late": "sampling was late",
+    "gap": "frames are missing",
+    "stale": "no data",
+    "unhealthy": "no data",
+}
+"""Messages without their figures, which differ from node to node."""
+
+
+@dataclass(eq=False)
+class EventGroup:
+    """Events of one kind, severity and minute, in the order of the log; ``at`` is the earliest time."""
+
+    events: list[EventLogged]
+    at: float
+
+    @property
+    def first(self) -> EventLogged:
+        """The event that was logged first."""
+        return self.events[0]
+
+    @property
+    def message(self) -> str:
+        """A single event's message, else subject and places: "power cap: 38 GPUs on 21 nodes"."""
+        if len(self.events) == 1:
+            return self.first.message
+        return f"{_subject(self.first)}: {self._places()}"
+
+    @property
+    def node(self) -> str | None:
+        """The node, None if there are several or none."""
+        nodes = {event.node for event in self.events}
+        return self.first.node if len(nodes) == 1 else None
+
+    @property
+    def gpu(self) -> int | None:
+        """The index of the GPU, None if there are several or none."""
+        gpus = {(event.node, event.gpu) for event in self.events}
+        return self.first.gpu if len(gpus) == 1 else None
+
+    def _places(self) -> str:
+        """Return the GPUs or nodes by name, or how many there are."""
+        gpus = list(dict.fromkeys((e.node or "", e.gpu) for e in self.events))
+        nodes = list(dict.fromkeys(node for node, _ in gpus))
+        if len(gpus) == 1:
+            return f"{len(self.events):,} times"
+        if any(gpu is None for _, gpu in gpus):
+            return ", ".join(nodes) if len(nodes) <= NAMED_MOST else plural(len(nodes), "node")
+        if len(nodes) == 1:  # shown beside the message
+            few = ", ".join(f"{gpu}" for _, gpu in gpus)
+            return f"GPUs {few}" if len(gpus) <= NAMED_MOST else plural(len(gpus), "GPU")
+        if len(gpus) <= NAMED_MOST:
+            return ", ".join(f"{node}:{gpu}" for node, gpu in gpus)
+        return f"{plural(len(gpus), 'GPU')} on {plural(len(nodes), 'node')}"
+
+
+def _subject(event: EventLogged) -> str:
+    return _SUBJECTS.get(event.kind) or event.message.removeprefix("throttled: ")
+
+
+class EventGroups:
+    """Groups of the events in a fleet's log, by time of their first event; ``take`` adds new events.
+
+    Events that ``fits`` rejects are left out and counted in ``hidden``. Without ``grouped`` each event is a
+    group of its own.
+    """
+
+    def __init__(self, fits: Callable[[EventLogged], bool] | None = None, *, grouped: bool = True) -> None:
+        self.groups: list[EventGroup] = []
+        self.hidden = 0
+        self._fits = fits
+        self._grouped = grouped
+        self._known: dict[tuple[object, ...], EventGroup] = {}
+        self._seen = self._thinned = 0
+
+    def take(self, fleet: Fleet) -> None:
+        """Add what the fleet has logged since the last call; begin again after it dropped old events."""
+        if self._thinned != fleet.thinned_count:
+            self._thinned, self._seen, self.hidden = fleet.thinned_count, 0, 0
+            self.groups.clear()
+            self._known.clear()
+        new = min(fleet.logged_count - self._seen, len(fleet.event_log))
+        self._seen = fleet.logged_count
+        for event in islice(fleet.event_log, len(fleet.event_log) - new, None):
+            if self._fits is None or self._fits(event):
+                self.add(event)
+            else:
+                self.hidden += 1
+
+    def add(self, event: EventLogged) -> None:
+        """Add an event: to its group, or as a new one."""
+        alone = not self._grouped or event.node is None or event.kind == "mark"
+        key = event.at // GROUPED_S, event.kind, event.severity, _subject(event)
+        group = None if alone else self._known.get(key)
+        if group is None:
+            group = EventGroup([event], event.at)
+            insort(self.groups, group, key=_time)
+            if not alone:
+                self._known[key] = group
+            return
+        group.events.append(event)
+        if event.at < group.at:
+            self.groups.remove(group)
+            group.at = event.at
+            insort(self.groups, group, key=_time)
+
+    def index(self, event: EventLogged) -> int | None:
+        """Return the place of the group with this event, None without it."""
+        start = bisect_left(self.groups, event.at - GROUPED_S, key=_time)
+        for place, group in enumerate(self.groups[start:], start):
+            if any(one is event for one in group.events):
+                return place
+            if group.at > event.at:
+                break
+        return None
+
+
+def grouped(events: Iterable[EventLogged]) -> list[EventGroup]:
+    """Return events as groups, by time."""
+    groups = EventGroups()
+    for event in events:
+        groups.add(event)
+    return groups.groups
+
+
+def _time(group: EventGroup) -> float:
+    return group.at
+
+
+def latest(groups: Sequence[EventGroup], most: int, now: float) -> list[EventGroup]:
+    """Return the newest groups, oldest first; up to half of them are the newest warnings and errors.
+
+    If only one fits, a warning or error of the last minute is preferred.
+    """
+    severe = islice((g for g in reversed(groups) if g.first.severity != INFO), max(1, most // 2))
+    chosen = [g for g in severe if most > 1 or now - g.events[-1].at < PINNED_S]
+    for group in reversed(groups):
+        if len(chosen) >= most:
+            break
+        if group not in chosen:
+            chosen.append(group)
+    return sorted(chosen, key=_time)

@@ -1,0 +1,97 @@
+"""Ranking of a fleet's GPUs by one metric, worst first, damped so that rows don't shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gswarm_agent.metrics import COUNTER, GPU_METRICS, Metric
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.fleet.throttling import WATCHED
+
+MEAN_S = 60.0
+"""GPUs are ranked by their mean over this time."""
+DAMPING = 0.02
+"""A GPU keeps its rank until its mean has changed by this share of the largest value."""
+_HIGH_IS_BAD = {
+    "mem_used_mib",
+    "temp_c",
+    "mem_temp_c",
+    "clock_reasons",
+    "throttle_power_pct",
+    "throttle_thermal_pct",
+    "throttle_brake_pct",
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "pstate",
+}
+
+
+def high_is_bad(metric: Metric) -> bool:
+    """Return whether high values of a GPU metric are the worst, as of temperatures and errors."""
+    return metric.name in _HIGH_IS_BAD
+
+
+@dataclass(frozen=True)
+class RankedGpu:
+    """One of the job's GPUs: its node, its row there, and its mean over the last minute (NaN: unmeasured)."""
+
+    node: str
+    row: int
+    mean: float
+
+
+class GpuRanking:
+    """Order of the job's GPUs by a metric; ``update`` reads the fleet again."""
+
+    def __init__(self, metric: Metric, *, highest_first: bool | None = None) -> None:
+        self.metric = metric
+        self.highest_first = high_is_bad(metric) if highest_first is None else highest_first
+        self._held: dict[tuple[str, int], float] = {}
+
+    def update(self, nodes: Iterable[NodeState], now: float) -> list[RankedGpu]:
+        """Return the GPUs, worst first; unmeasured ones come last."""
+        gpus = [
+            RankedGpu(node.name, row, float(mean))
+            for node in nodes
+            for row, (mean, mine) in enumerate(
+                zip(recent_means(node, self.metric, now), node.mine, strict=True)
+            )
+            if mine
+        ]
+        means = np.array([gpu.mean for gpu in gpus])
+        damped = self.metric.unit != "errors" and np.isfinite(means).any()  # a first error must count
+        step = DAMPING * float(np.nanmax(np.abs(means))) if damped else 0.0
+        held = {(gpu.node, gpu.row): self._damped(gpu, step) for gpu in gpus}
+        self._held = held
+        sign = -1.0 if self.highest_first else 1.0
+        keys = [np.inf if np.isnan(value) else sign * value for value in held.values()]
+        return [gpus[place] for place in np.argsort(keys, kind="stable").tolist()]
+
+    def _damped(self, gpu: RankedGpu, step: float) -> float:
+        """Return the value that ranks a GPU: the one before, unless its mean left it by more than a step."""
+        before = self._held.get((gpu.node, gpu.row), np.nan)
+        return before if abs(gpu.mean - before) <= step else gpu.mean
+
+
+def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
+    """Return each GPU's mean of a metric over the last minute, NaN where it wasn't measured.
+
+    Of counters it is the latest value, of clock reasons the share of samples with throttling in %.
+    """
+    column = GPU_METRICS.index(metric)
+    if metric.kind == COUNTER or node.gpu_history is None:
+        return node.history_values(column)
+    _, series = node.gpu_history.series(column, since=now - MEAN_S)
+    values = series.astype(np.float64)
+    measured = np.isfinite(values)
+    if metric.unit == "bits":
+        held = np.where(measured, values, 0.0).astype(np.int64) & WATCHED
+        values = np.where(held != 0, 100.0, 0.0)
+    counts = measured.sum(axis=0)
+    means = np.full(values.shape[1], np.nan)
+    np.divide(np.where(measured, values, 0.0).sum(axis=0), counts, out=means, where=counts > 0)
+    return means

@@ -1,0 +1,30 @@
+"""Sessions that are added to a finished recording."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from gswarm_tui.store.recording.batch import array
+from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.sql.schema import SESSIONS, micros
+
+
+def add_session(path: Path, recording_id: int, name: str, started_at: float, ended_at: float) -> None:
+    """Add a session with start and end (Unix seconds) to a recording that nobody has open.
+
+    Raises:
+        StoreError: the file belongs to another user, is in use, or can't be written.
+    """
+    with closing(Database(path)) as database:
+        row = {
+            "session_id": database.next_free("session_id", "sessions"),
+            "recording_id": recording_id,
+            "name": name,
+            "started_at": micros(started_at),
+            "ended_at": micros(ended_at),
+            "status": "stopped",
+            "note": "",
+        }
+        database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
+        database.checkpoint()

@@ -1,0 +1,103 @@
+"""Groups of events: one line for events of one kind and minute, warnings and errors first in little space."""
+
+from __future__ import annotations
+
+from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_tui.fleet.event_groups import EventGroups, grouped, latest
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.state import Fleet
+
+T0 = 1_000_020.0
+"""A whole minute."""
+
+
+def cap(at: float, node: str, gpu: int | None) -> EventLogged:
+    return EventLogged(at, "throttle", INFO, "throttled: power cap", node, gpu)
+
+
+def test_events_of_one_kind_and_minute_are_counted_in_one_line() -> None:
+    events = [cap(T0 + gpu, f"gpu{gpu % 21:02}", gpu) for gpu in range(38)]
+    (group,) = grouped(events)
+    assert group.message == "power cap: 38 GPUs on 21 nodes"
+    assert (group.at, group.node, group.gpu) == (T0, None, None)
+
+
+def test_few_gpus_are_named_and_one_node_is_named() -> None:
+    (few,) = grouped([cap(T0, "gpu01", 4), cap(T0, "gpu02", 5)])
+    assert few.message == "power cap: gpu01:4, gpu02:5"
+    (two,) = grouped([cap(T0, "gpu02", 5), cap(T0, "gpu02", 7)])
+    assert (two.message, two.node) == ("power cap: GPUs 5, 7", "gpu02")
+    (one_node,) = grouped([cap(T0, "gpu01", gpu) for gpu in range(8)])
+    assert (one_node.message, one_node.node) == ("power cap: 8 GPUs", "gpu01")
+
+
+def test_other_minutes_kinds_severities_and_reasons_are_other_lines() -> None:
+    events = [
+        cap(T0, "gpu01", 0),
+        cap(T0 + 60, "gpu02", 0),
+        EventLogged(T0, "throttle", WARNING, "throttled: thermal (hardware)", "gpu01", 1),
+        EventLogged(T0, "link_lost", ERROR, "connection reset", "gpu03"),
+    ]
+    assert [g.message for g in grouped(events)] == [
+        "throttled: power cap",
+        "throttled: thermal (hardware)",
+        "connection reset",
+        "throttled: power cap",
+    ]
+
+
+def test_messages_that_differ_only_in_figures_are_one_line() -> None:
+    ends = [
+        EventLogged(T0 + gpu, "throttle_end", INFO, f"no longer throttled, after {gpu} s", "gpu01", gpu)
+        for gpu in range(5)
+    ]
+    assert [g.message for g in grouped(ends)] == ["no longer throttled: 5 GPUs"]
+    again = [cap(T0 + second, "gpu01", 3) for second in (1, 2)]
+    assert [g.message for g in grouped(again)] == ["power cap: 2 times"]
+    lost = [EventLogged(T0, "link_lost", ERROR, "connection reset", f"gpu{n:02}") for n in range(12)]
+    assert [g.message for g in grouped(lost)] == ["connection reset: 12 nodes"]
+
+
+def test_marks_and_events_of_the_whole_fleet_stay_single() -> None:
+    marks = [EventLogged(T0, "mark", INFO, "epoch", "gpu01", detail=f'{{"loss": {n}}}') for n in range(2)]
+    notices = [EventLogged(T0, "notice", WARNING, "no disk") for _ in range(2)]
+    assert len(grouped([*marks, *notices])) == 4
+
+
+def test_event_logged_late_stands_at_its_own_time() -> None:
+    late = EventLogged(T0 + 5, "throttle_end", INFO, "no longer throttled, after 5 s", "gpu01", 0)
+    events = [cap(T0, "gpu01", 0), EventLogged(T0 + 30, "stale", WARNING, "no data", "gpu02"), late]
+    groups = grouped([*events, cap(T0 - 1, "gpu03", 0)])
+    assert [g.at for g in groups] == [T0 - 1, T0, T0 + 5, T0 + 30]
+    earlier = grouped([cap(T0 + 9, "gpu01", 0), events[1], cap(T0 + 2, "gpu02", 0)])
+    assert [(g.at, len(g.events)) for g in earlier] == [(T0 + 2, 2), (T0 + 30, 1)]
+
+
+def test_new_events_join_their_group_and_dropped_ones_leave() -> None:
+    fleet = Fleet(["gpu01"])
+    groups = EventGroups()
+    fleet.apply(cap(T0, "gpu01", 0))
+    groups.take(fleet)
+    fleet.apply(cap(T0 + 1, "gpu01", 1))
+    groups.take(fleet)
+    groups.take(fleet)
+    assert [len(g.events) for g in groups.groups] == [2]
+    for n in range(5_600):
+        fleet.apply(EventLogged(T0 + 60 * n, "xid", WARNING, "XID 92", "gpu01", 0))
+    groups.take(fleet)
+    assert sum(len(g.events) for g in groups.groups) == len(fleet.event_log)
+
+
+def test_warnings_and_errors_stay_among_the_latest() -> None:
+    lost = EventLogged(T0, "link_lost", ERROR, "connection reset", "gpu09")
+    flood = [
+        EventLogged(T0 + 60 * n, "throttle", INFO, "throttled: power cap", "gpu01", 0) for n in range(99)
+    ]
+    now = T0 + 60 * 99
+    shown = latest(grouped([lost, *flood]), 4, now)
+    assert [g.first.at for g in shown] == [T0, now - 180, now - 120, now - 60]
+    (only,) = latest(grouped([lost, *flood]), 1, now)
+    assert only.first.at == now - 60
+    (only,) = latest(grouped([lost, *flood[:1]]), 1, T0 + 30)
+    assert only.first is lost
+    assert latest([], 3, now) == []
