@@ -75,7 +75,7 @@ def _no_samples(path: Path, period: Period) -> str:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _PrintedSummary:
     """Content of a printed summary: heading, figures, tables, and outliers instead of a long table."""
 
     period: Period
@@ -85,7 +85,7 @@ class _Parts:
     outliers: Sequence[summary_text.LabelledLine]
 
 
-def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Parts:
+def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _PrintedSummary:
     tables = []
     if by == PROCESS:
         tables.append(summary_text.process_table(listed))
@@ -94,7 +94,7 @@ def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Par
     few = len(summary.gpus) <= _FEW_GPUS
     if by == GPU or (by is None and few):
         tables.append(summary_text.figures_table(summary.gpus))
-    return _Parts(
+    return _PrintedSummary(
         summary.period,
         summary_text.heading(summary),
         summary_text.summary_lines(summary),
@@ -103,7 +103,7 @@ def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Par
     )
 
 
-def _write_text(parts: _Parts, path: Path, out: TextIO, *, every: bool) -> None:
+def _write_text(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool) -> None:
     from gswarm_tui.printing.table import show
 
     out.write(f"{printable(parts.period.name)} · {printable(str(path))}\n{parts.heading}\n")
@@ -119,7 +119,7 @@ def _write_text(parts: _Parts, path: Path, out: TextIO, *, every: bool) -> None:
         _lines(parts.outliers, out)
 
 
-def _write_markdown(parts: _Parts, path: Path, out: TextIO, *, every: bool) -> None:
+def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool) -> None:
     """Write the same for a ticket; narrower tables, as pages don't scroll sideways."""
     from gswarm_tui.printing.formats import MARKDOWN_COLUMNS, write_markdown_table
 
