@@ -251,7 +251,7 @@ class GswarmApp(Viewer):
         session, at = self.hub.fleet.sessions.sessions[session_id], self._end_time()
         if not session.running:
             return
-        if session.started_at >= at:
+        if self.mode != LIVE and session.started_at >= at:
             self.show_notice(f"{session.name} begins here or later; go on to a later time, then press x")
             return
         self.hub.stop_session(session_id, ended_at=at)
