@@ -15,7 +15,6 @@ from gswarm_tui.store.querying.file_source import FileSource
 
 LONGEST_S = 5.0
 """Limit of the query for the figures; a longer one is interrupted, and the line is left out."""
-NEXT = ("summary", "replay", "report")
 
 
 def figures_line(path: Path, recording_id: int) -> str:
@@ -50,8 +49,8 @@ def _mean_util(gpu: Figures) -> float:
 
 
 def next_commands(path: Path) -> str:
-    """Return commands for the recording, to copy: its file is quoted for a shell."""
+    """Return a command for the recording, to copy: its file is quoted for a shell. Others are named."""
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
     file = shlex.quote(str(path))
-    return "next: " + "   ".join(f"gswarm-tui {word} --db={printable(file)}" for word in NEXT)
+    return f"next: gswarm-tui summary --db={printable(file)}   (or replay, report)"

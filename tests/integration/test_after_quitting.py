@@ -63,12 +63,11 @@ def test_recording_without_samples_says_so(tmp_path: Path) -> None:
     assert figures_line(tmp_path / "run.duckdb", 1) == "recorded 3 s, without a GPU sample"
 
 
-def test_next_commands_can_be_pasted_into_a_shell(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_command_can_be_pasted_into_a_shell(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = next_commands(path)
-    assert line.startswith("next: gswarm-tui summary --db='a run.duckdb'   gswarm-tui replay ")
-    commands = [shlex.split(command)[1:] for command in line.removeprefix("next: ").split("   ")]
-    assert [words[0] for words in commands] == ["summary", "replay", "report"]
-    assert cli.main(commands[0]) == 0
+    assert line == "next: gswarm-tui summary --db='a run.duckdb'   (or replay, report)"
+    command = line.removeprefix("next: ").partition("   ")[0]
+    assert cli.main(shlex.split(command)[1:]) == 0
     assert "a run.duckdb" in capsys.readouterr().out
 
 
