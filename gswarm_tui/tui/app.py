@@ -237,8 +237,9 @@ class GswarmApp(Viewer):
         elif len(running) == 1:
             self._stop_session(running[0].session_id)
         else:
-            options = [(s.session_id, f"{elapsed(s.seconds(self.hub.now()))}  {s.name}") for s in running]
-            ask(self, PickDialog("stop which session?", options), self._stop_session)
+            at = self._end_time()
+            options = [(s.session_id, f"{elapsed(s.seconds(at))}  {s.name}") for s in running]
+            ask(self, PickDialog(f"stop which session{self._moment(at)}?", options), self._stop_session)
 
     def _live_session(self, shown: Session | None) -> Session | None:
         """Return the running recording's session that is shown; the past fleet has it with another id."""
@@ -256,10 +257,13 @@ class GswarmApp(Viewer):
             return
         self.hub.stop_session(session_id, ended_at=at)
         self._stopped.append((session_id, self.hub.now()))
-        moment = "" if self.mode == LIVE else f" at {datetime.fromtimestamp(at, self.timezone):%H:%M:%S}"
-        duration = elapsed(session.seconds(at))
-        self.show_notice(f"stopped {session.name}{moment} after {duration}; u undoes it", seconds=UNDO_S)
+        what = f"{session.name}{self._moment(at)} after {elapsed(session.seconds(at))}"
+        self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
         self._show_change()
+
+    def _moment(self, at: float) -> str:
+        """Return " at" with a time of day while looking back."""
+        return "" if self.mode == LIVE else f" at {datetime.fromtimestamp(at, self.timezone):%H:%M:%S}"
 
     def action_undo_stop(self) -> None:
         """Let the session run on that was stopped last, if that was a moment ago."""

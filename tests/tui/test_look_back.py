@@ -188,6 +188,19 @@ async def test_session_begun_and_ended_while_looking_back_has_both_times(live: L
         assert period.until.replace(tzinfo=UTC).timestamp() == BEGINNING + 30
 
 
+async def test_picked_session_would_have_the_duration_that_is_shown(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
+        for name in ("train", "eval"):
+            live.made.hub.start_session(name)
+        await live.advance(60, pilot)
+        await live.press(pilot, "space", "T", *"14:00:20", "enter", "x")
+        assert "stop which session at 14:00:20?" in screen_text(live.app)
+        assert "│ 20 s  train" in screen_text(live.app)
+        await live.press(pilot, "enter")
+        assert "at 14:00:20 after 20 s" in screen_text(live.app)
+
+
 async def test_dragging_over_the_timeline_names_a_past_interval(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(124, 30)) as pilot:
