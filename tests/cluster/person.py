@@ -25,7 +25,7 @@ PROMPT = "login$"
 _TERMINAL = "GSWARM_TEST_TERMINAL"
 _STATUS = re.compile(r"^status (\d+)", re.MULTILINE)
 _GRANTED = re.compile(r"Granted job allocation (\d+)\n(?:.*\n)*?\S.*[#$]$", re.MULTILINE)
-_CLOCK = re.compile(r"rec (\d+):(\d+):(\d+)")
+_CLOCK = re.compile(r"rec (?:(\d+) s|(\d+):(\d+):(\d+))")
 _AGENT = "^[^ ]+ -IS [^ ]+/gswarm_agent/run.py "
 
 
@@ -106,7 +106,7 @@ def told(terminal: Terminal, options: str) -> tuple[int, str]:
 def leave(terminal: Terminal) -> tuple[int, str]:
     """Quit the app, which asks after a minute; return its exit status and final output."""
     terminal.press("q")
-    if "end and quit" in terminal.wait_for(re.compile(f"{_STATUS.pattern}|end and quit")):
+    if "end and quit" in terminal.wait_for(re.compile(f"{_STATUS.pattern}|end and quit", re.MULTILINE)):
         terminal.press("y")
     return outcome(terminal)
 
@@ -125,10 +125,24 @@ def wait_seconds(terminal: Terminal, seconds: float) -> None:
 
     def shown() -> int:
         clock = _CLOCK.search(terminal.screen())
-        return 0 if clock is None else int(clock[1]) * 3600 + int(clock[2]) * 60 + int(clock[3])
+        if clock is None:
+            return 0
+        seconds, *parts = clock.groups()
+        hours, minutes, rest = map(int, parts if seconds is None else (0, 0, seconds))
+        return hours * 3600 + minutes * 60 + rest
 
     until = shown() + seconds
     wait_until(lambda: shown() >= until, "the recording to go on", timeout=seconds + 20)
+
+
+def event_line(node: str, message: str, gpu: int | None = None) -> re.Pattern[str]:
+    """Match an event on the screen, alone or in a line for several nodes or GPUs."""
+    if gpu is None:
+        return re.compile(rf"\b{node} {message}|{message}: .*\b{node}\b")
+    several = rf"\b{node}:{gpu}\b|\d+ GPUs"
+    return re.compile(
+        rf"\b{node}:{gpu} {message}|\b{node} {message}: GPUs .*\b{gpu}\b|{message}: .*({several})"
+    )
 
 
 def ask(db: Path, sql: str) -> list[tuple[Any, ...]]:

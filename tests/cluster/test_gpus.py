@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.person import ask, closed_properly, every_tick_is_a_frame, leave, seated, start
+from tests.cluster.person import (
+    ask,
+    closed_properly,
+    event_line,
+    every_tick_is_a_frame,
+    leave,
+    seated,
+    start,
+)
 from tests.cluster.standin import Return, Scenario
 from tests.cluster.terminal import Terminal
 
@@ -63,8 +71,8 @@ def test_failing_gpu_metrics_are_null_and_stop_nothing(
         scenarios["gpu01"].write(cluster["gpu01"].scenario)
         scenarios["gpu04"].gpus[2].delays_ms = {"nvmlDeviceGetPowerUsage": 5000}
         scenarios["gpu04"].write(cluster["gpu04"].scenario)
-        terminal.wait_for("gpu01:3 doesn't answer: the GPU has fallen off the bus")
-        terminal.wait_for("gpu04:2 didn't answer in time: the driver is slow or hangs")
+        terminal.wait_for(event_line("gpu01", "doesn't answer: the GPU has fallen off the bus", gpu=3))
+        terminal.wait_for(event_line("gpu04", "didn't answer in time: the driver is slow or hangs", gpu=2))
         terminal.wait_for(cells("gpu01", "0 0 0 – 0 – 0 0"))
         terminal.wait_for(cells("gpu04", "0 0 – 0 0 0 0 0"))
         assert re.search(
@@ -80,8 +88,8 @@ def test_failing_gpu_metrics_are_null_and_stop_nothing(
         scenarios["gpu04"].gpus[2].delays_ms = {}
         scenarios["gpu04"].gpus[6].lost = True
         scenarios["gpu04"].write(cluster["gpu04"].scenario)
-        terminal.wait_for("gpu01:3 answers again")
-        terminal.wait_for("gpu04:2 answers again")
+        terminal.wait_for(event_line("gpu01", "answers again", gpu=3))
+        terminal.wait_for(event_line("gpu04", "answers again", gpu=2))
         terminal.wait_for(cells("gpu01", "0 0 0 0 0 – 0 0"))
         terminal.wait_for(cells("gpu04", "0 0 0 0 0 0 – 0"))
         status, said = leave(terminal)

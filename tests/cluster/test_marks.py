@@ -31,6 +31,7 @@ def test_marks_of_a_job_are_recorded(cluster: Cluster, tmp_path: Path) -> None:
             times.append(time.time())
         terminal.press("e")
         terminal.wait_for("epoch 1")
+        terminal.press("q")  # back to the fleet
         status, said = leave(terminal)
         assert status == 0, said
     marks = ask(db, "SELECT epoch(ts), node, mark, CAST(values AS VARCHAR) FROM marks ORDER BY ts")

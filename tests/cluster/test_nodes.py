@@ -17,6 +17,7 @@ from tests.cluster.person import (
     all_ended,
     ask,
     closed_properly,
+    event_line,
     every_tick_is_a_frame,
     leave,
     measuring,
@@ -60,19 +61,21 @@ def test_failing_node_is_reported_and_stops_no_other(
 
     [agent] = measuring(cluster["gpu03"])
     cluster["gpu03"].run(f"kill -KILL {agent}")
-    terminal.wait_for("gpu03 lost: the agent ended with exit status 1: the agent on this node was killed")
-    terminal.wait_for("gpu03 connected again")
+    terminal.wait_for(
+        event_line("gpu03", "lost: the agent ended with exit status 1: the agent on this node was killed")
+    )
+    terminal.wait_for(event_line("gpu03", "connected again"))
 
     cluster["gpu02"].stop_sshd()
     terminal.wait_for(row("gpu02", "it refuses connections: nothing listens on its SSH port"))
     cluster["gpu02"].start_sshd()
-    terminal.wait_for("gpu02 connected again")
+    terminal.wait_for(event_line("gpu02", "connected again"))
 
     cluster["gpu04"].partition()
     terminal.wait_for(row("gpu04", r"stale \d+ s"))
     terminal.wait_for(row("gpu04", r"lost .*no data for \d+ s"))
     cluster["gpu04"].heal()
-    terminal.wait_for("gpu04 connected again", timeout=40)
+    terminal.wait_for(event_line("gpu04", "connected again"), timeout=40)
     terminal.wait_for("nodes 5/9")
     # Who comes back joins the agent by its socket, and runs nothing.
     wait_until(lambda: len(agents(cluster["gpu04"])) == 1, "the end of the connection that was cut off")

@@ -16,6 +16,7 @@ from tests.cluster.person import (
     all_ended,
     ask,
     closed_properly,
+    event_line,
     every_tick_is_a_frame,
     leave,
     outcome,
@@ -133,7 +134,7 @@ def test_head_continues_after_the_job_ended(cluster: Cluster, tmp_path: Path) ->
         start(terminal, f"--job {job} --launcher srun --interval {INTERVAL_S} --db {db}")
         terminal.wait_for("nodes 2/2")
         cluster.run(["scancel", job])
-        terminal.wait_for("gpu03 lost: the agent was ended by SIGTERM")
+        terminal.wait_for(event_line("gpu03", "lost: the agent was ended by SIGTERM"))
         for name in NODES:
             terminal.wait_for(re.compile(rf"^ {name} .* Slurm job {job} has expired", re.MULTILINE))
         status, said = leave(terminal)

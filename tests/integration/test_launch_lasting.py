@@ -309,6 +309,7 @@ def impostor(recording: str, says: bytes, leaves: bool) -> Iterator[tuple[str, l
         (MAGIC, True),
         (MAGIC + encode(Bye("the agent gave all that was left")), False),
     ],
+    ids=["a line", "an empty line", "empty lines", "noise", "nothing", "the magic", "a farewell"],
 )
 async def test_foreign_socket_is_sent_nothing_and_rejected(
     server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, says: bytes, leaves: bool

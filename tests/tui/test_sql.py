@@ -416,6 +416,6 @@ def test_sql_command_opens_the_screen_in_a_terminal(path: Path) -> None:
         running.wait_for("finished")
         running.press("SELECT name FROM sessions WHERE note = 'lr 3e-4';\r")
         running.wait_for("1 row in")
-        assert "full_training" in running.screen()
+        running.wait_for("full_training")
         running.press("\x11")
         assert running.process.wait(60) == 0, running.screen()
