@@ -53,7 +53,7 @@ class Session:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What identifies the session both in a live fleet and in a recorded one, whose ids differ."""
+        """Name and start of the session: live and recorded fleets give it different ids."""
         return self.name, round(self.started_at * 1000)
 
     def seconds(self, now: float) -> float:

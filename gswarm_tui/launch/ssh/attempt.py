@@ -43,7 +43,7 @@ _SSH_PORT = 22
 _LONGEST_BANNER = 4096
 MAX_OVERHEAD_BYTES = 128 * 1024
 OVERHEAD_BYTES_PER_S = 1024
-"""What a server may send besides the agent's bytes and as much again: a login takes about 5 kB."""
+"""Limits for what a server sends beyond twice the agent's bytes; a login takes about 5 kB."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What help says about each screen: what it shows, its words and its signs."""
+"""Help texts of the screens: their purpose, and the meaning of their words and signs."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class WorstGpusScreen(ViewerScreen):
         self._rank(GpuRanking(self._ranking.metric, highest_first=not self._ranking.highest_first))
 
     def _rank(self, ranking: GpuRanking) -> None:
-        """Rank anew, with the cursor on the worst GPU."""
+        """Use another ranking, with the cursor on the worst GPU."""
         self._ranking, self._ranked_at = ranking, 0.0
         self.query_one(TableView).move_to(0)
         self.update_view()
