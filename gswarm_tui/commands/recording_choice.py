@@ -62,9 +62,10 @@ def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     raise UserError(f"no recording in {folder}; name one with --db, or change to its folder.")
 
 
-def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
+def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool = False) -> QuerySource:
     """Open the recording, through its head while it is written; close it afterwards.
 
+    A finished file has the views for queries that people write only where asked for.
     Raises UserError, StoreError.
     """
     path = find_recording_file(db, environ)
@@ -76,7 +77,7 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
                     raise FileInUseError(describe_hang(head))
                 return RunningSource(head, path)
         try:
-            source = FileSource(path)
+            source = FileSource(path, for_people=for_people)
             if has_log(path):
                 print_notice(
                     f"{path} wasn't closed and is read with its write-ahead log, {path.name}.wal; "

@@ -45,7 +45,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     wanted = read(arguments.what, arguments.db)
     settings = parse([], environ)
     theme = build.choose_theme(settings, environ)
-    with closing(open_source(wanted.file, environ)) as source:
+    with closing(open_source(wanted.file, environ, for_people=True)) as source:
         if not isinstance(source, FileSource):
             raise UserError(
                 f"{source.path} is still being recorded; look back there with space, or replay it afterwards."

@@ -50,7 +50,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError("the query is empty.")
     if output.out is not None and len(statements) > 1:
         raise UserError(f"-o writes one result, and these are {len(statements)} statements.")
-    with closing(_RecordingSource(open_source(arguments.db, environ), environ)) as source:
+    with closing(_RecordingSource(open_source(arguments.db, environ, for_people=True), environ)) as source:
         if interactive:
             return _open_screen(source, environ)
         check_output_file(output.out, force=output.force, recording=source.path)
@@ -80,7 +80,7 @@ class _RecordingSource:
             if not self._source.running:
                 raise
         self._source.close()
-        self._source = open_source(self.path, self._environ)
+        self._source = open_source(self.path, self._environ, for_people=True)
         self.running = self._source.running
         return self._source.query(sql, *values)
 

@@ -121,20 +121,12 @@ def interval_ms(value: object) -> int:
 
 def linger_s(value: object) -> int:
     """Parse the time that an agent runs without its head into seconds, from text such as 90s, 30m and 2d."""
-    match = _matched(_DURATION, value, "a time such as 30m, 24h or 2d")
-    seconds = int(match[1]) * _SECONDS[match[2] or "s"]
-    if not 1 <= seconds <= MAX_LINGER_S:
-        raise ValueError(f"{_toml(value)} isn't between 1 s and 30 d")
-    return seconds
+    return _seconds(value, "30m, 24h or 2d", MAX_LINGER_S, "30 d")
 
 
 def timeout_s(value: object) -> int:
     """Parse the time to wait for a node into seconds, from text such as 30s and 2m."""
-    match = _matched(_DURATION, value, "a time such as 30s or 2m")
-    seconds = int(match[1]) * _SECONDS[match[2] or "s"]
-    if not 1 <= seconds <= MAX_TIMEOUT_S:
-        raise ValueError(f"{_toml(value)} isn't between 1 s and 1 h")
-    return seconds
+    return _seconds(value, "30s or 2m", MAX_TIMEOUT_S, "1 h")
 
 
 def spool_mib(value: object) -> int:
@@ -195,6 +187,14 @@ def metric(value: object) -> str:
         hint = nearest(given, (*GPU_BY_SHORT, *GPU_BY_NAME)) or f"; use one of {', '.join(GPU_BY_SHORT)}"
         raise ValueError(f"{quote(given)} isn't a GPU metric{hint}")
     return found.name
+
+
+def _seconds(value: object, examples: str, longest_s: int, longest: str) -> int:
+    match = _matched(_DURATION, value, f"a time such as {examples}")
+    seconds = int(match[1]) * _SECONDS[match[2] or "s"]
+    if not 1 <= seconds <= longest_s:
+        raise ValueError(f"{_toml(value)} isn't between 1 s and {longest}")
+    return seconds
 
 
 def _matched(pattern: re.Pattern[str], value: object, expected: str) -> re.Match[str]:

@@ -89,7 +89,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     unreadable: list[str] = []
     for path in files(folder, db, usual):
         try:
-            with closing(FileSource(path)) as file:
+            with closing(FileSource(path, for_people=False)) as file:
                 found += [InterruptedRun(path, one) for one in interrupted(file)]
         except StoreError as error:
             if db is not None:

@@ -20,7 +20,7 @@ LONGEST_S = 5.0
 def figures_line(path: Path, recording_id: int) -> str:
     """Return duration, energy, mean utilisation and worst GPU of a closed recording; empty if they fail."""
     try:
-        with contextlib.closing(FileSource(path)) as source:
+        with contextlib.closing(FileSource(path, for_people=False)) as source:
             limit = threading.Timer(LONGEST_S, source.interrupt)
             limit.start()
             try:

@@ -26,9 +26,10 @@ class FileSource(ArraySource):
     Queries reach this file and no other; sorting more than fits into memory spills to the temporary folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open the file. Raises StoreError."""
+    def __init__(self, path: Path, *, for_people: bool = True) -> None:
+        """Open the file, with the views for queries that people write or without. Raises StoreError."""
         super().__init__(path, self._start_query)
+        self._for_people = for_people
         self._spill_folder = SpillFolder()
         self._turn = threading.Condition()
         self._open: set[RunningQuery] = set()
@@ -37,7 +38,7 @@ class FileSource(ArraySource):
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
-        return open_for_reading(self.path, limits)
+        return open_for_reading(self.path, limits, for_people=self._for_people)
 
     def _start_query(self) -> RunningQuery:
         with self._turn:

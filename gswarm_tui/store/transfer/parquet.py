@@ -115,7 +115,8 @@ def write_dataset(
 
 
 def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> int:
-    connection = open_for_reading(path, SETTINGS | {"temp_directory": str(folder.parent / "spilt")}, folder)
+    settings = SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
+    connection = open_for_reading(path, settings, folder, for_people=False)
 
     def query(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
