@@ -13,7 +13,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import describe_hang, running_heads
-from gswarm_tui.control.source import RunningSource
+from gswarm_tui.control.source import HeadSource
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
@@ -75,7 +75,7 @@ def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool
             if head.records(path):
                 if head.hangs:
                     raise FileInUseError(describe_hang(head))
-                return RunningSource(head, path)
+                return HeadSource(head, path)
         try:
             source = FileSource(path, for_people=for_people)
             if has_log(path):

@@ -13,7 +13,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, Result
 
 
-class RunningSource:
+class HeadSource:
     """Query source that sends each query to the recording's running head, over its own connection."""
 
     running = True

@@ -9,7 +9,7 @@ from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
-from gswarm_tui.store.querying.running_query import ArraySource
+from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.reading.fleet_builder import FleetBuilder
 from gswarm_tui.store.reading.frames import read_events
 from gswarm_tui.store.reading.recording_reader import RecordingReader
@@ -25,7 +25,7 @@ class RecordedSource:
 
     def __init__(
         self,
-        source: ArraySource,
+        source: LocalSource,
         recording_id: int,
         until: Callable[[], float] | None = None,
         live: Fleet | None = None,

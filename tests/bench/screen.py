@@ -38,7 +38,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     yield from _fleet(options)
     with _demo(options, "4x8") as app:
         _settle(app, options)
-        yield Figure("memory of the head, 32 GPUs", MB_A_MIB * peak_mib(app.pid), "MB", 120)
+        yield Figure("memory of the head, 32 GPUs", MB_A_MIB * peak_mib(app.pid), "MB", 135)
         for key in " ,.N":
             _answered(app, key, quiet=not options.smoke)
         yield Figure("  the same after looking back", MB_A_MIB * peak_mib(app.pid), "MB")

@@ -28,7 +28,7 @@ from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, running_heads, send_mark
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, message_length
 from gswarm_tui.control.server import ControlServer
-from gswarm_tui.control.source import RunningSource
+from gswarm_tui.control.source import HeadSource
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -107,7 +107,7 @@ def the_socket(environ: Mapping[str, str]) -> Path:
 
 
 async def run_query(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    source = RunningSource(head, head.path or Path())
+    source = HeadSource(head, head.path or Path())
     return await asyncio.to_thread(lambda: source.query(sql, *values).rows())
 
 
@@ -142,7 +142,7 @@ async def test_values_keep_their_types(
     assert running.recorder is not None
     expected_result = running.recorder.queries().query(TYPED, *given)
     head = await asyncio.to_thread(only_head, environ)
-    result = await asyncio.to_thread(RunningSource(head, head.path or Path()).query, TYPED, *given)
+    result = await asyncio.to_thread(HeadSource(head, head.path or Path()).query, TYPED, *given)
     assert (result.names, result.types) == (expected_result.names, expected_result.types)
     (row,), (expected,) = await asyncio.to_thread(result.rows), expected_result.rows()
     assert math.isnan(row[3])
@@ -188,7 +188,7 @@ async def test_query_is_cancelled_when_its_client_leaves(
 ) -> None:
     assert running.recorder is not None
     head = await asyncio.to_thread(only_head, environ)
-    source = RunningSource(head, head.path or Path())
+    source = HeadSource(head, head.path or Path())
     asking = asyncio.create_task(asyncio.to_thread(source.query, "SELECT count(*) FROM range(1000000000000)"))
     pool = running.recorder._pool
     async with asyncio.timeout(30):
@@ -382,7 +382,7 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     tmp_path: Path,
 ) -> None:
     source = await asyncio.to_thread(open_source, path, environ)
-    assert isinstance(source, RunningSource)
+    assert isinstance(source, HeadSource)
     rows = await asyncio.to_thread(lambda: source.query("SELECT count(*) FROM samples").rows())
     assert rows == [(6,)]
     elsewhere = tmp_path / "elsewhere"

@@ -18,7 +18,7 @@ import duckdb
 from gswarm_tui.store.duckdb_internals import release_memory, return_free_memory
 from gswarm_tui.store.querying.memory import query_memory
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, explain_query
+from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery, explain_query
 
 MAX_QUERIES = 8
 TIMEOUT_S = 600.0
@@ -82,9 +82,9 @@ class CursorPool:
         with self._lock:
             return bool(self._running)
 
-    def source(self) -> ArraySource:
+    def source(self) -> LocalSource:
         """Return a QuerySource on the file while it is recorded; each user of the file has its own."""
-        return ArraySource(self.path, self.start_query, running=True)
+        return LocalSource(self.path, self.start_query, running=True)
 
     def start_query(self) -> RunningQuery:
         """Return a cursor for one query. Raises QueryError if the file can't be queried now."""

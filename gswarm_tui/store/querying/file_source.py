@@ -11,7 +11,7 @@ import duckdb
 
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.opening import open_for_reading
-from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, SpillFolder
+from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery, SpillFolder
 
 MEMORY = "2GB"
 THREADS = 4
@@ -20,7 +20,7 @@ RELEASE_S = 10.0
 """Longest time that ``released`` waits for running queries."""
 
 
-class FileSource(ArraySource):
+class FileSource(LocalSource):
     """A QuerySource on a finished file.
 
     Queries reach this file and no other; sorting more than fits into memory spills to the temporary folder.
@@ -55,9 +55,9 @@ class FileSource(ArraySource):
             self._open.discard(query)
             self._turn.notify_all()
 
-    def second_source(self) -> ArraySource:
+    def second_source(self) -> LocalSource:
         """Return a source on the same open file that is interrupted and closed on its own."""
-        return ArraySource(self.path, self._start_query)
+        return LocalSource(self.path, self._start_query)
 
     @contextmanager
     def released(self) -> Iterator[None]:

@@ -208,7 +208,7 @@ class RunningQuery:
         self._ended(self)
 
 
-class ArraySource:
+class LocalSource:
     """A QuerySource in this process: each query has a cursor of its own. Usable from any thread.
 
     ``new_query`` returns a query on a new cursor; it raises QueryError or StoreError.

@@ -25,7 +25,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.cursor_pool import CursorPool
-from gswarm_tui.store.querying.running_query import ArraySource
+from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import MEMORY, Database, DataRefusedError, RecordingInfo
 from gswarm_tui.store.recording.ledger import Ledger
@@ -135,7 +135,7 @@ class Recorder:
         """Whether a query runs: after ``close``, one that DuckDB can't cancel."""
         return self._pool.busy
 
-    def queries(self) -> ArraySource:
+    def queries(self) -> LocalSource:
         """Return a source for queries on the file while it is recorded, one for each user."""
         return self._pool.source()
 

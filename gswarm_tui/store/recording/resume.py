@@ -25,7 +25,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.querying.results import QuerySource
-from gswarm_tui.store.querying.running_query import ArraySource
+from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.reading.fleet_builder import FleetBuilder
 from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
@@ -196,7 +196,7 @@ def closed(source: QuerySource) -> list[str]:
     return [row["uid"] for row in rows]
 
 
-def load(source: ArraySource, ledger: Ledger) -> Resumed:
+def load(source: LocalSource, ledger: Ledger) -> Resumed:
     """Fill the ledger from the file and return the state to resume. Raises StoreError."""
     number = ledger.recording_id
     machines: dict[int, KnownNode] = {}
