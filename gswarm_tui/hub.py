@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_FLUSH_INTERVAL_S = 1.0
 STOP_FLUSH_INTERVAL_S = 0.1
 START_FLUSH_INTERVAL_S, START_S = 0.25, 3.0
-"""At the start, a person waits for the first frames. With many nodes, more flushes would delay links."""
+"""Small fleets flush more often at the start, since users wait for it; in large ones it would delay links."""
 FEW_NODES = 128
 FLUSH_PHASE = 0.4
 """Agents sample at whole multiples of the interval; after this part of one, all frames have arrived."""
@@ -43,9 +43,9 @@ ACK_EVERY_COMMITS = 3
 """For a node that keeps sending frames: an acknowledgement costs half as much as a frame. With a commit a
 second, it arrives well before the agent would write frames to its own disk."""
 LATE_FLUSH_S = 0.5
-"""A flush that comes later counts as a standstill of the head, which isn't the nodes' silence."""
+"""A flush that is this late means that the head itself was paused, so its nodes don't count as silent."""
 STANDSTILL_S = 5.0
-"""A longer standstill is logged as an event."""
+"""A longer pause is logged as an event."""
 SLOW_COMMIT_S = 1.2
 """After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 
@@ -245,7 +245,7 @@ class Hub:
         self.publish(SessionStopped(session_id, at, at if ended_at is None else min(ended_at, at)))
 
     def undo_stop(self, session_id: str) -> None:
-        """Let a stopped session run on as if it had never been stopped."""
+        """Continue a stopped session as if it had never been stopped."""
         self.publish(StopUndone(session_id, self.now()))
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Recordings of scenes: what nodes did on a clock moved by hand, through hub and recorder into a file."""
+"""Records scenes, which run on a manual clock, through hub and recorder into a file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.tui.scene import Scene
 
 
 class Tap:
-    """A sink that keeps what it is given."""
+    """A sink that keeps all events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def submit(self, events: object) -> None:
-        """Keep these."""
+        """Keep the events."""
         assert isinstance(events, list)
         self.events += events
 
 
 def begin(path: Path, made: Scene, job: str | None = "4711") -> Recorder:
-    """Record a scene from now on, into a file that may have recordings already."""
+    """Record a scene from now on, into a file that may already contain recordings."""
     info = RecordingInfo(
         started_at=made.time,
         host="login1",
@@ -42,7 +42,7 @@ def begin(path: Path, made: Scene, job: str | None = "4711") -> Recorder:
 
 
 def recorded(path: Path, made: Scene, happens: Callable[[Scene], object]) -> list[Event]:
-    """Record what happens in a scene from its beginning to its end; answers all events of it."""
+    """Record a scene from its start to its end and return all its events."""
     recorder, tap = begin(path, made), Tap()
     made.hub.sinks.append(tap)
     happens(made)

@@ -167,7 +167,7 @@ def start(folder: Folder, serve: Serve) -> bytes:
 
 
 def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
-    """Never returns: this process's stack belongs to its parent."""
+    """Become the agent; never returns, because this process's stack belongs to its parent."""
     status = 1
     try:
         os.setsid()

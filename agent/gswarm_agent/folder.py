@@ -99,12 +99,12 @@ def _problem_of(status: os.stat_result) -> str:
     if status.st_uid != os.geteuid():
         return f"it belongs to {owner_of(status)}"
     if not stat.S_ISDIR(status.st_mode):
-        return "it is no folder"
+        return "it isn't a folder"
     return "others may enter it" if stat.S_IMODE(status.st_mode) & 0o077 else ""
 
 
 def problems_of(tops: Sequence[str]) -> list[str]:
-    """Return a clause for each of these folders that exists and can't be used: who or what is in the way."""
+    """Return a clause for each of these folders that exists and can't be used: its owner or the problem."""
     problems = []
     for top in tops:
         try:

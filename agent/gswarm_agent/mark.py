@@ -91,18 +91,18 @@ def checked(name: Any, values: Any) -> Tuple[str, str]:
     import json
 
     if not isinstance(name, str) or not isinstance(values, dict):
-        raise MarkError("a mark is a name and values")
+        raise MarkError("a mark has a name and values")
     name = _printable(name).strip()
     if not name:
         raise MarkError("a mark needs a name")
     if len(name) > MOST_NAME:
-        raise MarkError(f"a mark's name may have {MOST_NAME} characters, and this one has {len(name)}")
+        raise MarkError(f"a mark's name can have {MOST_NAME} characters; this one has {len(name)}")
     if len(values) > MOST_VALUES:
-        raise MarkError(f"a mark may have {MOST_VALUES} values, and this one has {len(values)}")
+        raise MarkError(f"a mark can have {MOST_VALUES} values; this one has {len(values)}")
     printable = {_printable(str(key)): _checked_value(value) for key, value in values.items()}
     detail = json.dumps(printable, allow_nan=False)
     if len(detail) > MOST_DETAIL:
-        raise MarkError(f"a mark's values may have {MOST_DETAIL} characters, and these have {len(detail)}")
+        raise MarkError(f"a mark's values can have {MOST_DETAIL} characters; these have {len(detail)}")
     return name, detail
 
 
@@ -158,7 +158,7 @@ def _send_to(folder: Folder, data: bytes) -> Optional[str]:
         except OSError as error:
             return f"its agent doesn't answer ({error})"
         except (ValueError, AttributeError):
-            return "its agent is of another version"
+            return "its agent has another version"
 
 
 class Marks:

@@ -39,7 +39,7 @@ QUERY_LIFE = b"@"
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_PARTS = 16 * 1024
-"""Most lists and maps in a message: an empty one takes one byte on the wire and sixty in memory."""
+"""Maximum lists and maps in a message: an empty one takes one byte on the wire and sixty in memory."""
 LENGTH = struct.Struct(">I")
 PACKED = 1 << 31
 """Bit in the four bytes of length: a packed chunk follows instead of a message."""

@@ -29,7 +29,7 @@ class ComparedRun:
 
     @property
     def seconds(self) -> float:
-        """Its duration; up to now while it runs."""
+        """Duration of the session; up to now while it runs."""
         return self.summary.period.seconds
 
     @property
@@ -172,7 +172,7 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     if _all_ended(runs[0]):
         yield "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work."
     if running := [run.label for run in runs if run.summary.running]:
-        yield f"Still running: {', '.join(running)}; figures are as of now, speed-up follows at the end."
+        yield f"Still running: {', '.join(running)}; figures are as of now, without speed-up until the end."
     without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
     if without_end:
         yield f"No recorded end: {', '.join(without_end)}; figures go up to the last sample."

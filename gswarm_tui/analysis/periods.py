@@ -31,7 +31,7 @@ class Period:
 
     @property
     def seconds(self) -> float:
-        """Its duration; up to now while it runs."""
+        """Duration of the period; up to now while it runs."""
         return max(0.0, (self.until - self.started_at).total_seconds())
 
 
@@ -99,7 +99,7 @@ def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> st
     if not sessions:
         return (
             f"{source.path} has no session {quote(wanted)}, nor any other; "
-            'a whole recording is "recording 1".'
+            'name a whole recording, as in "recording 1".'
         )
     hint = nearest(wanted, [one.name for one in sessions]) or "; gswarm-tui sessions lists them"
     return f"{source.path} has no session {quote(wanted)}{hint}."

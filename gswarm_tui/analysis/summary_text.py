@@ -231,9 +231,9 @@ _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float],
     ("most throttled", lambda one: part_of(throttled_s(one), one.measured_s), share),
     ("most power", lambda one: one.power_mean_w, watts),
     ("least power", lambda one: one.power_mean_w, watts),
-    ("fullest memory", lambda one: part_of(one.mem_used_max_mib, one.mem_total_mib), share),
+    ("most memory", lambda one: part_of(one.mem_used_max_mib, one.mem_total_mib), share),
     ("hottest", lambda one: one.temp_max_c, _celsius),
-    ("least covered", lambda one: one.coverage, share),
+    ("least coverage", lambda one: one.coverage, share),
 )
 
 

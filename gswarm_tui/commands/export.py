@@ -34,7 +34,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = _parser().read(args)
     named = parse_reference(arguments.session)
     if named.file is not None and arguments.db is not None:
-        raise UserError(f"{quote(arguments.session)} names its file already; remove --db.")
+        raise UserError(f"{quote(arguments.session)} already names a file; remove --db.")
     with closing(open_source(named.file or arguments.db, environ)) as source:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
@@ -66,13 +66,13 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--force] [--db PATH]",
-        "Write a session, or without SESSION whole recordings: JSON as gswarm-profiler documents it, "
-        "one table as CSV, or everything as a Parquet dataset.",
+        "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
+        "table, or as a Parquet dataset with all tables.",
     )
     parser.add_argument(
         "session", nargs="?", default="", metavar="SESSION", help='name, number, or "recording 1"'
     )
-    parser.add_argument("--format", choices=FORMATS, help="output format (default: by the suffix of -o)")
+    parser.add_argument("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
     parser.add_argument(
         "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"
     )

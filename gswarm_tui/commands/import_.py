@@ -22,15 +22,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = _parser().read(args)
     path = Path(arguments.path)
     if not path.exists():
-        raise UserError(f"no file or folder {path}.")
+        raise UserError(f"there is no file or folder {path}.")
     if not path.is_dir() and not path.is_file():
         raise UserError(f"{path} is a pipe or a device; import reads a JSON file or a folder of Parquet.")
     if is_database(path):
         raise UserError(f"{path} is a recording already; other commands read it with --db.")
     if path.suffix == SUFFIX:
         raise UserError(
-            f"{path} is no DuckDB file despite its name; import reads JSON or a folder of Parquet: "
-            "rename it if it is one."
+            f"{path} isn't a DuckDB file despite its name; import reads JSON or a folder of Parquet, "
+            "so rename it if it is one of these."
         )
     if path.suffix == ".csv":
         raise UserError(f"{path}: CSV has only one table; export JSON or Parquet to import it.")
@@ -67,7 +67,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--gpu-memory-mib",
         metavar="MIB",
-        help="memory of each GPU, to turn gpu_memory into a size if the file lacks it",
+        help="memory of each GPU in MiB, to convert gpu_memory from a share into a size if the file lacks it",
     )
     return parser
 

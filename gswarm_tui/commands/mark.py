@@ -25,7 +25,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser(
         "mark",
         "NAME [--value KEY=VALUE ...] [--recording ID] [--db PATH]",
-        "Mark this moment in every recording of yours that monitors this machine or runs on it.",
+        "Set a mark at this moment in each of your recordings that monitors this machine or runs on it.",
         usual="all running ones",
     )
     parser.add_argument("name", metavar="NAME", help='name of the mark, such as "epoch 3"')

@@ -51,7 +51,7 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
         )
     if full and not is_dataset(path):
         raise UserError(
-            f"{_shown(path)} holds files besides an export and is not replaced; name another folder with -o."
+            f"{_shown(path)} isn't replaced, as it contains more than an export; name another folder with -o."
         )
     try:
         with tempfile.TemporaryDirectory(

@@ -136,6 +136,6 @@ def open_session(
     """
     named = parse_reference(word)
     if named.file is not None and db is not None:
-        raise UserError(f"{quote(word)} names its file already; remove --db.")
+        raise UserError(f"{quote(word)} already names a file; remove --db.")
     with contextlib.closing(open_source(db or named.file, environ)) as source:
         yield source, choose_session(source, named.name)

@@ -26,12 +26,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "--finish", action="store_true", help="fetch the frames left on the nodes, then close the recording"
     )
     parser.add_argument(
-        "--abandon", action="store_true", help="close it even if unreachable nodes may hold frames"
+        "--abandon", action="store_true", help="close the recording even if unreachable nodes may hold frames"
     )
     parser.add_argument(
-        "--trust", action="store_true", help="connect without asking, even if it was made elsewhere"
+        "--trust",
+        action="store_true",
+        help="connect without asking, even if the recording was made elsewhere",
     )
-    parser.add_connection_options("connection, instead of the recording's options")
+    parser.add_connection_options("connection (overrides the recording's options)")
     arguments = parser.read(args)
     if arguments.recording.endswith(".duckdb"):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
@@ -58,7 +60,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         from gswarm_tui.run.consent import confirm
 
         if not confirm(chosen, settings, sys.stdin, sys.stdout):
-            print("nothing was contacted")
+            print("no node was contacted")
             return 1
         chosen = replace(chosen, trusted=True)
     if arguments.finish:

@@ -48,7 +48,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     with closing(open_source(wanted.file, environ, for_people=True)) as source:
         if not isinstance(source, FileSource):
             raise UserError(
-                f"{source.path} is still being recorded; look back there with space, or replay it afterwards."
+                f"{source.path} is being recorded; press space there to look back, or replay it afterwards."
             )
         player, title, recording_id = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)

@@ -49,7 +49,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if not interactive and not statements:
         raise UserError("the query is empty.")
     if output.out is not None and len(statements) > 1:
-        raise UserError(f"-o writes one result, and these are {len(statements)} statements.")
+        raise UserError(f"-o writes one result, but there are {len(statements)} statements.")
     with closing(_RecordingSource(open_source(arguments.db, environ, for_people=True), environ)) as source:
         if interactive:
             return _open_screen(source, environ)

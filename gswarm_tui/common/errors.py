@@ -16,11 +16,11 @@ class UserError(Exception):
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return ``; perhaps X is meant`` for the choice spelt most alike, or an empty text."""
+    """Return ``; perhaps you meant X`` for the choice spelt most alike, or an empty text."""
     import difflib  # loaded for typing mistakes only
 
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f"; perhaps {close[0]} is meant" if close else ""
+    return f"; perhaps you meant {close[0]}" if close else ""
 
 
 def printable(text: str) -> str:

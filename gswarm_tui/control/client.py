@@ -138,7 +138,7 @@ class Connection:
     """A connection to a head, for one request."""
 
     def __init__(self, connection: socket.socket, timeout_s: float | None) -> None:
-        """Raises OSError if the other end is another user's."""
+        """Raises OSError if the other end belongs to another user."""
         self._connection = connection
         self.cancelled = False
         if not is_own(connection):

@@ -75,7 +75,7 @@ def encode(message: dict[str, Any], limit: int = MAX_REPLY) -> bytes:
     except ValueError as error:
         raise MessageError(f"it can't be sent: {error}") from None
     if len(packed) > limit:
-        raise MessageError(f"it has {len(packed) / 1e6:.0f} MB; the limit is {limit / 1e6:.0f} MB")
+        raise MessageError(f"it is {len(packed) / 1e6:.0f} MB; the limit is {limit / 1e6:.0f} MB")
     return LENGTH.pack(len(packed)) + packed
 
 

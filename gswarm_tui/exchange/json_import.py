@@ -338,7 +338,7 @@ def _text(value: Any, name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise WrongValueError(f"{name} should be a text of at most {_LONGEST_TEXT} characters")
+        raise WrongValueError(f"{name} should be a string of at most {_LONGEST_TEXT} characters")
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 

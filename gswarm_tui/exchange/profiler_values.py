@@ -136,7 +136,7 @@ def read_frame(frame: Any, units: Units) -> ProfilerFrame:
         raise WrongValueError("a frame should be an object")
     names = frame.get("gpu_id")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise WrongValueError("a frame's gpu_id should be an array of texts")
+        raise WrongValueError("a frame's gpu_id should be an array of strings")
     if len(set(names)) != len(names):
         raise WrongValueError("a frame's gpu_id lists a GPU twice")
 
@@ -183,7 +183,7 @@ def moment(text: Any) -> int:
     Raises WrongValueError.
     """
     if not isinstance(text, str):
-        raise WrongValueError("a time should be a text such as 2026-01-31T12:00:00")
+        raise WrongValueError("a time should be a string such as 2026-01-31T12:00:00")
     try:
         at = datetime.fromisoformat(text[:60]).astimezone(UTC)
     except (ValueError, OverflowError, OSError):

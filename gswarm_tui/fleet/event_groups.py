@@ -14,9 +14,9 @@ from gswarm_tui.fleet.state import Fleet
 
 GROUPED_S = 60.0
 NAMED_MOST = 3
-"""GPUs or nodes that a group names; it counts more."""
+"""Maximum GPUs or nodes that a group names; more are only counted."""
 PINNED_S = 60.0
-"""A single line shows a warning or error for this long, even if something else happened since."""
+"""A single line keeps showing a warning or error for this many seconds, even if newer events follow."""
 _SUBJECTS = {
     "throttle_end": "no longer throttled",
     "late": "sampling was late",
@@ -24,7 +24,7 @@ _SUBJECTS = {
     "stale": "no data",
     "unhealthy": "no data",
 }
-"""Messages without their figures, which differ from node to node."""
+"""Messages of groups by kind, for kinds whose own messages have figures that differ from node to node."""
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class EventGroups:
         self._seen = self._thinned = 0
 
     def take(self, fleet: Fleet) -> None:
-        """Add what the fleet has logged since the last call; begin again after it dropped old events."""
+        """Add what the fleet has logged since the last call; rebuild after the fleet dropped old events."""
         if self._thinned != fleet.thinned_count:
             self._thinned, self._seen, self.hidden = fleet.thinned_count, 0, 0
             self.groups.clear()

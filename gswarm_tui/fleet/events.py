@@ -161,7 +161,7 @@ class SessionStopped:
 
 @dataclass(frozen=True)
 class StopUndone:
-    """The stop of a session was undone: it runs on as if it had never been stopped."""
+    """The stop of a session was undone: it continues as if it had never been stopped."""
 
     session_id: str
     at: float
@@ -206,7 +206,7 @@ def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged
     ``last_at`` is the time of the newest frame received, None without one.
     """
     since = "" if last_at is None else " after this"
-    message = f"{AGENT_DATA_LOST}: what it measured{since}, if anything, is lost"
+    message = f"{AGENT_DATA_LOST}: samples that it took{since}, if any, are lost"
     return EventLogged(now if last_at is None else last_at, "gap", WARNING, message, node)
 
 

@@ -72,7 +72,7 @@ class GpuRanking:
         return [gpus[place] for place in np.argsort(keys, kind="stable").tolist()]
 
     def _damped(self, gpu: RankedGpu, step: float) -> float:
-        """Return the value that ranks a GPU: the one before, unless its mean left it by more than a step."""
+        """Return a GPU's ranking value: the previous one, unless its mean has moved by more than a step."""
         before = self._held.get((gpu.node, gpu.row), np.nan)
         return before if abs(gpu.mean - before) <= step else gpu.mean
 

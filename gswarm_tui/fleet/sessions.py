@@ -74,7 +74,7 @@ class Session:
         return "" if complete == len(nodes) else f"partial: {complete:,} of {len(nodes):,} nodes"
 
     def forget(self) -> None:
-        """Drop the figures, which can't be known here."""
+        """Drop the figures, because they can't be computed from the history."""
         self.util_sum = self.power_sum = self.energy_j = 0.0
         self.util_count = self.power_count = 0
         self.covered_s.clear()

@@ -56,7 +56,7 @@ EVENTS_KEPT = 5000
 EVENTS_SLACK = 500
 """Number of events kept above the limit before the busiest nodes' oldest events are dropped."""
 MAX_MESSAGE = 500
-"""Characters of the message of a node's event; agents send shorter ones."""
+"""Maximum characters in the message of a node's event; agents send shorter ones."""
 BATCH_FRAMES = 128
 """Frames that are added to the history at once."""
 LATE_QUIET_S = 30.0
@@ -212,7 +212,7 @@ class Fleet:
         self.thinned_count += 1
 
     def excuse_silence(self, seconds: float) -> None:
-        """Make the newest samples count as newer: for so long, nothing could arrive here."""
+        """Reduce the age of all samples by a pause of this machine, during which none could arrive."""
         for node in self.nodes.values():
             if node.last_arrival is not None:
                 node.last_arrival += seconds
@@ -317,7 +317,7 @@ class Fleet:
         return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
     def _begin_history(self, node: NodeState, gpus: int) -> None:
-        """Give the node an empty history: its first beside the others', whose slots can't be freed."""
+        """Give the node an empty history: its first one in memory shared with other nodes."""
         allocator = self._allocator if node.gpu_history is None else HistoryAllocator(1)
         node.set_history(empty_history(allocator, len(self.nodes), gpus))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BUSY_FROM_PCT = 20.0
-"""A GPU is busy from this utilisation on, below it idle (Omnistat's threshold)."""
+"""A GPU is busy at this utilisation or above, idle below it (Omnistat's threshold)."""
 
 STALE_INTERVALS = 3
 """A node is stale after this many intervals without a frame, and a recording has a gap."""

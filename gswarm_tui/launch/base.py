@@ -18,9 +18,9 @@ class Retry(enum.Enum):
 
     SOON = "soon"
     SLOWLY = "slowly"
-    """Only a person can repair it: retry now and then."""
+    """Only a person can solve the problem: retry now and then."""
     CUT_OFF = "cut off"
-    """It sent more than an agent can: retry after a pause that doubles each time."""
+    """The node sent more than an agent can: retry after a pause that doubles each time."""
     NEVER = "never"
 
 
@@ -81,7 +81,7 @@ class Launcher(Protocol):
 def check_name(node: str, option: str = "--nodes") -> None:
     """Raise LaunchError for an invalid host name, which might pass for an option or a command."""
     if not _NODE_NAME.fullmatch(node):
-        raise LaunchError(f"{clean(node, 60)!r} is no host name", f"correct {option}", Retry.NEVER)
+        raise LaunchError(f"{clean(node, 60)!r} isn't a host name", f"correct {option}", Retry.NEVER)
 
 
 def clean(text: str, longest: int = LONGEST_REASON) -> str:

@@ -15,7 +15,7 @@ MOST_HELD_BYTES = 256 * 1024
 MOST_STDERR_BYTES = 2 * 1024 * 1024
 """Modules loaded by a verbose --setup print a fraction of it; an agent prints next to nothing."""
 MIN_CHUNK_BYTES = 256
-"""The least that a chunk counts for: a chunk of one byte costs as much time as a larger one."""
+"""Smaller chunks count as this many bytes, because a chunk of one byte takes as long as a larger one."""
 _STDERR_KEPT = 8 * 1024
 
 

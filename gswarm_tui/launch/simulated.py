@@ -41,7 +41,7 @@ class SimulatedLauncher(Launcher):
         """Start or restart a simulated node; it has no commands."""
         simulation = self._simulations.get(node)
         if simulation is None:
-            raise LaunchError(f"{clean(node, 60)!r} is no simulated node", retry=Retry.NEVER)
+            raise LaunchError(f"{clean(node, 60)!r} isn't a simulated node", retry=Retry.NEVER)
         host = self._hosts[simulation.index % len(self._hosts)]
         return await host.open(json.dumps(asdict(simulation)))
 

@@ -61,7 +61,7 @@ class SrunLauncher(Launcher):
         """Start a step with the agent on a node; see ``Launcher``."""
         check_name(node)
         if not self._job_id.replace("_", "").replace("+", "").isalnum():
-            raise LaunchError(f"{clean(self._job_id, 40)!r} is no job ID", "correct --job", Retry.NEVER)
+            raise LaunchError(f"{clean(self._job_id, 40)!r} isn't a job ID", "correct --job", Retry.NEVER)
         async with self._starting:
             channel = await ProcessChannel.start(self.command(node, *arguments))
             try:

@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 SPOOL_MIB, SPOOL_MEMORY_MIB = 256, 16
 """The agent's defaults: frames that wait on a node's disk, and in its memory."""
 MAX_FORMER_LIVES = 64
-"""Limit for one connection. Once their frames are on disk, the next connection no longer announces them."""
+"""Maximum former agent runs that a connection may announce; runs without waiting frames aren't announced."""
 
 # In each interval an agent makes one frame, of at most 256 GPUs and 4,096 processes.
 MESSAGES, ROWS, BYTES = 10, 5_000, 1_000_000
@@ -32,20 +32,20 @@ MESSAGES, ROWS, BYTES = 10, 5_000, 1_000_000
 MAX_INTERVAL_S = 1.0
 """Longer intervals count as one second: replies to pings don't depend on the interval."""
 EVENT_ROWS = 4
-"""Rows for which one event of a node counts."""
+"""One event counts as this many rows."""
 START_INTERVALS = 20
 """Allowance at the start of a run, in intervals."""
 MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
-"""A frame and a row take no less in a spool, which limits how many of them may come at once."""
+"""Minimum size of a frame and a row in a spool; the most that can arrive at once is computed from it."""
 HELLO_BYTES, HELLO_BYTES_PER_S = 16 * MIB, 2_000
-"""The head keeps nodes, GPUs and agent runs for good: at once, and per second of the run."""
+"""Limits on what the head keeps for good (nodes, GPUs, agent runs): at once, and per second of the run."""
 MEMORY_OF_HELLO, MEMORY_OF_GPU = 2_000, 1_000
 MACHINES, MACHINES_PER_H = 32, 1
 """Different machines behind a node's name, by boot and GPUs: each is a row of the recording."""
 GPUS, GPUS_PER_H = 512, 16
 LIVES, LIVES_PER_H = 200, 60
 MAX_AHEAD_S = 60.0
-"""A sample that claims to be from later than this after its arrival counts as from then."""
+"""A sample's time is at most this many seconds after its arrival; a later time is reduced to that."""
 LATEST_S = 7_258_118_400.0
 """The year 2200 in Unix seconds; no recording with later samples can be opened."""
 

@@ -73,7 +73,7 @@ STOP_TIMEOUT_S = 12.0
 MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
 SLICE_BYTES, SLICE_MESSAGES = 512 * 1024, 500
-"""After so much, other links and the screen get their turn: a packed chunk may hold 16 MiB of messages."""
+"""After this many bytes, other tasks get their turn: a chunk may unpack to 16 MiB of messages."""
 MIN_PROGRESS_BYTES = 4096
 """Bytes of an incomplete message that count as progress on a slow connection."""
 
@@ -325,7 +325,7 @@ class Link:
             raise LaunchError(await channel.explain_end())
 
     def _handle_all(self, messages: Iterator[Message], decoder: Decoder) -> bool:
-        """Handle messages until the agent's bye, a full backlog or the end of a slice; return if one came."""
+        """Handle messages; return True at the agent's bye, a full backlog or the end of a slice."""
         left = SLICE_BYTES
         for message in messages:
             if isinstance(message, Bye):
@@ -351,7 +351,7 @@ class Link:
         self._received_at, self._incomplete_bytes = self._clocks.monotonic(), 0
 
     async def _pause(self) -> None:
-        """Let others have their turn; wait for acknowledgements, but no longer than ``MAX_PAUSE_S``."""
+        """Let other tasks run; if the backlog is full, wait for acknowledgements, at most ``MAX_PAUSE_S``."""
         if not self._backlog.is_full:
             await asyncio.sleep(0)
             return

@@ -95,7 +95,7 @@ def recording(value: object) -> Path:
 
 
 def _for_duckdb(path: Path) -> Path:
-    """Refuse a name that DuckDB, which takes names for UTF-8, would look for elsewhere."""
+    """Refuse a name for which DuckDB, which reads names as UTF-8, would open another file."""
     if not str(path).isascii() and sys.getfilesystemencoding() != "utf-8":
         raise ValueError(
             f"{quote(str(path))} isn't ASCII, and this locale isn't UTF-8; "

@@ -417,7 +417,7 @@ def _session_lanes(sessions: Sequence[OverlappingSession], a_letter: float, seco
 
 
 def _label_place(session: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
-    """Return the begin and end of a bracket's label: inside it, else after it, else before the right edge."""
+    """Return the start and end of a bracket's label: inside it, else after it, else before the right edge."""
     length = (len(clipped(session.name, _MAX_LETTERS)) + 2) * a_letter
     if length <= session.end - session.begin:
         begin = (session.begin + session.end - length) / 2

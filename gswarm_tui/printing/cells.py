@@ -30,7 +30,7 @@ def is_number(kind: str) -> bool:
 
 @contextlib.contextmanager
 def checked_depth() -> Iterator[None]:
-    """Format values in the block. Raises QueryError if one is nested too deeply."""
+    """Raise QueryError if a value that the block formats is nested too deeply."""
     try:
         yield
     except RecursionError:

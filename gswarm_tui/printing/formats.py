@@ -66,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_csv_safe(parser: argparse.ArgumentParser) -> None:
     """Add the flag that keeps spreadsheets from running texts."""
     parser.add_argument(
-        "--csv-safe", action="store_true", help="begin texts that spreadsheets would run with '"
+        "--csv-safe", action="store_true", help="put ' before text that a spreadsheet would run as a formula"
     )
 
 

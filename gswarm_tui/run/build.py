@@ -83,7 +83,7 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
 
 
 def _leave_resume_note(hub: Hub, uid: str, saved: str, setup: str | None) -> None:
-    """Keep what resuming needs beside the recording; a failure becomes an event."""
+    """Write the private note that resuming needs; a failure becomes an event."""
     from gswarm_agent.frame import WARNING
     from gswarm_tui.fleet.events import EventLogged
 

@@ -1,4 +1,4 @@
-"""Question before connecting as a recording says that this user's state folder doesn't know."""
+"""Asks the user before a recording of unknown origin decides how to connect to nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finishing an interrupted recording: fetch the frames on its nodes and close it if that was all."""
+"""Finishes an interrupted recording: fetches the frames on its nodes and closes it if none remain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.recorder import Recorder
 
 QUIET_S = 30.0
-"""A node that sends nothing new for this long is given up."""
+"""The head stops waiting for a node that sends nothing new for this many seconds."""
 FRESH_INTERVALS = 3
 AGENTS_END_S = 15.0
 POLL_S = 0.1
@@ -110,7 +110,7 @@ async def _fetch(hub: Hub, nodes: Collection[str]) -> None:
 
 
 def _report_lost(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
-    """Publish the loss of agents that left nothing and weren't seen to end."""
+    """Publish an event for each agent that left no frames and whose end was never reported."""
     resumed = recorder.resumed
     lives, accounted = ((), frozenset[str]()) if resumed is None else (resumed.lives, resumed.accounted)
     for node in sorted(set(nodes) - accounted):
@@ -119,7 +119,7 @@ def _report_lost(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
 
 
 def _report_unreachable(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:
-    """Publish which nodes may hold frames, and whether they are abandoned."""
+    """Publish which nodes may hold frames, and whether these frames are abandoned."""
     at = hub.now()
     for node, reason in holding.items():
         if abandon:

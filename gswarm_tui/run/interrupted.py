@@ -41,7 +41,7 @@ class InterruptedRun:
 
     @property
     def needs_consent(self) -> bool:
-        """Whether its options would be obeyed, but are neither known nor trusted. A demo contacts nobody."""
+        """Whether resuming it would use options from an unknown origin. A demo contacts no nodes."""
         one = self.interrupted
         is_obeyed = one.uid and one.options and one.options.get("demo") is None
         return bool(is_obeyed) and not self.trusted and read_note(one.uid, one.options) is None
@@ -60,7 +60,7 @@ class InterruptedRun:
         return self.preview(settings)
 
     def preview(self, settings: Options) -> tuple[Options, Plan]:
-        """Return the same before it is trusted, to show it. Raises UserError."""
+        """Return options and plan before the user agreed to them, to show them. Raises UserError."""
         one = self.interrupted
         options, plan = restore_options(one.options, settings, read_note(one.uid, one.options))
         if not one.uid:

@@ -1,4 +1,4 @@
-"""Lines printed after quitting: the figures of the recording, and commands that go on from there."""
+"""Lines printed after quitting: the figures of the recording, and the commands to run next."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _mean_util(gpu: Figures) -> float:
 
 
 def next_commands(path: Path) -> str:
-    """Return a command for the recording, to copy: its file is quoted for a shell. Others are named."""
+    """Return the line that names the next commands: one to copy, with its file quoted for a shell."""
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
     file = shlex.quote(str(path))

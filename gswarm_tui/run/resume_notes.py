@@ -72,7 +72,7 @@ def remove_note(uid: str) -> None:
 def _file_name(uid: str) -> str:
     """Return the note's file name. Raises ValueError for a uid that could lead elsewhere."""
     if not is_plain(uid) or len(uid) > 100:
-        raise ValueError(f"{uid!r} identifies no recording")
+        raise ValueError(f"{uid!r} isn't the ID of a recording")
     return f"{uid}.json"
 
 

@@ -86,7 +86,7 @@ def _setup(note: ResumeNote | None, given: str | None) -> str:
     kept = None if note is None else note.setup
     if (setup := given if kept is None else kept) is None:
         raise UserError(
-            f"this recording was made with --setup, whose text isn't in it nor in {notes_folder()}; "
+            f"this recording was made with --setup, but its text isn't in {notes_folder()}; "
             "set it again with --setup, GSWARM_TUI_SETUP or the config file."
         )
     return setup

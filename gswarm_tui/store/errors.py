@@ -76,7 +76,7 @@ def _unreadable(path: Path) -> str:
             try:
                 owner = owner_name(each.stat().st_uid)
             except OSError:
-                return f"{each} can't be read: you may not enter its folder; name another file with --db"
+                return f"{each} can't be read: its folder is closed to you; name another file with --db"
             return f"{each} belongs to {owner} and you have no permission to read it; ask for a copy"
         except OSError:
             pass

@@ -140,7 +140,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session", MOVING, (SESSIONS,), 8, "open", modes=(LIVE,)),
     Action(
-        "open", ("enter",), "Open session, go to one ahead", MOVING, (SESSIONS,), 8, "open", modes=_PLAYED
+        "open", ("enter",), "Open session, go to later one", MOVING, (SESSIONS,), 8, "open", modes=_PLAYED
     ),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
@@ -381,7 +381,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "undo_stop",
         ("u",),
-        "Undo stop, for 10 s",
+        "Undo stop within 10 s",
         RECORDING,
         modes=_RECORDED,
         words="revert session continue",

@@ -62,7 +62,7 @@ class GswarmApp(Viewer):
         self.hub.flushed.append(self._flushed)
 
     def on_ready(self) -> None:
-        """Report that the first screen is painted, and show hints."""
+        """Report that the first screen is painted, and show the hints."""
         self.painted.set()
         if self._hints:
             self.notify(HINTS, timeout=HINTS_S, markup=False)
@@ -73,7 +73,7 @@ class GswarmApp(Viewer):
             self.hub.flushed.remove(self._flushed)
 
     def _flushed(self) -> None:
-        """Update after a tick of the hub, on its task."""
+        """Update the screen after a tick of the hub; called on the hub's task."""
         if self.mode == PAST and self.player is not None and self.player.caught_up:
             self.action_return_to_now()
         if self.player is not None and self.player.source.end() >= self._changed_at:
@@ -253,7 +253,7 @@ class GswarmApp(Viewer):
         if not session.running:
             return
         if self.mode != LIVE and session.started_at >= at:
-            self.show_notice(f"{session.name} begins here or later; go on to a later time, then press x")
+            self.show_notice(f"{session.name} starts at this time or later; go to a later time, then press x")
             return
         self.hub.stop_session(session_id, ended_at=at)
         self._stopped.append((session_id, self.hub.now()))
@@ -266,13 +266,13 @@ class GswarmApp(Viewer):
         return "" if self.mode == LIVE else f" at {datetime.fromtimestamp(at, self.timezone):%H:%M:%S}"
 
     def action_undo_stop(self) -> None:
-        """Let the session run on that was stopped last, if that was a moment ago."""
+        """Continue the session that was stopped last, if that was less than ``UNDO_S`` ago."""
         sessions = self.hub.fleet.sessions.sessions
         while self._stopped:
             session_id, at = self._stopped.pop()
             if self.hub.now() - at <= UNDO_S and not sessions[session_id].running:
                 self.hub.undo_stop(session_id)
-                self.show_notice(f"{sessions[session_id].name} runs on")
+                self.show_notice(f"{sessions[session_id].name} continues")
                 self._show_change()
                 return
         self.show_notice(f"no session was stopped in the last {UNDO_S:g} s")

@@ -1,4 +1,4 @@
-"""App that plays a finished recording. It has no hub; all that it changes is to add sessions."""
+"""App that plays a finished recording. It has no hub; it changes the recording only by adding sessions."""
 
 from __future__ import annotations
 

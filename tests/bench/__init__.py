@@ -1,1 +1,1 @@
-"""Measurements: how quick and how small things are, as tables of figure, goal and what was measured."""
+"""Benches: measure speed and memory, and print tables of figures and their goals."""

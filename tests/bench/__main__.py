@@ -1,4 +1,4 @@
-"""One command, one table: ``python -m tests.bench [NAME …] [--smoke] [--seed N] [--keep FOLDER]``."""
+"""Runs benches, prints one table: ``python -m tests.bench [NAME …] [--smoke] [--seed N] [--keep FOLDER]``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_LOAD = 0.5
 
 
 def main() -> int:
-    """Run the benches that are named, or all; the exit status says whether they ran, not what they found."""
+    """Run the named benches, or all; return 0 if they ran, whether or not goals are met."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}")
     parser.add_argument(
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _conditions(seed: int) -> str:
-    """What a run can be repeated by, and whether the machine is quiet enough to believe it."""
+    """Return the seed that repeats the run, and how busy the machine is."""
     load = os.getloadavg()[0]
     told = f"seed {seed}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     return told + (f"; other things run here (load {load:.1f}): mind the ratios" if load > BUSY_LOAD else "")

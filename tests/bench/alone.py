@@ -1,4 +1,4 @@
-"""What DuckDB alone takes for a recording's samples, from NumPy's arrays as its guides advise: the floor."""
+"""Lower limit for the recorder: CPU time of DuckDB alone for the same samples from NumPy arrays."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Alone:
-    """The CPU seconds that it took, for so many GPU-samples."""
+    """CPU seconds of DuckDB alone, and the number of GPU samples."""
 
     cpu_s: float
     samples: int
 
 
 def alone(recording: Path, into: Path, seconds: int) -> Alone:
-    """Put its samples into a new file, so many seconds of them in a transaction.
+    """Insert a recording's samples into a new file, some seconds of them per transaction.
 
     No key is looked up, no row is sorted, nothing is told: only inserting, committing and the checkpoints
     that DuckDB makes by itself count. The arrays are made beforehand; whole numbers with gaps come as floats,
@@ -62,7 +62,7 @@ def alone(recording: Path, into: Path, seconds: int) -> Alone:
 
 
 def _stretches(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[dict[str, Arrays]]:
-    """The rows of each table, stretch by stretch, in the order in which they came."""
+    """Yield the rows of each table, one transaction's rows at a time, in their order."""
     spans = " UNION ALL ".join(f"SELECT ts FROM rec.{table}" for table in _TABLES)
     ((first, last),) = connection.execute(
         f"SELECT epoch_us(min(ts)), epoch_us(max(ts)) FROM ({spans})"
@@ -80,7 +80,7 @@ def _stretches(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[
 
 
 def _without_mask(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What DuckDB takes: it reads None and NaN as NULL, and no masks."""
+    """Return an array without its mask: DuckDB reads None and NaN as NULL, but no masks."""
     if not np.ma.is_masked(column):
         return np.ma.getdata(column)
     if column.dtype == object:

@@ -1,4 +1,4 @@
-"""Plots of what benches found, as PNG or SVG by the file's name."""
+"""Plots of bench results, as PNG or SVG by the file's suffix."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Panel:
 
 
 def draw_over_time(curves: Sequence[Curve], unit: str, path: Path) -> None:
-    """One panel a curve, called by its name with its unit, each from zero, over the same time."""
+    """Draw one panel per curve over the same time, titled with name and unit, each axis from zero."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 1.5 * len(curves)), layout="constrained")
@@ -54,7 +54,7 @@ def draw_over_time(curves: Sequence[Curve], unit: str, path: Path) -> None:
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, *, below: str = "") -> None:
-    """Three panels a row; ``below`` is said under all of them."""
+    """Draw three panels per row, with the text ``below`` under all of them."""
     from matplotlib.figure import Figure
 
     rows = math.ceil(len(panels) / 3)
@@ -81,7 +81,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, below: str = "") -> None
 
 
 def _draw(axes: Axes, curve: Curve, colour: str) -> None:
-    """A line, its name beside its last point."""
+    """Draw a curve with its name beside its last point."""
     shown = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
     if not shown:
         return
@@ -98,7 +98,7 @@ def _draw(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _draw_proportion(axes: Axes, curves: Sequence[Curve]) -> None:
-    """What cost in proportion to the load would be, seen from the point with the highest load."""
+    """Draw the line of a cost proportional to the load through the point with the highest load."""
     points = [
         (x, y)
         for curve in curves
@@ -126,10 +126,10 @@ def _dress(axes: Axes, title: str) -> None:
 
 
 def _plain(value: float, _place: float) -> str:
-    """A number on an axis, in full."""
+    """Format a number of an axis without an exponent."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _between(value: float, place: float) -> str:
-    """The numbers 2 and 5 of a decade, where an axis has little more than one."""
+    """Return the ticks 2 and 5 of each decade if an axis covers little more than one decade."""
     return _plain(value, place) if f"{value:e}"[0] in "25" else ""

@@ -1,4 +1,4 @@
-"""Disk space of a GPU-sample while it is recorded and afterwards, and the CPU time of sorting rows.
+"""Disk space per GPU sample while recording and afterwards, and the CPU time of sorting rows.
 
 Nodes are simulated second by second, four seconds a commit so that it ends some day. Power
 has the noise of a real board, in NVML's milliwatts. Host and process rows are counted in.

@@ -157,7 +157,7 @@ def _whole_command(config: Path, names: Sequence[str]) -> float:
 
 
 def _ours(config: Path, names: Sequence[str], recording: str, *, stop: bool = False) -> ClientCost:
-    """Run a client to the first frame of every node; with ``BARE`` asyncssh alone."""
+    """Run a client until each node's first frame; with ``BARE``, asyncssh alone."""
     words = [sys.executable, "-m", "tests.bench.fanout", str(config), recording, str(int(stop)), *names]
     began = time.monotonic()
     client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)

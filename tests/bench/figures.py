@@ -1,4 +1,4 @@
-"""A measured figure, its goal and what stands beside it, and the table of all of them."""
+"""Measured figures with goals and comparable figures of other programs, and their table."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class BenchOptions:
     minutes: float | None = None
 
     def seconds(self, full: float) -> float:
-        """How long to measure."""
+        """Seconds to measure; fewer in a smoke run."""
         return min(1.0, full) if self.smoke else full
 
     def count(self, full: int, smoke: int) -> int:
-        """How many to measure with."""
+        """Number of items to measure with; fewer in a smoke run."""
         return smoke if self.smoke else full
 
 
@@ -52,7 +52,7 @@ class Figure:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        """What the table shows of it, but for what the peer is called."""
+        """Return the cells of the figure's row, without the name of the other program."""
         goal = "" if self.goal is None else f"{'≥' if self.at_least else '≤'} {number(self.goal)}"
         met = {None: "", True: "met", False: "MISSED"}[self.met]
         beside = ""
@@ -66,7 +66,7 @@ Bench = Callable[[BenchOptions], Iterator[Figure]]
 
 
 def number(value: float) -> str:
-    """Three digits that count, whole numbers in full."""
+    """Format a number with three significant digits, whole numbers in full."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -77,7 +77,7 @@ _WIDEST = 44
 
 
 def markdown(figures: Iterable[Figure]) -> str:
-    """The table of all figures; what stands beside them is named below it, by number."""
+    """Return the table of all figures; the other programs are named below it, by number."""
     rows: list[Sequence[str]] = []
     limits: dict[str, int] = {}
     for figure in figures:
@@ -92,7 +92,7 @@ def markdown(figures: Iterable[Figure]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up as text, too."""
+    """Return a Markdown table with aligned columns."""
     lines = [head, *rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(head))]
     texts = [

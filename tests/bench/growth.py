@@ -1,4 +1,4 @@
-"""How cost grows with GPUs and with the rate: hub and recorder, and the whole app, as a table and as a plot.
+"""Growth of the cost with GPUs and sampling rate, for hub and recorder and for the whole app: table and plot.
 
 Links, hub, recorder and screen are real; the nodes repeat what they measured beforehand, in another process
 of this machine. Where they can't keep up, or the head can't, the row says so and tells no number.
@@ -42,7 +42,7 @@ ENOUGH_SAMPLES = 50_000
 
 @dataclass(frozen=True)
 class Point:
-    """One run: what it watched and what the head needed, NaN where it wasn't one at its rate.
+    """One run: its fleet and the head's cost, NaN if the head couldn't keep up.
 
     ``bytes_a_sample`` is of the closed file, ``on_disk_s`` and ``painted_s`` are median ages of readings,
     ``late_ms`` is how late a thread that only sleeps woke meanwhile, 95th percentile.
@@ -63,12 +63,12 @@ class Point:
 
     @property
     def samples_a_s(self) -> int:
-        """GPU-samples a second."""
+        """GPU samples per second."""
         return self.gpus * self.hertz
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """Every size at every rate, without and with the screen; the figures are how steep the growth is."""
+    """Measure each size at each rate, without and with the screen; return how steeply the cost grows."""
     points = []
     for gpus in SIZES[:2] if options.smoke else SIZES:
         nodes = gpus // GPUS_A_NODE
@@ -83,7 +83,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
 
 
 def measured(options: BenchOptions, served: Nodes, hertz: int, *, screen: bool) -> Point:
-    """One run of a head on these nodes; its recording is left in the bench's folder."""
+    """Measure one run of a head on these nodes; its recording stays in the bench's folder."""
     gpus = served.nodes * GPUS_A_NODE
     name = f"growth-{gpus}-{hertz}-{'app' if screen else 'headless'}"
     path, journal = options.folder / f"{name}.duckdb", options.folder / f"{name}.jsonl"
@@ -123,7 +123,7 @@ def _bytes_a_sample(path: Path) -> float:
 
 
 def _figures(points: Sequence[Point]) -> Iterator[Figure]:
-    """Cost at the ends beside proportion: at most as many times the CPU as there are samples."""
+    """Return the growth of CPU time divided by that of samples; the goal is at most 1."""
     good = {(p.screen, p.gpus, p.hertz): p for p in points if not p.problem}
     for screen, what in ((False, "hub + recorder"), (True, "whole app")):
         for low, high in (((8, 1), (64, 1)), ((512, 1), (8192, 1)), ((512, 1), (512, 10))):
@@ -163,7 +163,7 @@ def _told(value: float) -> str:
 
 
 def _leave(points: Sequence[Point], folder: Path) -> None:
-    """The table on standard output, and as ``growth.csv`` with ``growth.png`` and ``growth.svg``."""
+    """Print the table, and write ``growth.csv``, ``growth.png`` and ``growth.svg``."""
     with (folder / "growth.csv").open("w", newline="") as file:
         written = csv.DictWriter(file, [field.name for field in fields(Point)])
         written.writeheader()
@@ -190,7 +190,7 @@ def _panels(points: Sequence[Point]) -> list[Panel]:
 
 
 def _curves(points: Sequence[Point], over: str, name: str) -> list[Curve]:
-    """A curve for each rate."""
+    """Return a curve for each rate."""
     curves = []
     for hertz in sorted({p.hertz for p in points}):
         chosen = [p for p in points if p.hertz == hertz]

@@ -1,4 +1,4 @@
-"""Links, hub and recorder and no screen, in a process of their own.
+"""A head without a screen (links, hub and recorder), in its own process.
 
 ``python -m tests.bench.headless JOURNAL WHERE INTERVAL_MS PATH NODE …`` records nodes until SIGTERM. WHERE is
 the folder with the sockets of the bench's nodes, or an SSH configuration: then each node is an agent of its
@@ -33,7 +33,7 @@ from tests.bench.watched import Journal
 
 
 class Headless:
-    """The process, ended and its recording closed at the end of the block."""
+    """The process of the head; it ends and its recording closes at the end of the block."""
 
     def __init__(
         self, journal: Path, where: Path, names: Sequence[str], interval_ms: int, path: Path
@@ -68,12 +68,12 @@ class _BySsh(Launcher):
         self._index = {name: index for index, name in enumerate(names)}
 
     async def open(self, node: str, *arguments: str) -> Channel:
-        """Start it."""
+        """Start the agent of a node over SSH."""
         simulation = {"node": node, "index": self._index[node], "nodes": len(self._index)}
         return await self._launcher.open(node, "stream", "--simulate", json.dumps(simulation))
 
     async def close(self) -> None:
-        """Let go of what is shared."""
+        """Close the shared connections."""
         await self._launcher.close()
 
 

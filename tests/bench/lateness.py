@@ -1,4 +1,4 @@
-"""How late this machine wakes whoever sleeps: what lag is judged beside where other things run."""
+"""Delay with which this machine wakes a sleeping thread, to judge lags measured on a busy machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SLEEP_S = 0.02
 
 
 class Sleeper:
-    """A thread that does nothing but sleep; a context that ends it."""
+    """A thread that only sleeps; it ends with the context."""
 
     def __init__(self) -> None:
         self._late_s: list[float] = []
@@ -36,6 +36,6 @@ class Sleeper:
             self._late_s.append(time.monotonic() - due)
 
     def late_ms(self) -> float:
-        """The 95th percentile of how late it woke since the last time [ms]; NaN where it didn't."""
+        """Return the 95th percentile of its delays since the last call [ms]; NaN without any."""
         late, self._late_s = sorted(self._late_s), []
         return 1000 * late[int(0.95 * (len(late) - 1))] if late else math.nan

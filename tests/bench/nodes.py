@@ -45,7 +45,7 @@ _CHUNK = 65536
 
 
 class Repeated:
-    """Probe that repeats another probe's readings, from the ``first`` on."""
+    """Probe that repeats another probe's samples, from the ``first`` on."""
 
     def __init__(self, probe: Probe, readings: Sequence[TickSamples], first: int) -> None:
         self._facts = probe.facts()

@@ -1,4 +1,4 @@
-"""Where one machine ends: what a node costs its head, measured, and how many nodes a core and the rest carry.
+"""Limits of one machine: the measured cost of a node, and how many nodes CPU, memory and disk allow.
 
 Two heads record half of the nodes each, and what they export is read as one.
 """
@@ -53,7 +53,7 @@ LEAST = 1e-9
 
 @dataclass(frozen=True)
 class Cost:
-    """What heads cost at 1 Hz: percent of a core and MiB, without any node and for each."""
+    """Cost of a head at 1 Hz: percent of a core and MiB, without nodes and per node."""
 
     fixed_pct: float
     node_pct: float
@@ -62,7 +62,7 @@ class Cost:
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """That two heads are one to a query; then each number of docs/guide/scale.md, in its order."""
+    """Check that queries see two heads as one; then measure each number of docs/guide/scale.md."""
     yield from _two_as_one(options)
     ssh_pct, ssh_mib = _over_ssh(options)
     yield Figure("a node: CPU for SSH", MS_A_PERCENT * ssh_pct, "ms a second")
@@ -74,7 +74,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
 
 
 def _one_head(cost: Cost, ssh_pct: float, ssh_mib: float, how: str) -> Iterator[Figure]:
-    """Where a head's core and memory end, and what heads are needed for 10,000 nodes."""
+    """Return how many nodes a head's core and memory allow, and the heads needed for 10,000 nodes."""
     node_pct, node_mib = cost.node_pct + ssh_pct, cost.node_mib + ssh_mib
     by_core = (CORE_PCT - cost.fixed_pct) / node_pct
     yield Figure(f"{how}a node: CPU for links, hub, recorder", MS_A_PERCENT * cost.node_pct, "ms a second")
@@ -88,7 +88,7 @@ def _one_head(cost: Cost, ssh_pct: float, ssh_mib: float, how: str) -> Iterator[
 
 
 def arithmetic() -> Iterator[Figure]:
-    """What follows from bytes that other benches measure, for a node and 10,000, and Prometheus beside."""
+    """Return figures computed from other benches' bytes: one node, 10,000 nodes, and Prometheus."""
     frame = WIRE_BYTES + PACKET_BYTES
     yield Figure("a node: with SSH, TCP and IP", frame, "bytes a second")
     yield Figure("a line of 1 Gbit/s", LINE_BYTES_A_S / frame, "nodes")
@@ -117,7 +117,7 @@ def arithmetic() -> Iterator[Figure]:
 
 
 def _cost(options: BenchOptions, *, screen: bool) -> Cost | None:
-    """A line through a small and a large fleet; None where this machine can't have the large one."""
+    """Return the cost from a small and a large fleet; None if this machine can't run the large one."""
     points = []
     few, many = 64, 1024
     for nodes in (few, many):
@@ -134,7 +134,7 @@ def _cost(options: BenchOptions, *, screen: bool) -> Cost | None:
 
 
 def _over_ssh(options: BenchOptions) -> tuple[float, float]:
-    """Percent of a core that a frame a second costs more over SSH than over a local socket, and MiB a node.
+    """Return the additional cost of SSH: percent of a core per frame and second, MiB per node.
 
     Behind SSH each node is an agent of its own, on a server of this machine.
     """
@@ -155,7 +155,7 @@ def _over_ssh(options: BenchOptions) -> tuple[float, float]:
 def _needed(
     options: BenchOptions, to: Path, where: Path, names: Sequence[str], hertz: int
 ) -> tuple[float, float]:
-    """Percent of a core and MiB of a head without a screen."""
+    """Measure percent of a core and MiB of a head without a screen."""
     journal = to.with_suffix(".jsonl")
     with Headless(journal, where, names, 1000 // hertz, to.with_suffix(".duckdb")) as head:
         Reader(journal, head.writes).wait_for(3 * len(names))
@@ -163,7 +163,7 @@ def _needed(
 
 
 def _configured(stack: ExitStack, folder: Path) -> Path:
-    """A server, and a configuration that calls it by the names of many nodes."""
+    """Run an SSH server with a configuration in which many node names lead to it."""
     server = stack.enter_context(sshd.running(folder, MaxStartups="200"))
     server.trust()
     config = folder / "ssh_config"
@@ -175,7 +175,7 @@ def _configured(stack: ExitStack, folder: Path) -> Path:
 
 
 def _two_as_one(options: BenchOptions) -> Iterator[Figure]:
-    """Two heads at once, and what the datasets of both say of all nodes, beside what was recorded."""
+    """Run two heads, and compare a query on both datasets with the recorded frames."""
     nodes = options.count(64, 2)
     names, half = simulated_names(nodes), nodes // 2
     paths = [options.folder / "rack1.duckdb", options.folder / "rack2.duckdb"]

@@ -1,4 +1,4 @@
-"""What processes cost: CPU time from their clocks, memory from /proc."""
+"""Cost of processes: CPU time from their clocks, memory from /proc."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SCHEDULED = 2
 
 
 def as_of_a_head() -> dict[str, str]:
-    """The environment of a process that is to get its memory as gswarm-tui does, whatever it loads first."""
+    """Return the environment in which a process allocates memory as gswarm-tui does."""
     environ = dict(os.environ)
     share_one_arena(environ)
     return environ
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its threads, without its children; raises OSError when it is gone.
+    """Return a process's CPU seconds, without its children. Raises OSError if it has ended.
 
     From the process's own clock, in nanoseconds, by the number that ``clock_getcpuclockid(3)`` gives: /proc
     counts by 10 ms, so of a short run nothing.
@@ -31,7 +31,7 @@ def cpu_s(pid: int) -> float:
 
 
 def with_agents(pid: int) -> list[int]:
-    """A head and what it has started on this machine: relays, and the agents of the same recordings."""
+    """Return a head with its processes on this machine: relays, and the agents of its recordings."""
     there = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     words = {other: _words(other) for other in there}
     started = [words[child] for child in _children(pid) if child in words]
@@ -40,7 +40,7 @@ def with_agents(pid: int) -> list[int]:
 
 
 def _words(pid: int) -> list[str]:
-    """The command line of a process, empty where it is gone."""
+    """Return the command line of a process, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
@@ -48,7 +48,7 @@ def _words(pid: int) -> list[str]:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has started and that live."""
+    """Return the running children of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):
@@ -57,12 +57,12 @@ def _children(pid: int) -> list[int]:
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of a process now [MiB]."""
+    """Return the resident memory of a process [MiB]."""
     return _status_mib(pid, "VmRSS")
 
 
 def peak_mib(pid: int) -> float:
-    """The most resident memory that a process had [MiB]."""
+    """Return the peak resident memory of a process [MiB]."""
     return _status_mib(pid, "VmHWM")
 
 
@@ -74,7 +74,7 @@ def _status_mib(pid: int, field: str) -> float:
 
 
 def share_of_a_core(pids: Sequence[int], seconds: float) -> float:
-    """Percent of a core that processes use together over so many seconds from now."""
+    """Measure the percent of a core that processes use together during the next seconds."""
     began, before = time.monotonic(), sum(map(cpu_s, pids))
     time.sleep(seconds)
     return 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)

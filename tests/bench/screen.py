@@ -1,4 +1,4 @@
-"""What the whole app costs in a terminal: CPU, bytes written, keys answered, seconds missed, memory."""
+"""Cost of the whole app in a terminal: CPU, bytes written, key latency, missed seconds, memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """Eight GPUs as most people have, then a fleet of 8,192, then the memory of that and of 32."""
+    """Measure eight GPUs, then 8,192 GPUs, then the memory with 8,192 and with 32."""
     yield from _eight(options)
     yield from _fleet(options)
     with _demo(options, "4x8") as app:
@@ -74,7 +74,7 @@ def _eight(options: BenchOptions) -> Iterator[Figure]:
 
 
 def _cost(app: InTerminal, options: BenchOptions, seconds: float) -> tuple[float, float]:
-    """Percent of a core, what reads the GPUs included, and KiB a second to the terminal, once under way."""
+    """Measure percent of a core, agents included, and KiB per second to the terminal, after the start."""
     time.sleep(options.seconds(UNDER_WAY_S))
     began = time.monotonic()
     cpu = share_of_a_core(with_agents(app.pid), seconds)
@@ -104,12 +104,12 @@ def _fleet(options: BenchOptions) -> Iterator[Figure]:
 
 
 def key_to_paint(app: InTerminal, number: int) -> float:
-    """How long the cursor takes to move, down and up in turns, when nothing is painted by itself."""
+    """Measure the time from a cursor key to its paint, down and up in turns, with no other paint."""
     return _answered(app, "k" if number % 2 else "j")
 
 
 def _answered(app: InTerminal, key: str, *, quiet: bool = True) -> float:
-    """How long a key takes until something is painted; ``quiet``: when nothing is painted by itself."""
+    """Measure the time from a key to the next paint; with ``quiet`` only while nothing else is painted."""
     if quiet:
         _quiet(app)
     since, began = app.written, time.monotonic()
@@ -121,7 +121,7 @@ def _answered(app: InTerminal, key: str, *, quiet: bool = True) -> float:
 
 
 def _quiet(app: InTerminal) -> None:
-    """Wait until it has painted its tick and is quiet, on a busy machine not for ever."""
+    """Wait until a tick was painted and nothing else is, on a busy machine only for a while."""
     began = time.monotonic()
     with suppress(TimeoutError):
         app.wait_for_writing(app.written, UNANSWERED_S)

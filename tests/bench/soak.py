@@ -1,4 +1,4 @@
-"""The app for an hour with 512 GPUs whose links fail at random: what it costs must not grow.
+"""The app for an hour with 512 GPUs whose links fail at random: its cost must not grow.
 
 Every ten seconds its CPU, memory, file and lag are looked at from outside; the figures compare the run's end
 with its beginning, and a plot and a table of all that was seen are left beside the recording.
@@ -39,7 +39,7 @@ FEWEST = 5
 
 @dataclass(frozen=True)
 class SoakSample:
-    """What ten seconds cost, ``minute`` minutes after the warm-up.
+    """Cost of ten seconds, ``minute`` minutes after the warm-up.
 
     ``file_mb`` is the recording with its write-ahead log, ``frames`` what came a second, ``on_disk_s`` and
     ``painted_s`` the median ages of readings when they are on disk and on the screen. ``late_ms`` is how late
@@ -59,7 +59,7 @@ class SoakSample:
 
 @dataclass(frozen=True)
 class Rule:
-    """When a column is flat: its last quarter's median is at most ``factor`` of the first quarter's.
+    """Condition for a flat column: its last quarter's median is at most ``factor`` times the first quarter's.
 
     Where it ``settles``, the last quarter is compared with what is before it and has its history full, which
     begins in an hour's third quarter; in a run too short for that, with the quarter before. A ``lag`` is
@@ -86,7 +86,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a column: ``before`` and ``last`` quarter, ``slope`` an hour in the last, ``worst``."""
+    """Result of a column: ``before`` and ``last`` quarter, ``slope`` per hour in the last, ``worst``."""
 
     rule: Rule
     before: float
@@ -95,12 +95,12 @@ class Judged:
     worst: float
 
     def row(self) -> tuple[str, ...]:
-        """All of it as text."""
+        """Return the result as cells of text."""
         values = number(self.before), number(self.last), f"{self.slope:+.3g}", number(self.worst)
         return f"{self.rule.name}, {self.rule.unit}", *values
 
     def figure(self) -> Figure:
-        """Whether it is flat."""
+        """Return a figure that states whether the column is flat."""
         limit = "before it, its history full" if self.rule.settles else "the first quarter"
         return Figure(
             f"soak: {self.rule.name} in the last quarter", self.last, self.rule.unit,
@@ -112,7 +112,7 @@ _HEAD = ("column", "to compare with", "last quarter", "an hour in it", "worst")
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """Each column's last quarter, beside the one that it must not have outgrown."""
+    """Compare each column's last quarter with the one that it must not exceed."""
     minutes = options.minutes or (0.08 if options.smoke else 60.0)
     nodes, every_s = options.count(NODES, 2), EVERY_S_SMOKE if options.smoke else EVERY_S
     path, journal = options.folder / "soak.duckdb", options.folder / "soak.jsonl"
@@ -140,7 +140,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
 
 
 def _heard_lost_and_twice(path: Path) -> tuple[int, int, int]:
-    """Agents go on through all cuts, so each node has one life, whose numbers begin at 1 and have no gap."""
+    """Count lost and repeated frames: each node has one life, with frames numbered from 1."""
     with duckdb.connect(str(path), read_only=True) as connection:
         heard, lost, twice = connection.execute(
             "SELECT count(*)::INTEGER, sum(numbered - found)::INTEGER, sum(rows - found)::INTEGER FROM ("
@@ -185,7 +185,7 @@ def _column(seen: Sequence[SoakSample], name: str) -> list[float]:
 
 
 def _judged(rule: Rule, seen: Sequence[SoakSample]) -> Judged:
-    """A file grows in steps, at checkpoints, so its quarters are compared by their means."""
+    """Judge a column. A file grows in steps, at checkpoints, so means of its quarters are compared."""
     middle: Callable[[Sequence[float]], float] = (
         statistics.fmean if rule.column == "growth" else statistics.median
     )
@@ -201,7 +201,7 @@ def _judged(rule: Rule, seen: Sequence[SoakSample]) -> Judged:
 
 
 def _settled(seen: Sequence[SoakSample], quarter: int) -> slice:
-    """The looks before the last quarter in which memory isn't taken by history any more."""
+    """Return the samples before the last quarter that were taken with full history."""
     full = (history_length(NODES, GPUS) - WARM_UP_S) / 60
     since = sum(look.minute < full for look in seen)
     until = len(seen) - quarter
@@ -209,13 +209,13 @@ def _settled(seen: Sequence[SoakSample], quarter: int) -> slice:
 
 
 def _prompt(values: list[float], looks: Sequence[SoakSample]) -> list[float]:
-    """Those values that the machine had no part in; all where these are too few."""
+    """Return the values of moments at which the machine was on time; all values if these are too few."""
     prompt = [value for value, look in zip(values, looks, strict=True) if look.late_ms <= PROMPT_MS]
     return prompt if len(prompt) >= FEWEST else values
 
 
 def _slope(values: Sequence[float]) -> float:
-    """How much more each value is than the one before, as the median of all pairs of them (Theil and Sen)."""
+    """Return the median slope over all pairs of values (Theil–Sen)."""
     pairs = [(b - a) / (j - i) for i, a in enumerate(values) for j, b in enumerate(values) if j > i]
     return statistics.median(pairs) if pairs else 0.0
 

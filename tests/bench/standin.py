@@ -11,7 +11,7 @@ from tests.cluster.standin import GpuProcess, Scenario, build
 
 
 def stand_in(folder: Path, gpus: int, pids: Sequence[int] = (), **unusual: Any) -> dict[str, str]:
-    """The environment in which programs see so many GPUs, each with a process: of ``pids``, or this one.
+    """Return an environment in which programs see stand-in GPUs, each with a process of ``pids`` or this one.
 
     What is ``unusual`` about them is given as fields of StandinGpu.
     """

@@ -1,4 +1,4 @@
-"""How soon something is there: the help, and the first paint of the demo."""
+"""Start-up time of the help and of the demo's first paint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = [sys.executable, "-m", "gswarm_tui"]
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """Wall time from the command to the help's end, and to the first frame of the fleet on screen."""
+    """Measure wall time from the command to the end of the help, and to the first fleet on screen."""
     runs = options.count(7, 1)
     bare = statistics.median(_took([sys.executable, "-c", "pass"]) for _ in range(runs))
     helped = statistics.median(_took([*PROGRAM, "--help"]) for _ in range(runs))

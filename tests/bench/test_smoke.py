@@ -1,4 +1,4 @@
-"""The benches run and find figures; what these are, on a machine that does other things, says nothing."""
+"""Each bench runs in its small form and prints figures; their values are not checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def smoke(name: str) -> Done:
 
 @pytest.fixture(scope="module")
 def benches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
-    """The benches that were chosen, some at a time."""
+    """Run the benches, some at a time."""
     calls = (getattr(item, "callspec", None) for item in request.session.items)
     chosen = {str(call.params["bench"]) for call in calls if call is not None and "bench" in call.params}
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -40,7 +40,7 @@ def benches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]
 
 
 @pytest.mark.parametrize("bench", BENCHES)
-def test_a_bench_finds_figures(bench: str, benches: dict[str, Future[Done]]) -> None:
+def test_each_bench_prints_figures(bench: str, benches: dict[str, Future[Done]]) -> None:
     if bench in NEED_SSHD:
         pytest.skip("needs an OpenSSH server")
     done = benches[bench].result()

@@ -1,4 +1,4 @@
-"""The app as people run it, on the bench's nodes, with a journal of how old readings are when they arrive.
+"""The app on the bench's nodes, with a journal of the age of samples when they reach hub and disk.
 
 ``python -m tests.bench.watched JOURNAL FOLDER LIVES SEED WORD …`` runs it with these words of a command line.
 FOLDER has the sockets of the nodes, and links to them live for LIVES seconds on the average.
@@ -55,7 +55,7 @@ class BenchEntry:
 
 
 class Journal:
-    """A sink that writes down how old readings are; it looks at a few nodes.
+    """A sink that logs the age of samples of a few nodes.
 
     Readings that waited on their node for a link are left out.
     """
@@ -70,7 +70,7 @@ class Journal:
         self._frames = 0
 
     def submit(self, events: Sequence[Event]) -> None:
-        """The hub ticked."""
+        """Log a tick of the hub."""
         now, ages = self._now(), []
         for event in events:
             if isinstance(event, FrameArrived):
@@ -84,7 +84,7 @@ class Journal:
         self._write(ages, on_disk=False)
 
     def committed(self, status: RecorderStatus) -> None:
-        """The recorder has committed."""
+        """Log a commit of the recorder."""
         now, ages = self._now(), []
         for node, unsaved in self._unsaved.items():
             while unsaved and status.committed.get((node, unsaved[0][0]), 0) >= unsaved[0][1]:
@@ -99,7 +99,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Lags:
-    """What a stretch of the journal says: medians [s] from a reading to disk and to its paint.
+    """Median times [s] from a sample to disk and to its paint, in one part of the journal.
 
     ``worst_on_disk_s`` is the longest, ``frames_a_s`` how many frames came. NaN where there was nothing.
     """
@@ -120,12 +120,12 @@ class Reader:
         self._last: list[BenchEntry] = []
 
     def read(self) -> list[BenchEntry]:
-        """What was written since the last time."""
+        """Return the entries written since the last call."""
         *lines, self._part = (self._part + self._file.read()).split("\n")
         return [BenchEntry(**json.loads(line)) for line in lines]
 
     def wait_for(self, frames: int, timeout_s: float = 120.0) -> None:
-        """Wait until so many frames came."""
+        """Wait until this many frames have arrived."""
         deadline = time.monotonic() + timeout_s
         while all(entry.frames < frames for entry in self.read()):
             if time.monotonic() > deadline:
@@ -133,7 +133,7 @@ class Reader:
             time.sleep(0.2)
 
     def lags(self) -> Lags:
-        """What was written since the last time. A reading is painted when its tick's writing is over."""
+        """Return the lags since the last call. A sample is painted when its tick's writes end."""
         entries = self.read()
         ticks = [*self._last, *(entry for entry in entries if not entry.on_disk)]
         self._last = ticks[-1:]
@@ -148,7 +148,7 @@ class Reader:
 
 
 def _paint_ends(writes: Sequence[tuple[float, int]], since: float, until: float) -> float | None:
-    """When the first burst of writes in a stretch was over; None where nothing was written in it."""
+    """Return the end of the first burst of writes in a time range; None without writes."""
     index = bisect_left(writes, since, key=itemgetter(0))
     if index == len(writes) or writes[index][0] >= until:
         return None
@@ -164,7 +164,7 @@ def _median(values: Sequence[float]) -> float:
 def in_terminal(
     journal: Path, nodes: Path, words: Sequence[str], *, lives_s: float = math.inf, seed: int = 0
 ) -> InTerminal:
-    """The app in a terminal of 200×60."""
+    """Run the app in a terminal of 200×60."""
     own = map(str, (journal, nodes, lives_s, seed))
     return InTerminal([sys.executable, "-m", "tests.bench.watched", *own, *words], env=as_of_a_head())
 

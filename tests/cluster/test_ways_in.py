@@ -185,7 +185,7 @@ def test_config_file_sets_defaults(config: Path, terminal: Terminal) -> None:
     config.write_text("intervall = 0.5\n")
     assert told(terminal, "--nodes gpu01") == (
         2,
-        f'gswarm-tui: {config}, line 1: unknown setting "intervall"; perhaps interval is meant.',
+        f'gswarm-tui: {config}, line 1: unknown setting "intervall"; perhaps you meant interval.',
     )
 
 

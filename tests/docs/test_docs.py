@@ -245,7 +245,7 @@ def test_shell_scripts_are_valid(fence: Fence) -> None:
     subprocess.run(["bash", "-n"], input=fence.text, text=True, check=True)
 
 
-def test_symptoms_are_sentences_of_the_program() -> None:
+def test_troubleshooting_symptoms_are_messages_of_the_program() -> None:
     page = (DOCS / "guide" / "troubleshooting.md").read_text()
     symptoms = re.findall(r"^\| `([^|]+?)` \|", page, re.MULTILINE)
     assert len(symptoms) > 20

@@ -1,4 +1,4 @@
-"""A node's disk with real agents on it, and heads that come and go."""
+"""Test node: a folder as a node's disk, real agents on it, and heads that connect to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.agent_process import PATIENCE_S, Agent
 
 
 class Node:
-    """A node's disk, and what runs there."""
+    """A node's disk, and the agents that run there."""
 
     def __init__(self, folder: Path, agents: list[Agent]) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Node:
     def attach(
         self, *resume: tuple[str, int], options: tuple[str, ...] = (), interval_ms: int = 100
     ) -> Agent:
-        """A head that comes and says what it has."""
+        """Connect a head that has the frames up to these sequence numbers by life."""
         agent = Agent(*self.words(*options))
         self.agents.append(agent)
         agent.start(interval_ms, *resume)
@@ -41,17 +41,17 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """The agent's process."""
+        """The pid of the agent."""
         (entry,) = self.status()
         assert entry["pid"] is not None
         return int(entry["pid"])
 
     def waiting(self) -> dict[str, int]:
-        """Frames that wait by life."""
+        """The number of waiting frames by life."""
         return {life["life"]: life["frames"] for entry in self.status() for life in entry["lives"]}
 
     def files(self) -> list[str]:
-        """What is left in the recording's folder."""
+        """The files in the recording's folder."""
         return sorted(path.name for path in self.folder.glob("rec@n1/*"))
 
 
@@ -63,7 +63,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; nobody is left to ask for a daemon's status."""
+    """Return whether a process has ended; a daemon has no parent that knows its status."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def running_in(folder: Path) -> list[int]:
-    """The processes that have this folder on their command line, whatever became of it."""
+    """Return the processes with this folder on their command line, even if it was removed."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -87,7 +87,7 @@ def running_in(folder: Path) -> list[int]:
 
 
 def sequences(agent: Agent, life: str) -> list[int]:
-    """The frames of a life that came over one connection, as the head tells them apart."""
+    """Return the sequence numbers of a life's frames that came over one connection."""
     found, current = [], ""
     for message in agent.heard:
         if isinstance(message, Hello):
@@ -102,7 +102,7 @@ def lives(agent: Agent) -> list[str]:
 
 
 def hear_of(agent: Agent, life: str, seq: int) -> None:
-    """Listen until a frame of a life has come."""
+    """Read until a frame of a life has arrived."""
     while seq not in sequences(agent, life):
         agent.hear(Frame, sum(isinstance(m, Frame) for m in agent.heard) + 1)
 

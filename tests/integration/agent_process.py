@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Agent:
-    """A real agent process, and what it said."""
+    """A real agent process, and the messages that it sent."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
@@ -34,13 +34,13 @@ class Agent:
         self.process.stdin.write(b"".join(map(encode, messages)))
 
     def start(self, interval_ms: int = 100, *resume: tuple[str, int], tell: tuple[Message, ...] = ()) -> None:
-        """Say what a head says first, and this with it."""
+        """Send a head's first messages, and these after them."""
         assert self.process.stdin is not None
         self.process.stdin.write(MAGIC)
         self.say(Start(interval_ms, time.time_ns(), resume), *tell)
 
     def hear(self, kind: type[M], count: int = 1) -> list[M]:
-        """Listen until so many messages of a kind have come, all in all."""
+        """Read until this many messages of a kind have arrived in total."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + PATIENCE_S
         while sum(isinstance(m, kind) for m in self.heard) < count:
@@ -55,7 +55,7 @@ class Agent:
         return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process and close its pipes."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):

@@ -14,7 +14,7 @@ from tests.integration.probe_stage import Stage
 
 @pytest.fixture
 def agents() -> Iterator[list[Agent]]:
-    """Agents that the test starts; none outlives it."""
+    """Start agents, which are killed at the end of the test."""
     started: list[Agent] = []
     yield started
     for agent in started:
@@ -23,7 +23,7 @@ def agents() -> Iterator[list[Agent]]:
 
 @pytest.fixture
 def node(tmp_path: Path, agents: list[Agent]) -> Iterator[Node]:
-    """A node; what runs there ends with the test."""
+    """Return a node whose processes end with the test."""
     node = Node(tmp_path / "spool", agents)
     yield node
     for agent in agents:

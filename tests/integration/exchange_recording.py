@@ -1,4 +1,4 @@
-"""A recording with all that an export has to carry, and what its tables hold."""
+"""A recording with everything that an export must contain, and a comparison of its tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def session(name: str, start: float, end: float, note: str = "") -> list[Event]:
 
 
 def run(path: Path, seconds: int = 20) -> Path:
-    """Two nodes with two GPUs each: one sees all; the other never measures PCIe, and is away a while."""
+    """Record two nodes with two GPUs each: one measures all, the other lacks PCIe and is lost for a while."""
     events: list[Event] = [
         introduced("n1"),
         NodeIntroduced(STRANGE, T0, hello(STRANGE, capabilities={"x": "y"})),
@@ -64,7 +64,7 @@ def run(path: Path, seconds: int = 20) -> Path:
 
 
 def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of a file with the numbers of things replaced by what they stand for, sorted."""
+    """Return all rows of a file, sorted, with names in the place of ids."""
     statements = {}
     for table in TABLES:
         names = {column.name for column in table.columns} - {"uid", "options"}

@@ -1,4 +1,4 @@
-"""A recording worth drawing: a simulated job with its troubles, through the real hub and recorder."""
+"""Recordings for plots: a simulated job with faults, recorded by the real hub and recorder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class SimulatedJob(Scene):
     """A scene whose nodes can lose frames for good."""
 
     def skip(self, name: str, frames: int) -> None:
-        """Frames of a node that nobody will ever see."""
+        """Lose the frames of a node for some seconds."""
         self._seq[name] += frames
 
 
 def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[SimulatedJob, Recorder]:
-    """A job whose nodes have run for 10 s, and what records it."""
+    """Yield a job whose nodes have run for 10 s, while it is recorded."""
     made = SimulatedJob(nodes, gpus, seed=seed)
     info = RecordingInfo(
         started_at=BEGINNING,
@@ -42,7 +42,7 @@ def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[SimulatedJob
 
 
 def record_runs(path: Path) -> Path:
-    """The same work twice, in sessions "run_1" (600 s) and "run_2" (480 s), each with three epochs marked."""
+    """Record the same work in sessions "run_1" (600 s) and "run_2" (480 s), each with three marked epochs."""
     made, recorder = recorded(path, 8, 8, seed=3)
     for run, seconds in ((1, 600), (2, 480)):
         made.hub.start_session(f"run_{run}")
@@ -58,7 +58,7 @@ def record_runs(path: Path) -> Path:
 
 
 def record_training(path: Path, nodes: int = 8, gpus: int = 8, seconds: int = 1200, seed: int = 3) -> Path:
-    """Warm-up and training in session "full_training", with epochs marked; node 6 is away for 90 s.
+    """Record warm-up and training in session "full_training", with marked epochs; node 6 is lost for 90 s.
 
     The session lasts from 10 s after ``BEGINNING`` (2026-03-02 14:00 UTC) to 10 s before the end.
     """

@@ -11,7 +11,7 @@ from tests.integration.probe_driver import NamedSamples, ProbeProcess
 
 
 class Stage:
-    """A scenario, its file, and nodes that answer from it."""
+    """A scenario of the NVML stand-in, its file, and probes that read it."""
 
     def __init__(self, lib: Path, file: Path) -> None:
         self.lib, self.file = lib, file
@@ -29,10 +29,10 @@ class Stage:
 
 
 def values(reading: NamedSamples, metric: str) -> list[object]:
-    """One metric of all GPUs; "lost" for a GPU without a row."""
+    """Return one metric of all GPUs; "lost" for a GPU without a row."""
     return ["lost" if row is None else row[metric] for row in reading.gpus]
 
 
 def about(wanted: float) -> object:
-    """A rate: its interval is measured around the driver's call, not in it."""
+    """Return a tolerant comparison for a rate, as its interval is measured around the driver's call."""
     return pytest.approx(wanted, rel=0.03)

@@ -22,12 +22,12 @@ def new_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
 
 
 def public(path: Path) -> str:
-    """A public key as it stands in authorized_keys and known_hosts."""
+    """Return a public key as written in authorized_keys and known_hosts."""
     return Path(f"{path}.pub").read_text().strip()
 
 
 def free_port() -> int:
-    """A port that nothing listens on now."""
+    """Return a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @dataclass
 class SshServer:
-    """A running server and what a client needs for it; ``config`` calls it gpu01 and every other gpu name."""
+    """A running server with keys for its clients; in ``config``, gpu01 and all other gpu names lead to it."""
 
     folder: Path
     pid: int = 0
@@ -51,11 +51,11 @@ class SshServer:
         return self.folder / "id_user"
 
     def sessions(self) -> list[int]:
-        """The processes that serve its connections."""
+        """Return the processes that serve its connections."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def trust(self, key: str | None = None) -> None:
-        """Put a host key, the server's own if none is given, into known_hosts."""
+        """Write a host key, by default the server's own, to known_hosts."""
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {key or public(self.folder / 'host')}\n")
 
     def config(self, *more: str) -> str:
@@ -78,7 +78,7 @@ class SshServer:
 
 @contextmanager
 def running(folder: Path, port: int = 0, **settings: str) -> Iterator[SshServer]:
-    """Run sshd with more ``settings``; ended, with its children, when the block is left."""
+    """Run sshd with additional ``settings``; it ends with its children at the end of the block."""
     assert SSHD is not None
     if Path("/run").exists():  # as root, sshd wants its empty folder, which a package's service makes
         with suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""What is printed after quitting, and files written from inside the app: both from a real recording."""
+"""Lines printed after quitting, and plots and reports written from inside the app."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_plot_and_report_get_free_names(path: Path) -> None:
 
 
 def test_failed_plot_reports_the_reason_of_the_command(path: Path) -> None:
-    with pytest.raises(UserError, match='has no session "trian"; perhaps train is meant'):
+    with pytest.raises(UserError, match='has no session "trian"; perhaps you meant train'):
         write_session_files(path, "trian", "trian")
 
 

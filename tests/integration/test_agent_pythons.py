@@ -1,4 +1,4 @@
-"""The agent as it travels to nodes, run for real by every Python on this machine that it supports."""
+"""The bundled agent runs with every supported Python version on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.agent_process import Agent
 
 @pytest.fixture(scope="module")
 def run_py(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The script that starts the agent, in a folder with nothing but the bundle."""
+    """Return the agent's start script in a folder with only the bundle."""
     folder = tmp_path_factory.mktemp("bundle")
     for name, content in own_bundle().files.items():
         path = folder / name
@@ -31,7 +31,7 @@ def run_py(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=list(agent_pythons()))
 def command(request: pytest.FixtureRequest, run_py: Path) -> Callable[..., list[str]]:
-    """The agent's command line under one Python."""
+    """Return the agent's command line with one Python."""
     python = agent_pythons()[request.param]
     return lambda *arguments: [python, "-ISB", str(run_py), *arguments]
 

@@ -1,4 +1,4 @@
-"""An agent that outlives its connections, as the real processes that a head and a node run."""
+"""The agent outlives its connections: tests with real processes of head and node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_agent_continues_without_a_head_and_the_next_head_gets_its_frames(no
     assert sequences(second, hello.life) == list(range(3, 3 + len(sequences(second, hello.life))))
 
 
-def test_times_do_not_depend_on_the_connection(node: Node) -> None:
+def test_sample_times_do_not_depend_on_the_connection(node: Node) -> None:
     first = node.attach()
     first.hear(Frame, 2)
     disconnect(first)
@@ -98,7 +98,7 @@ def test_a_killed_connection_loses_no_frame(node: Node) -> None:
     assert sequences(second, hello.life)[:10] == list(range(1, 11))
 
 
-def test_the_newest_head_replaces_the_one_before(node: Node) -> None:
+def test_the_newest_head_replaces_the_previous_one(node: Node) -> None:
     first = node.attach()
     first.hear(Frame, 2)
     second = node.attach()
@@ -120,7 +120,7 @@ def test_two_recordings_of_one_user_have_an_agent_each(node: Node) -> None:
     until(lambda: [entry["recording"] for entry in node.status()] == ["rec"])
 
 
-def test_heads_that_come_at_once_start_one_agent(node: Node) -> None:
+def test_heads_that_connect_at_once_start_one_agent(node: Node) -> None:
     many = [Agent(*node.words()) for _ in range(4)]
     node.agents += many
     for agent in many:
@@ -236,11 +236,11 @@ def test_a_full_spool_drops_the_oldest_frames_and_reports_how_many(node: Node) -
 
 
 def first_waiting(node: Node) -> int:
-    """The sequence in the name of the oldest segment."""
+    """Return the sequence number in the name of the oldest segment."""
     return min((int(name[-19:-7]) for name in node.files() if name.endswith(".frames")), default=0)
 
 
-def test_only_left_delivers_left_frames_and_measures_nothing(node: Node) -> None:
+def test_only_left_option_delivers_waiting_frames_without_sampling(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -256,7 +256,7 @@ def test_only_left_delivers_left_frames_and_measures_nothing(node: Node) -> None
     until(lambda: list(node.folder.iterdir()) == [])
 
 
-def test_left_frames_stay_on_the_node_if_the_head_goes_before_its_ack(node: Node) -> None:
+def test_waiting_frames_stay_on_the_node_if_the_head_leaves_before_its_ack(node: Node) -> None:
     first = node.attach()
     first.hear(Frame, 3)
     disconnect(first)
@@ -269,7 +269,7 @@ def test_left_frames_stay_on_the_node_if_the_head_goes_before_its_ack(node: Node
     assert node.waiting() == waiting
 
 
-def test_only_left_also_reports_the_loss_of_a_killed_agent(node: Node) -> None:
+def test_only_left_option_reports_the_loss_of_a_killed_agent(node: Node) -> None:
     first = node.attach(options=("--memory-mib", "0.01"))
     (hello,) = first.hear(Hello)
     until(lambda: any(name.endswith(".frames") for name in node.files()))
@@ -335,7 +335,7 @@ def test_a_job_that_was_extended_keeps_its_agent(node: Node, later: int | None) 
     assert not any(isinstance(message, Bye) for message in second.heard)
 
 
-def test_after_the_job_left_frames_are_delivered_and_nothing_is_measured(node: Node) -> None:
+def test_after_the_job_waiting_frames_are_delivered_without_sampling(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -352,7 +352,7 @@ def test_after_the_job_left_frames_are_delivered_and_nothing_is_measured(node: N
     until(lambda: list(node.folder.iterdir()) == [])
 
 
-def test_hold_stays_until_the_agent_has_ended(node: Node) -> None:
+def test_hold_option_waits_until_the_agent_has_ended(node: Node) -> None:
     agent = node.attach(options=("--hold",))
     (hello,) = agent.hear(Hello)
     pid = node.pid
@@ -470,7 +470,7 @@ def test_a_connection_of_another_user_is_closed(node: Node) -> None:
 
 
 def changed(node: Node, script: str) -> Agent:
-    """The node's agent, started after a script that changes its simulated node, ``s.SimulatedNode``."""
+    """Start the node's agent after a script that patches its simulated node, ``s.SimulatedNode``."""
     begin, end = (
         "import sys, gswarm_agent.simulated as s\n",
         "from gswarm_agent.__main__ import main; sys.exit(main(sys.argv[1:]))\n",
@@ -515,7 +515,7 @@ def test_an_agent_with_hanging_gpus_still_sends_its_hello(node: Node, tmp_path: 
     assert sequences(agent, hello.life)[:2] == [1, 2]
 
 
-def test_a_metric_that_went_away_is_reported_in_the_same_life(node: Node) -> None:
+def test_a_metric_that_disappears_is_reported_in_the_same_life(node: Node) -> None:
     script = (
         "from dataclasses import replace\n"
         "from gswarm_agent.frame import Note\n"

@@ -1,4 +1,4 @@
-"""Where a head listens by a pipe, the agent writes to that itself; whoever joined them only waits."""
+"""If the head reads from a pipe, the agent writes to that pipe directly and the relay process only waits."""
 
 from __future__ import annotations
 

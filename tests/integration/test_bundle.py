@@ -1,4 +1,4 @@
-"""Zero install: the bundle that travels to a node, and what the bootstrap does with it there."""
+"""Installation of the agent on a node: its bundle, and how the bootstrap unpacks and starts it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cache(tmp_path: Path) -> Path:
 def start(
     cache: Path, *, bundle: Bundle | None = None, times: int = 2, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the bootstrap as on a node, with the payload ready so many times before the head goes away."""
+    """Run the bootstrap as on a node; the head sends the payload this many times, then disconnects."""
     bundle = bundle or own_bundle()
     command = Bootstrap(agent_python=sys.executable).command("stream", "--simulate", "{}")
     (script,) = [argument for argument in command if "=/tmp/" in argument]
@@ -120,7 +120,7 @@ def test_the_users_own_cache_folder_is_respected(cache: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def fallback(cache: Path) -> Path:
-    """The folder that is used when the home can't be."""
+    """Return the folder that is used if the home folder can't be."""
     return cache.parents[1] / f"gswarm-tui-{os.geteuid()}"
 
 

@@ -27,7 +27,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
-STILL_RUNNING = "Still running: {}; figures are as of now, speed-up follows at the end."
+STILL_RUNNING = "Still running: {}; figures are as of now, without speed-up until the end."
 GPU = Figures(
     scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
     util_median_pct=90.0, util_p95_pct=95.0, util_max_pct=100, power_mean_w=600.0, power_max_w=700.0,
@@ -39,7 +39,7 @@ GPU = Figures(
 
 
 def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: Any) -> ComparedRun:
-    """A run with a GPU for each of the changes (one like ``GPU`` without any), and of the whole of them."""
+    """Return a run with one GPU per set of changes to ``GPU`` (without any: one GPU), and their totals."""
     gpus = tuple(replace(GPU, gpu_index=i, **change) for i, change in enumerate(changes or ({},)))
     means = [gpu.util_mean_pct or 0 for gpu in gpus]
     usual = {"util_mean_pct": sum(means) / len(means), "gpus": len(gpus)}
@@ -83,7 +83,7 @@ def test_largest_difference_names_both_values() -> None:
     assert "in c, 1.67 GPU-min" in largest_difference([a, run("d"), c])
 
 
-def test_spread_between_gpus_is_no_difference_of_runs() -> None:
+def test_spread_between_gpus_is_not_a_difference_between_runs() -> None:
     spread = ({"power_mean_w": 300.0}, {"power_mean_w": 700.0})
     a, b = run("a", *spread, power_mean_w=500.0), run("b", *spread, power_mean_w=650.0)
     assert largest_difference([a, b]).startswith("No figure differs")
@@ -108,7 +108,7 @@ def test_running_session_has_no_speed_up() -> None:
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
-def test_notes_group_runs() -> None:
+def test_notes_list_running_runs_and_runs_without_an_end() -> None:
     ended = [run(name) for name in "abc"]
     running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]
     endless = [

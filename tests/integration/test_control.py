@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """An environment whose registry is empty."""
+    """Return an environment with an empty registry of heads."""
     monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

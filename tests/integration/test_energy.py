@@ -1,4 +1,4 @@
-"""What GPUs used: live, in the recording and where it is looked back at, one number."""
+"""Energy of sessions is the same live, in the recording, after resuming and while looking back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def live(events: list[Event]) -> Fleet:
 
 
 def energies_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
-    """Joules of each session, and of all under "": live, resumed, looked back at, played, in the view."""
+    """Return the joules by session, and in total under "", from each part that computes them."""
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit(events)
@@ -180,7 +180,7 @@ def test_a_sample_after_missed_ticks_has_its_predecessor(tmp_path: Path, late: b
 def energies_of(
     folder: Path, before: list[Event], after: list[Event], since: float, *, late: bool
 ) -> list[float]:
-    """Joules of a session that begins between these events, and is started then or after all."""
+    """Return the joules of a session that starts between these events, live or backdated."""
     session = SessionStarted("s", END - 10 if late else since, "s", since)
     events = [*before, *after, session] if late else [*before, session, *after]
     return [energy["s"] for energy in energies_everywhere(folder / "run.duckdb", events)]
@@ -188,8 +188,7 @@ def energies_of(
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Event]:
-    """Two GPUs that fall silent, lost frames, uneven ticks, counters that restart once, an older run
-    that comes late, sessions that begin in the past."""
+    """Generate silent GPUs, lost and late frames, uneven ticks, counters that restart, backdated sessions."""
     counts = [draw(st.integers(5000, 10**6)) for _ in range(2)]
     frames: list[FrameArrived] = []
     ts, restarts_at = T0, draw(st.integers(2, 20))

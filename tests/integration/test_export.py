@@ -1,4 +1,4 @@
-"""Exports, read the way other tools read them."""
+"""Exports are readable by other tools."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def exported(*words: str) -> None:
 
 
 def query_export(sql: str) -> list[tuple[Any, ...]]:
-    """The rows of a query of files."""
+    """Return the rows of a query on exported files."""
     return duckdb.connect().execute(sql).fetchall()
 
 
 def curves(path: Path, field: str) -> list[list[float]]:
-    """A field of each GPU over the frames, as scripts for gswarm-profiler take it from its file."""
+    """Return a field of each GPU over the frames, read as gswarm-profiler's scripts do."""
     frames = json.loads(path.read_text())["frames"]
     gpus = range(len(frames[0]["gpu_id"]))
     return [[float(frame[field][gpu]) for frame in frames] for gpu in gpus]
@@ -197,7 +197,7 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
     ("words", "sentence"),
     [
         ([], "no format; use --format json, csv or parquet, or a suffix of -o."),
-        (["trian", "-o", "x.json"], 'has no session "trian"; perhaps train is meant.'),
+        (["trian", "-o", "x.json"], 'has no session "trian"; perhaps you meant train.'),
         (["-o", "nowhere/x.json"], "no folder nowhere; create it, or name another one with -o."),
         (["-o", "x.json", "--table", "host"], "--table applies only to CSV; remove it for json."),
         (["-o", "-", "--format", "parquet"], "Parquet is written to a folder, not to standard output"),
@@ -210,7 +210,7 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
         (["-o", "mine", "--format", "parquet"], "mine isn't empty; name another folder with -o"),
         (
             ["-o", "mine", "--format", "parquet", "--force"],
-            "mine holds files besides an export and is not replaced",
+            "mine isn't replaced, as it contains more than an export",
         ),
         (["empty", "-o", "x.csv"], "run.duckdb has no samples to export."),
         (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),

@@ -36,7 +36,7 @@ def suspended(pid: int) -> Iterator[None]:
 
 @contextmanager
 def full_queue(address: Path) -> Iterator[None]:
-    """Connect to a socket that nobody accepts from, until the kernel queues no more."""
+    """Connect to a socket that accepts nothing, until the kernel's queue is full."""
     with ExitStack() as clients:
         while True:
             client = clients.enter_context(socket.socket(socket.AF_UNIX))

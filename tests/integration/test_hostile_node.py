@@ -19,7 +19,7 @@ from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, q
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_compromised_node_does_not_spoil_another_nodes_samples(tmp_path: Path, seed: int) -> None:
+def test_a_compromised_node_does_not_change_another_nodes_samples(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "gswarm-run.duckdb"
     node = HostileNode("evil", seed)
     hub = Hub(Fleet(("evil", "good")), clock=lambda: T0)

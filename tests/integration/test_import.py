@@ -1,4 +1,4 @@
-"""What comes into a recording file: exports as they left, and gswarm-profiler's own files."""
+"""Imports: our exports are restored, and files of gswarm-profiler are converted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_import_adds_to_an_existing_file() -> None:
 
 @st.composite
 def events(draw: st.DrawFn) -> list[Event]:
-    """A recording of one or two nodes with any values that a wire would carry."""
+    """Generate a recording of one or two nodes with any values that the wire allows."""
     made: list[Event] = []
     for node in draw(st.sampled_from([("n1",), ("n1", "n2")])):
         made.append(introduced(node, boot_id=draw(st.sampled_from(["a", "b"]))))
@@ -108,7 +108,7 @@ def test_any_recording_round_trips(recorded: list[Event]) -> None:
 
 
 def frames(path: str) -> list[dict[str, Any]]:
-    """Frames without those in which no GPU has a value: they don't come back."""
+    """Return the frames in which a GPU has a value; JSON restores no others."""
     fields = ("time", "gpu_util", "gpu_memory", "dram_bandwidth_rx", "dram_bandwidth_tx", "gpu_bandwidth_rx")
     found = []
     for frame in json.loads(Path(path).read_text())["frames"]:
@@ -174,7 +174,7 @@ def test_json_of_a_whole_recording_imports_no_session() -> None:
 
 
 def written(**changes: Any) -> dict[str, Any]:
-    """A file as the program of gswarm-profiler writes it."""
+    """Write a file as the program gswarm-profiler does."""
     gpus = ["node7:0:NVIDIA A100-SXM4-80GB", "node7:1:NVIDIA A100-SXM4-80GB"]
     made = {
         "summary_by_device": {gpu: {"avg_gpu_util": "0.50"} for gpu in gpus},
@@ -296,7 +296,7 @@ def test_impossible_values_are_refused(value: Any) -> None:
 
 
 def frame(**changes: Any) -> str:
-    """A file of one frame with changes."""
+    """Return the JSON of one frame with changed fields."""
     return json.dumps({"frames": [written()["frames"][0] | changes]}, indent=1)
 
 
@@ -319,9 +319,9 @@ def frame(**changes: Any) -> str:
             "line 1: no frame has values of GPUs: this isn't a file of gswarm-profiler",
         ),
         ('{"frames": []}', "no frame has values of GPUs"),
-        ('{"frames": {"a": 1}}', "a frame's gpu_id should be an array of texts"),
+        ('{"frames": {"a": 1}}', "a frame's gpu_id should be an array of strings"),
         ('{"frames": [1]}', "a frame should be an object"),
-        (frame(gpu_id=3), "a frame's gpu_id should be an array of texts"),
+        (frame(gpu_id=3), "a frame's gpu_id should be an array of strings"),
         (frame(gpu_id=["n:0:X", "n:0:X"]), "a frame's gpu_id lists a GPU twice"),
         (frame(gpu_id=["a", "b"]), '"a" isn\'t hostname:index:name'),
         (frame(gpu_util=["0.1"]), "gpu_util should be an array with a value for each gpu_id"),
@@ -336,7 +336,7 @@ def frame(**changes: Any) -> str:
         (frame(time=None), "a time should be a text"),
         (frame(time="0001-01-01T00:00:00"), '"0001-01-01T00:00:00" is'),
         ('{"devices": [], ' + frame()[1:], "devices should be an object"),
-        ('{"session_name": {}, ' + frame()[1:], "session_name should be a text of at most 1000 characters"),
+        ('{"session_name": {}, ' + frame()[1:], "session_name should be a string of at most 1000 characters"),
         ('{"recording": {"interval_ms": -5}, ' + frame()[1:], "interval_ms should be a whole number below"),
     ],
 )
@@ -415,7 +415,7 @@ def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -
 
 
 def spoil(sql: str, table: str) -> None:
-    """Rewrite a file of the export ``run.parquet`` with the rows of a query."""
+    """Replace a file of the export ``run.parquet`` by the rows of a query."""
     file = f"run.parquet/{table}.parquet"
     duckdb.sql(f"COPY ({sql.format(file=repr(file))}) TO 'spoilt.parquet'")
     Path("spoilt.parquet").replace(file)
@@ -475,7 +475,7 @@ def test_other_file_types_print_one_sentence(capsys: pytest.CaptureFixture[str])
         (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
         (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings.parquet"),
         (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
-        (["nothing.json"], 2, "no file or folder nothing.json"),
+        (["nothing.json"], 2, "there is no file or folder nothing.json"),
         (["x.csv"], 2, "CSV has only one table; export JSON or Parquet to import it"),
         (["run.duckdb"], 2, "run.duckdb is a recording already; other commands read it with --db"),
         (["text.duckdb"], 2, "text.duckdb is no DuckDB file despite its name"),

@@ -1,4 +1,4 @@
-"""Between a login shell and the first byte of the agent, for every shell and Python that this machine has."""
+"""The bootstrap starts the agent from every login shell and Python on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AWKWARD = 'it\'s "a" $HOME `id` \\n ! * ; & | < > ( ) é\n# end'
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own for the shells."""
+    """Return an empty home folder for the shells."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -50,7 +50,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def through(shell: str, bootstrap: Bootstrap) -> ProcessChannel:
-    """Run the bootstrap as sshd would: its command line by the user's shell."""
+    """Run the bootstrap's command line in the user's login shell, as sshd does."""
     line = bootstrap.command_line("stream", "--simulate", "{}")
     channel = await ProcessChannel.start([shell, "-c", line])
     await greet(channel, bootstrap)
@@ -72,7 +72,7 @@ async def speaks(shell: str, bootstrap: Bootstrap) -> None:
 
 
 def stand_in(path: Path, script: str) -> Path:
-    """A program that is a shell script."""
+    """Write a shell script as a program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -104,7 +104,7 @@ async def test_any_login_shell_runs_a_setup_of_any_text(shell: str, home: Path) 
     assert (home / "said").read_text() == AWKWARD + "\n"
 
 
-async def test_a_python_whose_path_is_no_text_is_used(tmp_path: Path) -> None:
+async def test_a_python_whose_path_is_not_utf8_is_used(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"m\xfcller's \xc3\xa9")
     python = stand_in(folder / "python", f'exec {sys.executable} "$@"')
     await speaks("sh", Bootstrap(agent_python=str(python)))

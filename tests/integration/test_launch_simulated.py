@@ -1,4 +1,4 @@
-"""From a launcher to events, with real processes: this machine, a few simulated nodes, and a great many."""
+"""Local and simulated launchers with real agent processes, for few and for many nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 
 class LinkedHead:
-    """Links to some nodes, and what they published."""
+    """Links to some nodes, and the events that they published."""
 
     def __init__(self, launcher: Launcher, nodes: list[str]) -> None:
         self.events: list[Event] = []
@@ -59,7 +59,7 @@ async def head(launcher: Launcher, *nodes: str) -> AsyncIterator[LinkedHead]:
 
 
 def agents_of(pid: int) -> set[int]:
-    """The agent processes that a process has started and that still run."""
+    """Return the running agent processes that a process started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return {int(child) for child in children if "gswarm_agent" in command_of(int(child))}
 
@@ -83,7 +83,7 @@ async def test_local_launcher_runs_an_agent_on_this_machine() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 20])
-async def test_simulated_nodes_few_and_many(nodes: int) -> None:
+async def test_simulated_nodes_share_one_process_per_core(nodes: int) -> None:
     names = simulated_names(nodes)
     async with head(SimulatedLauncher(nodes, gpus=2), *names) as here:
         await here.until_all_have(3)

@@ -253,7 +253,7 @@ async def test_configuration_error_names_its_line(server: SshServer) -> None:
 @pytest.mark.parametrize("name", INVALID_NODE_NAMES)
 async def test_invalid_node_name_is_refused(name: str) -> None:
     error = await refused(SshLauncher(), name)
-    assert "is no host name" in error.reason
+    assert "isn't a host name" in error.reason
     assert error.retry is Retry.NEVER
 
 
@@ -311,7 +311,7 @@ async def test_jump_host_failure_names_the_jump_host(server: SshServer) -> None:
 async def test_invalid_jump_host_name_is_refused(server: SshServer) -> None:
     async with launcher(server, jump="-oProxyCommand=x") as ssh:
         error = await refused(ssh)
-    assert "is no host name" in error.reason
+    assert "isn't a host name" in error.reason
     assert error.remedy == "correct --jump"
 
 

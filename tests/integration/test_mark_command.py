@@ -27,7 +27,7 @@ UID = "0f1e2d3c-0000-4000-8000-000000000001"
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """A machine with nobody else's heads and agents."""
+    """Return an environment without other heads and agents."""
     monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
     monkeypatch.setattr(folder, "PARENTS", (str(tmp_path / "var"),))
     for name in ("run", "var"):
@@ -37,7 +37,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str
 
 @pytest.fixture
 def watched(node: Node, environ: Mapping[str, str]) -> Node:
-    """This machine as a node, whose agents are where they usually are."""
+    """Return this machine as a node whose agents are in the usual folder."""
     node.folder = Path(folder.tops()[0])
     return node
 
@@ -117,7 +117,7 @@ async def test_mark_without_a_recording_is_an_error(environ: Mapping[str, str], 
     [
         (("",), "a mark needs a name."),
         (("x", "--value", "loss"), "'loss' isn't of the form KEY=VALUE."),
-        (("x" * 201,), "a mark's name may have 200 characters, and this one has 201."),
+        (("x" * 201,), "a mark's name can have 200 characters; this one has 201."),
         ((), "NAME is missing; see --help."),
     ],
 )

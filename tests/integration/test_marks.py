@@ -1,4 +1,4 @@
-"""Marks from the command to the frames: values as given, each once, none lost, refused with a reason."""
+"""Marks travel from the command to the frames exactly once; invalid ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def test_any_other_request_is_refused(data: bytes) -> None:
     ("name", "values", "said"),
     [
         (" \t", {}, "a mark needs a name"),
-        ("x" * 201, {}, "a mark's name may have 200 characters, and this one has 201"),
-        ("x", dict.fromkeys(map(str, range(33)), 1), "a mark may have 32 values, and this one has 33"),
-        ("x", {"a": "y" * 5000}, "a mark's values may have 4096 characters"),
+        ("x" * 201, {}, "a mark's name can have 200 characters; this one has 201"),
+        ("x", dict.fromkeys(map(str, range(33)), 1), "a mark can have 32 values; this one has 33"),
+        ("x", {"a": "y" * 5000}, "a mark's values can have 4096 characters"),
         ("x", {"a": [1]}, r"a mark's values are numbers and text, not \[1\]"),
         ("x", {"a": True}, "a mark's values are numbers and text, not True"),
         ("x", {"a": 10**400}, "a mark's whole numbers are below 2 to the power of 63"),
@@ -238,7 +238,7 @@ def test_many_marks_at_once_arrive_once_and_in_order(node: Node) -> None:
         (("epoch", "3"), "gswarm-agent: mark takes one name, in quotes if it has spaces", 2),
         (("epoch", "--value", "loss"), "gswarm-agent: mark: 'loss' isn't of the form KEY=VALUE", 2),
         (("epoch", "--value"), "gswarm-agent: mark: --value needs a value", 2),
-        (("x" * 201,), "gswarm-agent: mark: a mark's name may have 200 characters", 2),
+        (("x" * 201,), "gswarm-agent: mark: a mark's name can have 200 characters", 2),
     ],
 )
 def test_an_invalid_mark_is_refused_with_a_reason(

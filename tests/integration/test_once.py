@@ -14,7 +14,7 @@ from tests.integration.sshd import free_port
 
 
 def once(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run it as scripts do: with pipes, in a folder and a home of its own."""
+    """Run ``gswarm-tui once`` as scripts do: with pipes, in an empty home folder."""
     environ = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "gswarm_tui", "once", *words]
     return subprocess.run(
@@ -65,7 +65,7 @@ def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
         (["--demo", "--timeout", "soon"], '--timeout: "soon" isn\'t a time such as 30s or 2m.'),
         (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 1 h.'),
         (["--demo", "--job", "1"], "--demo simulates its nodes; remove --job."),
-        (["--theme", "dark"], 'unknown option "--theme"; perhaps --timeout is meant.'),
+        (["--theme", "dark"], 'unknown option "--theme"; perhaps you meant --timeout.'),
     ],
 )
 def test_invalid_options_get_one_sentence(

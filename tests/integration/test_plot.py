@@ -1,4 +1,4 @@
-"""Plots: what their pixels, texts and bins say is what the recording holds."""
+"""Plots: pixels, texts and bins match the recording."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def session(name: str, begin: float, end: float | None) -> list[Event]:
 
 
 def small(path: Path, *more: Event, name: str = "train") -> Path:
-    """A session of 60 s: GPU 0 always at 0 %, GPU 1 at 100 % and silent from 20 s to 40 s."""
+    """Record a session of 60 s: GPU 0 always at 0 %, GPU 1 at 100 % and without samples from 20 s to 40 s."""
     frames = [
         arrived(
             seq,
@@ -155,7 +155,7 @@ def test_missing_data_is_hatched(tmp_path: Path) -> None:
     assert not around & {zero, full}
 
 
-def test_gap_keeps_its_length(tmp_path: Path) -> None:
+def test_gap_in_a_plot_keeps_its_length(tmp_path: Path) -> None:
     found = grid(small(tmp_path / "run.duckdb"), "util")
     assert found.width_s == 1.0
     assert np.flatnonzero(np.isnan(found.values[1])).tolist() == list(range(20, 40))
@@ -163,7 +163,7 @@ def test_gap_keeps_its_length(tmp_path: Path) -> None:
 
 
 def uneven(path: Path, seed: int) -> Path:
-    """Frames at uneven times, some lost, GPUs sometimes silent, in a session that begins between frames."""
+    """Record frames at uneven times, some lost, some GPUs silent, in a session that starts between frames."""
     rng = random.Random(seed)
     at, seq = 0.0, 0
     events: list[Event] = [introduced()]
@@ -303,7 +303,7 @@ def test_512_gpus_are_one_image_with_thinned_names(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def uneven_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """512 GPUs at 95 %, but gpu023:4 idle, gpu041:2 at 60 %, gpu012:6 unmeasured, all of gpu050 at 55 %."""
+    """Record 512 GPUs at 95 %, but gpu023:4 idle, gpu041:2 at 60 %, gpu012:6 unmeasured, gpu050 at 55 %."""
     nodes = [f"gpu{number:03}" for number in range(1, 65)]
     odd: dict[tuple[str, int], float | None] = {("gpu023", 4): 0.0, ("gpu041", 2): 60.0, ("gpu012", 6): None}
     odd |= {("gpu050", gpu): 55.0 for gpu in range(8)}
@@ -351,7 +351,9 @@ def test_idle_gpu_among_512_differs_from_lines_and_gaps(uneven_fleet: Path) -> N
     [(style.RAMP, "#ffffff", style.NO_DATA), (style.DARK_RAMP, "#14181e", "#77716a")],
     ids=["light", "dark"],
 )
-def test_idle_is_neither_paper_nor_missing_nor_busy(ramp: style.Ramp, paper: str, no_data: str) -> None:
+def test_idle_has_another_colour_than_the_page_missing_data_and_busy(
+    ramp: style.Ramp, paper: str, no_data: str
+) -> None:
     idle = ramp[0][:3].tolist()
     for other in (list(bytes.fromhex(paper[1:])), list(bytes.fromhex(no_data[1:])), ramp[-1][:3].tolist()):
         assert max(abs(a - b) for a, b in zip(idle, other, strict=True)) > 50
@@ -475,11 +477,11 @@ def test_ticks_are_sorted_and_few(seconds: float, hours: int) -> None:
         (129_600, ["0", "6 h", "12 h", "18 h", "1 d", "1 d 6 h", "1 d 12 h"]),
     ],
 )
-def test_elapsed_times_are_labelled_shortly(seconds: float, labels: list[str]) -> None:
+def test_elapsed_times_have_short_labels(seconds: float, labels: list[str]) -> None:
     assert [tick.label for tick in elapsed_ticks(seconds)] == labels
 
 
-def test_zone_name() -> None:
+def test_zone_name_contains_the_utc_offset() -> None:
     at = datetime.fromisoformat("2026-07-01 12:00")
     assert zone_name(at, BERLIN) == "CEST (UTC+2)"
     assert zone_name(at, ZoneInfo("Asia/Kolkata")) == "IST (UTC+5:30)"
@@ -513,7 +515,7 @@ def test_default_file_name_is_the_session(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--metric", "utl"], 'unknown metric "utl"; perhaps util is meant.'),
+        (["--metric", "utl"], 'unknown metric "utl"; perhaps you meant util.'),
         (["--metric", "zzzz"], 'unknown metric "zzzz"; choose from util, memutil, mem,'),
         (["--metric", "power"], 'power was never measured in "train"'),
         (["--metric", "util,power,diskr"], 'power and diskr were never measured in "train"'),

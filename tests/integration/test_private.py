@@ -22,14 +22,14 @@ SECRET = "zq7zq7zq7"
 
 @pytest.fixture
 def no_umask() -> Iterator[None]:
-    """A user whose umask keeps nothing private."""
+    """Set a umask that lets everybody read new files."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all that it started."""
+    """Return a process and all its descendants."""
     yield pid
     for task in Path(f"/proc/{pid}/task").iterdir():
         children = ""
@@ -44,13 +44,13 @@ def words_of(pid: int) -> list[str]:
 
 
 def sockets_of(pid: int) -> set[str]:
-    """The inodes of a process's sockets."""
+    """Return the inodes of a process's sockets."""
     names = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
     return {name[8:-1] for name in names if name.startswith("socket:[")}
 
 
 def with_an_address() -> set[str]:
-    """The inodes of all sockets here that have a network address."""
+    """Return the inodes of all sockets on this machine that have a network address."""
     tables = [Path("/proc/net", name) for name in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6")]
     lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     return {line.split()[9] for line in lines}

@@ -25,7 +25,7 @@ NOBODY = 4_194_303
 
 @pytest.fixture
 def worker() -> Iterator[subprocess.Popen[bytes]]:
-    """A process like a rank of a job."""
+    """Start a process like a rank of a job."""
     environment = {"RANK": "13", "LOCAL_RANK": "5", "SLURM_PROCID": "1", "PATH": os.environ["PATH"]}
     code = "import sys; print('up', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, "train me", "--lr", "3e-4"]

@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 def killed_head(path: Path, most: int = 10) -> str:
-    """A head that recorded more frames of this machine than ``most`` and was killed; the recording's uid."""
+    """Record more frames of this machine than ``most``, kill the head, and return the recording's uid."""
     words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
     with head(*words) as running:
         eventually(lambda: rows(running) > most, "frames on disk")
@@ -125,7 +125,7 @@ def test_finishing_starts_no_sampling_on_a_node_whose_agent_has_ended(path: Path
 
 
 def finished(path: Path, uid: str, *more: str) -> tuple[int, str]:
-    """The exit status of ``recover --finish``, and what it said."""
+    """Run ``recover --finish``; return its exit status and output."""
     words = [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--finish", "--db", str(path), *more]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -136,7 +136,7 @@ def gaps(path: Path) -> list[str]:
 
 
 def killed_agent(uid: str) -> None:
-    """The agent is killed with SIGKILL, which is the end of what it has in memory."""
+    """Kill the agent with SIGKILL, so that its frames in memory are lost."""
     agent = agents_of(uid)[0]["pid"]
     assert isinstance(agent, int)
     os.kill(agent, signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_agent_without_any_trace_is_reported_as_a_gap(path: Path) -> None:
     status, said = finished(path, uid)
     assert status == 0, said
     assert gaps(path) == [
-        "the agent's unsent frames are gone: what it measured after this, if anything, is lost"
+        "the agent's unsent frames are gone: samples that it took after this, if any, are lost"
     ]
     assert beyond_the_end(path) == []
     # A sample that was less than 5 ms late is kept at the time when it was due.
@@ -194,7 +194,7 @@ def test_resuming_reports_an_agent_without_any_trace(path: Path) -> None:
         eventually(lambda: rows(running) > known + 10, "frames of the next agent")
     assert len(frames_on(path)) > before
     assert gaps(path) == [
-        "the agent's unsent frames are gone: what it measured after this, if anything, is lost"
+        "the agent's unsent frames are gone: samples that it took after this, if any, are lost"
     ]
 
 
@@ -208,7 +208,7 @@ def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
 
 
 def beyond_the_end(path: Path) -> list[tuple[Any, ...]]:
-    """What is said of the run, and lies after its end."""
+    """Return the rows with times after the end of the recording."""
     of_the_run = (
         "SELECT ts, kind AS what, recording_id FROM events WHERE kind IN ('gap', 'mark') UNION ALL "
         "SELECT coalesce(ended_at, started_at), name, recording_id FROM sessions UNION ALL "
@@ -238,7 +238,7 @@ def test_recording_covers_events_after_its_last_sample(path: Path, last: str) ->
     assert beyond_the_end(path) == []
 
 
-AWAY = "no/host: unreachable: 'no/host' is no host name\n"
+AWAY = "no/host: unreachable: 'no/host' isn't a host name\n"
 
 
 def test_recording_stays_open_for_an_unreachable_node_until_abandoned(path: Path) -> None:
@@ -260,7 +260,7 @@ def test_recording_stays_open_for_an_unreachable_node_until_abandoned(path: Path
     )
     assert query(path, unended) == [(0,)]
     told = query(path, "SELECT kind, node, message FROM events JOIN nodes USING (node_id) ORDER BY events.ts")
-    reason = "unreachable: 'no/host' is no host name"
+    reason = "unreachable: 'no/host' isn't a host name"
     waiting = ("waiting", "no/host", f"it may hold frames that couldn't be fetched: {reason}")
     abandoned = f"the recording was closed without frames that it may hold: {reason}"
     assert told == [waiting, waiting, ("abandoned", "no/host", abandoned)]

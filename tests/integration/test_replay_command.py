@@ -27,7 +27,7 @@ ROW = gpu_row(util_pct=50)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A recording of 100 s with a session of 20 s, and one in which nothing was measured."""
+    """Record 100 s with a session of 20 s, and with another in which nothing was measured."""
     path = tmp_path / "run.duckdb"
     events: list[Event] = [introduced(), *(arrived(seq, [ROW, ROW]) for seq in range(1, 91))]
     sessions: list[Event] = [
@@ -96,7 +96,7 @@ def test_session_without_samples_is_refused(source: FileSource) -> None:
 
 
 def test_unknown_session_is_refused(source: FileSource) -> None:
-    with pytest.raises(UserError, match='no session "trian"; perhaps train is meant'):
+    with pytest.raises(UserError, match='no session "trian"; perhaps you meant train'):
         open_player(source, "trian")
 
 

@@ -1,4 +1,4 @@
-"""Reports: a page that says what the summary says, needs nothing from elsewhere, and no name can break it."""
+"""Reports: the page has the summary's figures, loads nothing, and escapes names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def table(self, *heads: str) -> list[dict[str, str]]:
-        """The rows of the table that has these heads."""
+        """Return the rows of the table with these headings."""
         for rows in self.tables:
             if set(heads) <= set(rows[0]):
                 return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
@@ -78,7 +78,7 @@ class Page(HTMLParser):
         return "\n".join(text for where, text in self.texts if not tag or where == tag)
 
     def after(self, term: str) -> str:
-        """The text behind a term of a list."""
+        """Return the text that follows a term of a list."""
         at = next(at for at, found in enumerate(self.texts) if found == ("dt", term))
         return self.texts[at + 1][1]
 

@@ -1,4 +1,4 @@
-"""``gswarm-tui sql`` as its users have it: on the command line, from files and pipes, and at its prompt."""
+"""``gswarm-tui sql``: queries on the command line, from files and from pipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNT = "SELECT count(*) AS n FROM samples"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A recording of three samples of two GPUs."""
+    """Record three samples of two GPUs."""
     path = tmp_path / "run.duckdb"
     frames = [arrived(seq, [gpu_row(util_pct=seq), gpu_row(pstate=0)]) for seq in (1, 2, 3)]
     record(path, [introduced(gpus=2), SessionStarted("s", T0, "train", T0), *frames])
@@ -81,9 +81,9 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
         (["SELECT 1", "-f", "x.sql"], 2, "sql takes a query or a file, not both.\n"),
         (["-f", "/nowhere.sql"], 2, "/nowhere.sql can't be read: No such file or directory.\n"),
         (["-f", sys.executable], 2, "isn't text.\n"),
-        (["SELECT 1; SELECT 2", "-o", "x.csv"], 2, "-o writes one result, and these are 2 statements.\n"),
+        (["SELECT 1; SELECT 2", "-o", "x.csv"], 2, "-o writes one result, but there are 2 statements.\n"),
         (["SELECT 1", "FROM x"], 2, 'unexpected argument "FROM x" after gswarm-tui sql'),
-        (["SELECT 1", "--fromat", "csv"], 2, "perhaps --format is meant.\n"),
+        (["SELECT 1", "--fromat", "csv"], 2, "perhaps you meant --format.\n"),
     ],
 )
 def test_an_error_is_one_sentence(

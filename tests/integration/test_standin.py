@@ -308,7 +308,7 @@ def test_wait_finds_an_event_from_just_before_it(caller: Call, path: Path) -> No
     assert nvml(f"[nvmlDeviceGetPowerUsage(gpu0), {replaced}, {waited}]")[2] == 79
 
 
-def test_mig_devices(caller: Call, path: Path) -> None:
+def test_mig_devices_are_listed_with_their_processes(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 1, mig_mode=1)
     first = MigDevice("MIG-1b5e3d7c-0000-5000-8000-000000000001", gpu_instance=7, used_mib=100)
     node.gpus[0].migs = [first, replace(first, uuid="MIG-2", gpu_instance=8, profile="2g.20gb", slices=2)]

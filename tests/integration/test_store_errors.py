@@ -1,4 +1,4 @@
-"""What goes wrong with files and disks: one sentence each, and nothing that was committed is lost."""
+"""File and disk errors: each is reported in one sentence, and no committed row is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """Why a recorder doesn't open this file."""
+    """Return the error with which a recorder refuses this file."""
     with pytest.raises(StoreError) as caught:
         Recorder(path, INFO, lambda _status: None).open()
     return str(caught.value)
@@ -39,7 +39,7 @@ def refusal(path: Path) -> str:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """File access of this thread as an ordinary user, also where the tests run as root."""
+    """Give this thread an ordinary user's file access, even if the tests run as root."""
     libc = ctypes.CDLL(None)
     me = os.geteuid()
     libc.setfsuid(65534)
@@ -50,7 +50,7 @@ def without_privileges() -> Iterator[None]:
 
 
 class Writer:
-    """A recorder in a process of its own that records two frames, says so, and does what it is told."""
+    """A recorder in its own process that records two frames, reports that, and then runs a script."""
 
     code = """
 import sys, time

@@ -1,4 +1,4 @@
-"""Rows are put in order while a recording goes on: all of them once, whatever happens meanwhile."""
+"""Sorting rows during a recording: every row stays in the file exactly once, even after a kill."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONCE = "SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples"
 
 
 def add(database: Database, sorter: Sorter, first: int, seconds: int, gpus: int = GPUS) -> None:
-    """Some seconds of samples, second by second, as the recorder writes them."""
+    """Add some seconds of samples, one second per transaction, as the recorder does."""
     second, gpu = (axis.ravel() for axis in np.mgrid[first : first + seconds, 1 : gpus + 1])
     ts = (T0 * 10**6 + second * 10**6).astype("datetime64[us]")
     columns = {
@@ -66,7 +66,7 @@ def database(path: Path) -> Iterator[Database]:
 
 
 def runs(database: Database) -> int:
-    """How often the GPU changes from one row to the next."""
+    """Return how often the GPU changes from one row to the next."""
     return int(
         database.rows(
             "SELECT count(*) FILTER (gpu_id <> before) AS n FROM "
@@ -313,7 +313,7 @@ def test_opening_a_file_removes_the_copy_of_a_killed_rewrite(path: Path) -> None
 
 
 def fragmented(path: Path) -> None:
-    """A recording that is worth writing anew."""
+    """Return a recording that is worth rewriting."""
     database = Database(path)
     database.begin_recording(INFO)
     for first in range(0, 6_000, 1_000):

@@ -1,4 +1,4 @@
-"""The views and the recipes, on a recording whose truth is known; also with older DuckDBs."""
+"""Views and recipes return the known values of a recording, also with an older DuckDB."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("n1", 0, 11, 0, "ada", "train.py", 60_003, 90.0),
         ("n1", 1, 12, None, "ada", "eval.py", 500, None),
     ],
-    "Marks with their loss, and GPU utilisation since the mark before": [
+    "Marks with their loss, and GPU utilisation since the previous mark": [
         ("warm", None, None, None),
         ("epoch 1", "0.25", 47.5, 600.0),
     ],
@@ -275,7 +275,7 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
 
 
 def _plain(title: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The answer without its times, which the recorder's tests check."""
+    """Return the result without its times, which the recorder's tests check."""
     if title == "Processes with the most GPU memory":
         return [row[:-2] for row in rows]
     return [row[1:] for row in rows] if title.startswith(("All events", "Marks")) else rows
@@ -306,7 +306,7 @@ def test_every_recipe_runs_in_the_sql_command(
 
 @pytest.fixture(scope="session", params=["1.4.4", "1.2.2"])
 def older_duckdb(request: pytest.FixtureRequest) -> Path:
-    """A folder that holds this version of DuckDB, fetched once and kept among pytest's caches."""
+    """Return a folder with this version of DuckDB, downloaded once into pytest's cache."""
     folder = request.config.cache.mkdir(f"duckdb-{request.param}")
     if not (folder / "complete").exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]

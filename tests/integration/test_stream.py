@@ -1,4 +1,4 @@
-"""An agent without a recording: the server in memory, and as the real process that a head starts."""
+"""The agent without a recording: its server in memory, and the real process that a head starts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OneHead:
         self.handle_due()
 
     def read(self) -> list[Message]:
-        """Everything that the server sends until nothing is left."""
+        """Read until the server has nothing more to send."""
         messages = list[Message]()
         while True:
             self.handle_due()
@@ -91,7 +91,7 @@ def head() -> Iterator[OneHead]:
     head.close()
 
 
-def test_the_oldest_frames_are_lost_if_a_head_does_not_read_and_it_learns_how_many() -> None:
+def test_a_head_that_does_not_read_loses_the_oldest_frames_and_gets_their_number() -> None:
     head = OneHead(memory_bytes=20_000)
     head.send(MAGIC + encode(Start(1000, 1)))
     sampler = head.server.introduce(PROBE, simulated=True)

@@ -1,4 +1,4 @@
-"""``gswarm-tui sessions`` and ``summary`` as people see them: words, tables, data, and what went wrong."""
+"""``gswarm-tui sessions`` and ``summary``: text, tables, data and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.store_recording import INFO, T0, arrived, gpu_row, host_row, int
 
 @pytest.fixture(autouse=True)
 def _in_tokyo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A home of one's own, and a zone that isn't UTC at that time of the year."""
+    """Set an empty home folder and the time zone of Tokyo."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -37,7 +37,7 @@ def _in_tokyo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def frames(node: str = "n1") -> Iterator[Event]:
-    """Twenty seconds: GPU 0 is idle for two of them, GPU 1 is held down by heat, a process of each."""
+    """Return twenty seconds of frames: GPU 0 idle for two, GPU 1 throttled by heat, a process on each."""
     yield introduced(node)
     for i in range(1, 21):
         stalled = i in (8, 9)
@@ -184,7 +184,7 @@ def test_sessions_in_markdown_are_the_terminals_table(
 
 def test_file_named_twice_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = output_of(capsys, "summary", "run.duckdb:train", "--db", str(recording), status=2)
-    assert message == 'gswarm-tui: "run.duckdb:train" names its file already; remove --db.\n'
+    assert message == 'gswarm-tui: "run.duckdb:train" already names a file; remove --db.\n'
 
 
 def test_session_without_an_end_is_summarized_up_to_its_last_sample(
@@ -300,8 +300,8 @@ def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["summary", "tain"], 'has no session "tain"; perhaps train is meant.'),
-        (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a grouping; perhaps gpu is meant.'),
+        (["summary", "tain"], 'has no session "tain"; perhaps you meant train.'),
+        (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a grouping; perhaps you meant gpu.'),
         (["summary", "--format", "xml"], '--format: "xml" isn\'t a format; it is one of'),
         (["summary", "empty"], "empty in {path} has no GPU samples; gswarm-tui sessions lists others."),
         (["compare", "train"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb."),

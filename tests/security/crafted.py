@@ -184,7 +184,7 @@ def _refused(table: TableSchema, column: ColumnSchema) -> Iterator[tuple[str, st
             yield f"'{far}'", "has times outside 1970 to 2200"
     if column.type == "VARCHAR":
         longest = _LONGEST.get(name, 2**16)
-        yield f"repeat('é', {longest // 2 + 1})", f"has a text of more than {longest:,} bytes"
+        yield f"repeat('é', {longest // 2 + 1})", f"has text of more than {longest:,} bytes"
     if (most := _MOST_BRACKETS.get(name)) is not None:
         for opening in ("[", '{"a":'):
             if len(opening) * most < _LONGEST.get(name, 2**16):

@@ -75,7 +75,7 @@ def test_a_whole_command_on_a_crafted_recording_prints_no_traceback(
 
 
 @pytest.mark.timeout(SECONDS)
-def test_replay_adds_up_long_sessions_in_no_time(workshop: Workshop) -> None:
+def test_replay_of_sessions_of_two_centuries_ends(workshop: Workshop) -> None:
     (case,) = (case for case in CASES if case.name == "60 sessions of two centuries")
     workshop.make(case, FILE)
     assert failure(case, "replay") == ""

@@ -19,7 +19,7 @@ from tests.integration.test_store_errors import Writer, without_privileges
 from tests.unit.store_recording import INFO, query, record
 
 NOBODY = 65534
-WHY = "you may not enter its folder; name another file with --db"
+WHY = "its folder is closed to you; name another file with --db"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_nothing_is_recorded_through_a_link_of_another_user(folder: Path, suffix
 
 @pytest.mark.root("give files away")
 @pytest.mark.parametrize("suffix", ["", *LOGS])
-def test_pipe_of_another_user_does_not_hold_up_a_new_recording(folder: Path, suffix: str) -> None:
+def test_pipe_of_another_user_does_not_block_a_new_recording(folder: Path, suffix: str) -> None:
     theirs = folder / f"run.duckdb{suffix}"
     os.mkfifo(theirs)
     os.chown(theirs, NOBODY, NOBODY)
@@ -89,7 +89,7 @@ def test_pipe_of_another_user_does_not_hold_up_a_new_recording(folder: Path, suf
 
 
 @pytest.mark.parametrize("suffix", LOGS)
-def test_own_pipe_does_not_hold_up_a_new_recording(folder: Path, suffix: str) -> None:
+def test_own_pipe_does_not_block_a_new_recording(folder: Path, suffix: str) -> None:
     os.mkfifo(folder / f"run.duckdb{suffix}")
     assert "is a pipe or a device, not a file" in refusal(folder / "run.duckdb")
 
@@ -110,7 +110,7 @@ def test_file_that_only_its_owner_can_read_names_the_owner(folder: Path, suffix:
 
 
 @pytest.mark.root("be somebody else")
-def test_file_in_a_closed_folder_is_not_called_missing(folder: Path) -> None:
+def test_unreadable_folder_is_not_reported_as_a_missing_file(folder: Path) -> None:
     path = folder / "closed/run.duckdb"
     path.parent.mkdir(mode=0o700)
     record(path, [])
@@ -122,7 +122,7 @@ def test_file_in_a_closed_folder_is_not_called_missing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_renaming_or_removing_the_folder_loses_nothing_unsaid(tmp_path: Path, gone: bool) -> None:
+def test_renaming_or_removing_the_folder_reports_every_loss(tmp_path: Path, gone: bool) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     then = """

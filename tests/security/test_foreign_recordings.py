@@ -125,7 +125,7 @@ def test_trigger_writes_no_file_when_something_is_imported(
     assert target.read_text() == "precious"
 
 
-def test_a_view_of_ours_that_was_changed_has_no_effect(
+def test_a_changed_view_of_gswarm_tui_has_no_effect(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["sql", "SELECT busy_s FROM session_summary ORDER BY ALL", "--db", str(recording)]
@@ -144,7 +144,7 @@ def test_recording_into_a_file_with_a_macro_is_refused(tmp_path: Path) -> None:
         record(path, [introduced()])
 
 
-def test_report_of_a_million_events_reads_the_first_and_says_so(recording: Path) -> None:
+def test_report_of_a_million_events_reads_the_first_and_states_that(recording: Path) -> None:
     change(recording, "INSERT INTO events SELECT e.* FROM (FROM events LIMIT 1) e, range(1000000)")
     assert main(arguments("report", recording)) == 0
     assert "Only the first 20,000 events and marks are counted" in Path("out.html").read_text()
@@ -192,7 +192,7 @@ def test_comment_hides_no_statement_from_the_check_of_a_query(
     assert [path.name for path in recording.parent.iterdir()] == [recording.name]
 
 
-def test_options_with_an_infinite_number_are_no_options(
+def test_saved_options_with_an_infinite_number_are_invalid(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = dict.fromkeys(("user", "jump", "agent_python", "ssh_config", "job"))
@@ -206,6 +206,6 @@ def test_options_with_an_infinite_number_are_no_options(
     assert "no valid saved options" in capsys.readouterr().out
 
 
-def test_link_that_leads_to_itself_is_left_alone(recording: Path) -> None:
+def test_link_to_itself_is_reported_and_not_removed(recording: Path) -> None:
     (recording.parent / "loop.duckdb").symlink_to("loop.duckdb")
     assert main(["recover"]) == 0

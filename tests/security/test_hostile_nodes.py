@@ -142,7 +142,7 @@ def test_flood_while_the_head_ends_does_not_delay_the_end(tmp_path: Path, home: 
         assert query(path, "SELECT count(*) < 20000 FROM host_samples") == [(True,)]
 
 
-def test_head_that_was_stopped_blames_no_node(tmp_path: Path, home: Path) -> None:
+def test_suspended_head_reports_no_node_as_lost(tmp_path: Path, home: Path) -> None:
     with watching(tmp_path, {"gpu01": "", "gpu02": ""}) as (running, path):
         eventually(lambda: rows(running) > 50, "rows")
         os.kill(running.pid, signal.SIGSTOP)

@@ -66,7 +66,7 @@ def tricks_in(text: str) -> set[str]:
     ],
     ids=" ".join,
 )
-def test_piped_text_holds_no_control_characters(
+def test_piped_text_contains_no_control_characters(
     recording: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--db", str(recording)]) == 0

@@ -127,7 +127,7 @@ def test_python_of_mine_in_a_folder_where_others_can_replace_it_is_not_run(node:
 
 
 @pytest.mark.root("be somebody else")
-def test_prefix_may_not_be_the_sticky_folder_itself(node: Node) -> None:
+def test_python_whose_prefix_is_a_sticky_folder_is_not_used(node: Node) -> None:
     prefix = scratch(node, 0o1777)
     own = environment(prefix, "own", owner=0)
     prefix.chmod(0o1777)
@@ -135,7 +135,7 @@ def test_prefix_may_not_be_the_sticky_folder_itself(node: Node) -> None:
 
 
 @pytest.mark.root("be somebody else")
-def test_link_of_a_neighbour_leads_to_nothing_of_his(node: Node) -> None:
+def test_link_to_a_neighbours_python_is_not_followed(node: Node) -> None:
     shared = scratch(node, 0o1777)
     environment(node.path.parent / "planted", "evil", NEIGHBOUR)
     node.neighbour(f"ln -s {node.path.parent}/planted {shared}/env")
@@ -144,7 +144,7 @@ def test_link_of_a_neighbour_leads_to_nothing_of_his(node: Node) -> None:
 
 @pytest.mark.root("be somebody else")
 @pytest.mark.parametrize("name", ["delete-all", "python3.11.sh", "python3.", "python2.7"])
-def test_link_of_a_neighbour_starts_no_other_program_of_mine(node: Node, name: str) -> None:
+def test_link_of_a_neighbour_to_a_program_of_mine_is_not_followed(node: Node, name: str) -> None:
     shared = scratch(node, 0o1777)
     own = environment(node.folder / "env", "mine")
     program = own.rename(own.with_name(name))
@@ -171,7 +171,7 @@ PARTS = [
 @pytest.mark.root("be somebody else")
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("trouble", ["owner", "others", "group"])
-def test_no_part_may_be_changed_by_others(node: Node, part: str, trouble: str) -> None:
+def test_python_with_a_part_that_others_can_change_is_not_used(node: Node, part: str, trouble: str) -> None:
     own = environment(node.folder / "env", "own")
     victim = node.folder / "env" / part
     if trouble == "owner":
@@ -186,7 +186,7 @@ def test_no_part_may_be_changed_by_others(node: Node, part: str, trouble: str) -
 
 
 @pytest.mark.root("be somebody else")
-def test_library_that_is_a_link_is_not_used(node: Node) -> None:
+def test_python_whose_library_is_a_link_is_not_used(node: Node) -> None:
     own = environment(node.folder / "env", "own")
     theirs = scratch(node, 0o777) / "json"
     shutil.move(node.folder / "env/lib/python3.11/json", theirs)
@@ -211,7 +211,7 @@ def make_writable_for_group(prefix: Path, group: int) -> None:
 
 
 @pytest.mark.root("be somebody else")
-def test_own_group_without_another_member_may_write(node: Node) -> None:
+def test_python_writable_by_a_group_without_other_members_is_used(node: Node) -> None:
     own = environment(node.folder / "env", "own")
     make_writable_for_group(node.folder, ME)
     assert node.start(own, "python3") == "own\n"
@@ -221,7 +221,7 @@ def test_own_group_without_another_member_may_write(node: Node) -> None:
 @pytest.mark.parametrize(
     "entry", [f"daemon:x:{ME}:eve", f"daemon:x:{ME}:daemon,eve", f"users:x:{ME}:", f"daemon:x:{ME}1:", ""]
 )
-def test_group_of_several_users_may_not_write(node: Node, entry: str) -> None:
+def test_python_writable_by_a_group_of_several_users_is_not_used(node: Node, entry: str) -> None:
     own = environment(node.folder / "env", "own")
     make_writable_for_group(node.folder, ME)
     stand_in(node.path / "getent", f"echo {entry}")
@@ -229,7 +229,7 @@ def test_group_of_several_users_may_not_write(node: Node, entry: str) -> None:
 
 
 @pytest.mark.root("be somebody else")
-def test_access_control_list_may_let_nobody_else_write(node: Node) -> None:
+def test_python_with_an_access_control_list_for_others_is_not_used(node: Node) -> None:
     own = environment(node.folder / "env", "own")
     make_writable_for_group(node.folder, ME)
     entries = [(0x01, 7, -1), (0x02, 7, NEIGHBOUR), (0x04, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
@@ -252,7 +252,7 @@ def planted(node: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.root("give folders away")
-async def test_agent_starts_by_the_next_python(planted: Path) -> None:
+async def test_agent_starts_with_the_next_python(planted: Path) -> None:
     await speaks("sh", Bootstrap())
     assert not planted.exists()
 

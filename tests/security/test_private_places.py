@@ -53,7 +53,7 @@ def agents_tops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.root("give folders away")
 @pytest.mark.usefixtures("agents_tops")
-def test_agent_finds_a_place_below_home_again(tmp_path: Path) -> None:
+def test_agent_folder_below_home_is_found_again(tmp_path: Path) -> None:
     for _ in range(2):
         with closing(Folder.find(tops(), "rec@n1")) as found:
             assert found.top == str(tmp_path / "home")
@@ -61,13 +61,13 @@ def test_agent_finds_a_place_below_home_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.root("give folders away")
-def test_agent_names_the_owners_if_no_place_is_left(agents_tops: list[str], tmp_path: Path) -> None:
+def test_agent_names_the_owners_if_no_folder_can_be_used(agents_tops: list[str], tmp_path: Path) -> None:
     (tmp_path / "home").symlink_to(tmp_path)
     with pytest.raises(FolderError) as caught:
         Folder.find(tops(), "rec@n1")
     assert str(caught.value) == (
         f"no private folder can be opened: {agents_tops[0]}: it belongs to nobody; "
-        f"{agents_tops[1]}: it belongs to nobody; {tmp_path}/home: it is no folder"
+        f"{agents_tops[1]}: it belongs to nobody; {tmp_path}/home: it isn't a folder"
     )
 
 
@@ -123,7 +123,7 @@ def test_head_logs_into_no_state_folder_in_which_others_can_put_links(
     assert log_file.begin().parent == folder
 
 
-def test_place_below_home_names_the_machine_that_others_share_it_with() -> None:
+def test_folder_below_home_has_the_user_id_and_the_host_name() -> None:
     assert top_below_home().endswith(f"/.gswarm-tui-{os.geteuid()}-{os.uname().nodename}")
     assert top_below_home() in tops()
 
@@ -138,7 +138,9 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str
 
 
 @pytest.mark.root("give folders away")
-async def test_head_and_its_commands_meet_below_home(tmp_path: Path, environ: Mapping[str, str]) -> None:
+async def test_commands_find_the_head_in_the_folder_below_home(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> None:
     path = tmp_path / "live.duckdb"
     hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
     recorder = Recorder(path, replace(INFO, uid="a1"), lambda _status: None)
@@ -184,6 +186,6 @@ def test_sql_names_the_owner_if_it_cannot_reach_the_head(tmp_path: Path, environ
         writer.kill()
     assert str(caught.value) == (
         f"{path} is in use by gswarm-tui, process {writer.pid}; it can't be reached because of "
-        f"{tmp_path}/heads: it belongs to nobody; {tmp_path}/home-heads: it is no folder; "
+        f"{tmp_path}/heads: it belongs to nobody; {tmp_path}/home-heads: it isn't a folder; "
         "end that process, or name another file with --db"
     )

@@ -96,7 +96,7 @@ def written(file: Path, text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_queries_get_a_quarter_of_what_machine_and_control_groups_leave(
+def test_queries_get_a_quarter_of_the_memory_free_in_machine_and_control_groups(
     tmp_path: Path,
     available_mib: int,
     groups: dict[str, tuple[int | str, int, int]],
@@ -132,7 +132,7 @@ def test_queries_get_a_quarter_of_what_machine_and_control_groups_leave(
         ("ATTACH 'other.duckdb'", "--db"),
     ],
 )
-def test_refused_query_names_the_way_that_works(source: FileSource, sql: str, way: str) -> None:
+def test_refused_query_names_the_command_that_works(source: FileSource, sql: str, way: str) -> None:
     with pytest.raises(QueryError) as caught:
         source.query(sql)
     assert way in str(caught.value)

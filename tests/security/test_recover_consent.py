@@ -119,7 +119,9 @@ def test_ssh_config_beside_a_downloaded_recording_runs_nothing(
     assert trap.ran, "the trap works"
 
 
-def test_all_that_would_run_is_shown_in_full(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_that_runs_a_command_is_shown_in_full(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     nodes = [f"gpu{n:03}" for n in range(1, 1000, 2)]
     leave(
         folder / "run.duckdb",
@@ -178,7 +180,7 @@ def test_own_recording_is_contacted_only_while_its_options_are_unchanged(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_own_recording_is_asked_about_after_its_state_folder_is_lost(folder: Path, lost: bool) -> None:
+def test_own_recording_needs_confirmation_after_its_state_folder_is_lost(folder: Path, lost: bool) -> None:
     trap = Trap.set(folder / "config")
     leave_own(folder / "run.duckdb", "--ssh-config", str(trap.config))
     if lost:
@@ -191,7 +193,7 @@ def test_own_recording_is_asked_about_after_its_state_folder_is_lost(folder: Pat
 @pytest.mark.parametrize(
     "uid", ["a'; touch pwned; '", "../../evil", "-x", "a\nb", "$(touch pwned)", "a" * 200]
 )
-def test_id_of_another_shape_reaches_no_node(
+def test_id_in_another_format_is_sent_to_no_node(
     folder: Path, uid: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trap = Trap.set(folder / "config")
@@ -224,7 +226,7 @@ def path(folder: Path) -> Iterator[Path]:
         yield folder / "run.duckdb"
 
 
-def test_recording_of_another_home_folder_is_finished_after_the_question(
+def test_recording_of_another_home_folder_is_finished_after_confirmation(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:

@@ -80,7 +80,7 @@ def test_every_command_still_reads_the_recording(recording: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("lie", REFUSED)
-def test_lie_that_no_agent_tells_ends_the_link_with_the_reason(recording: Path, lie: str) -> None:
+def test_message_that_no_agent_sends_ends_the_link_with_the_reason(recording: Path, lie: str) -> None:
     node = lie.replace("_", "-")
     lost = events(recording, "message", f"kind IN ('link_lost', 'unreachable') AND node = '{node}'")
     assert any(REFUSED[lie] in str(message) for (message,) in lost)
@@ -102,7 +102,7 @@ def test_no_sample_and_no_event_lies_far_in_the_future(recording: Path) -> None:
     assert query(recording, "SELECT max(ts) < now()::TIMESTAMP FROM events") == [(True,)]
 
 
-def test_no_event_is_longer_than_promised(recording: Path) -> None:
+def test_no_event_message_exceeds_500_characters(recording: Path) -> None:
     assert query(recording, "SELECT max(length(message)) FROM events") == [(500,)]
 
 

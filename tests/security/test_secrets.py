@@ -216,7 +216,7 @@ HARD = [
 
 
 @pytest.mark.parametrize("piece", HARD)
-def test_no_line_makes_the_search_slow(piece: str) -> None:
+def test_no_command_line_makes_redaction_slow(piece: str) -> None:
     text = piece * (32_768 // len(piece))
     start = time.process_time()
     redact(["x", text, f"--token {text}"])

@@ -65,7 +65,7 @@ async def test_setup_is_private_until_the_recording_is_closed(tmp_path: Path) ->
     assert list(notes_folder().glob("*.json")) == []
 
 
-async def test_missing_setup_has_to_be_set_again(tmp_path: Path) -> None:
+async def test_recover_without_the_saved_setup_asks_for_it(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
     shutil.rmtree(notes_folder())
@@ -101,7 +101,7 @@ def test_recording_with_a_strange_id_reaches_no_other_file(state: Path, uid: str
 
 @pytest.mark.root("give files away")
 @pytest.mark.parametrize("name", ["a1.json", "key"])
-def test_note_or_key_that_somebody_else_wrote_is_ignored(name: str) -> None:
+def test_note_or_key_of_another_user_is_ignored(name: str) -> None:
     write_note("a1", {}, ResumeNote("true"))
     assert read_note("a1", {}) == ResumeNote("true")
     os.chown(notes_folder() / name, 65534, 65534)

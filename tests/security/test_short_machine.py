@@ -42,14 +42,16 @@ def test_signal_ends_the_program_without_standard_error(tmp_path: Path) -> None:
         (f"HOME=/dev/null XDG_STATE_HOME= {PROGRAM.partition(' --')[0]} recover", 0, "nothing to recover"),
     ],
 )
-def test_shortage_is_reported_in_a_sentence(tmp_path: Path, line: str, status: int, sentence: str) -> None:
+def test_lack_of_memory_is_reported_in_a_sentence(
+    tmp_path: Path, line: str, status: int, sentence: str
+) -> None:
     with in_shell(f"cd {tmp_path}; {line}") as running:
         assert running.process.wait(PATIENCE_S) == status
         assert sentence in running.screen().replace("\n", " ")
         assert "Traceback" not in running.screen()
 
 
-def test_home_that_is_no_folder_stops_nothing(tmp_path: Path) -> None:
+def test_home_that_is_not_a_folder_does_not_stop_the_program(tmp_path: Path) -> None:
     with in_shell(f"HOME=/dev/null XDG_STATE_HOME= exec {PROGRAM} --db {tmp_path}/run.duckdb") as running:
         running.wait_for(" rows")
         running.press("q")

@@ -56,7 +56,7 @@ def test_import_never_writes_into_a_pipe_or_device(
 
 
 @make_each
-def test_config_file_is_no_pipe_or_device(
+def test_pipe_or_device_as_config_file_is_refused(
     tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.toml"
@@ -66,7 +66,7 @@ def test_config_file_is_no_pipe_or_device(
 
 
 @make_each
-def test_log_of_a_recording_is_no_pipe_or_device(
+def test_pipe_or_device_as_write_ahead_log_is_refused(
     tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = run(tmp_path / "run.duckdb")
@@ -75,7 +75,7 @@ def test_log_of_a_recording_is_no_pipe_or_device(
     assert "run.duckdb.wal is a pipe or a device" in capsys.readouterr().err
 
 
-def test_recording_with_a_cut_log_says_that_rows_may_be_missing(
+def test_recording_with_a_truncated_log_warns_that_rows_may_be_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.duckdb"
@@ -90,7 +90,7 @@ def test_recording_with_a_cut_log_says_that_rows_may_be_missing(
         assert "if that was cut short, the last rows are missing" in capsys.readouterr().err
 
 
-def test_closed_recording_has_no_notice_about_a_log(
+def test_closed_recording_has_no_notice_about_a_write_ahead_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sessions", "--db", str(run(tmp_path / "run.duckdb"))]) == 0

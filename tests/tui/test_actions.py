@@ -104,10 +104,10 @@ def test_help_begins_with_what_the_screen_shows(screen: str, mode: str) -> None:
     [
         ("fleet", "  busy 30/32    GPUs with a utilisation of 20 % or more"),
         ("fleet", "  lowest util   the GPU with the lowest utilisation now"),
-        ("fleet", "  lag           how late the latest sample was taken"),
+        ("fleet", "  lag           delay of the newest sample on the node"),
         ("fleet", "  GB/s in/out   received and sent by the node"),
         ("node", "  nvtx          Bytes sent over all NVLinks of the GPU (GB/s)"),
-        ("session", "  bubbles       idle phases of a GPU between two busy ones"),
+        ("session", "  bubbles       idle phases of a GPU between busy ones"),
     ],
 )
 def test_help_explains_the_words_of_its_screen(screen: str, word: str) -> None:
@@ -161,7 +161,7 @@ def test_footer_of_a_small_terminal_keeps_important_keys(screen: str, label: str
         ("idle", "Filter idle GPUs"),
         ("refresh", "Redraw screen"),
         ("exit", "End recording and quit"),
-        ("undo", "Undo stop, for 10 s"),
+        ("undo", "Undo stop within 10 s"),
         ("nvlink", "Show NVLink tx"),
         ("power", "Show power"),
         ("open 02", "Open gpu02"),
@@ -178,7 +178,7 @@ async def test_palette_finds_actions_by_the_words_of_users(typed: str, first: st
 
 
 @pytest.mark.parametrize("typed", ["xyzzy", "zm", "pwr gpu", "sess xyz"])
-async def test_palette_offers_nothing_far_fetched(typed: str) -> None:
+async def test_palette_lists_only_commands_that_contain_the_words(typed: str) -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(120, 40)):
         entries = list(palette_entries(app.front))

@@ -138,7 +138,7 @@ async def test_plots_fit_after_a_resize() -> None:
         assert screen_text(app) == first
 
 
-async def test_plots_move_only_from_time_to_time() -> None:
+async def test_plots_are_redrawn_at_most_every_five_seconds() -> None:
     made = scene(1, 8, 280, seed=3)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -158,7 +158,7 @@ def test_open_scale_is_round_and_only_grows() -> None:
 @pytest.mark.parametrize(
     ("history_s", "span_s"), [(0, 60), (60, 60), (61, 120), (120, 120), (170, 180), (240, 300), (7200, 300)]
 )
-def test_plots_open_on_the_time_that_there_is(history_s: float, span_s: float) -> None:
+def test_plots_first_show_the_time_recorded_so_far(history_s: float, span_s: float) -> None:
     assert opening_span(history_s) == span_s
 
 

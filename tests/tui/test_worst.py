@@ -54,7 +54,7 @@ async def test_worst_gpus_of_another_metric_and_in_reverse() -> None:
         assert "CPU is measured for nodes, not for GPUs" in screen_text(app)
 
 
-async def test_worst_gpus_of_lost_nodes_and_silent_gpus_say_so() -> None:
+async def test_worst_gpus_list_says_which_nodes_are_lost_and_which_gpus_are_silent() -> None:
     made = Scene(2, 2).connect().advance(70)
     made.forget_gpu("gpu01", 1).lose("gpu02", "connection reset by peer").advance(70)
     app = app_on(made)

@@ -79,7 +79,7 @@ def arrived(
     notes: tuple[Note, ...] = (),
     tables: Tables = TABLES,
 ) -> FrameArrived:
-    """Frame ``seq``, read ``seq`` seconds after T0 unless ``ts`` says when."""
+    """Return frame ``seq``, sampled ``seq`` seconds after T0, or at ``ts``."""
     when = T0 + seq if ts is None else ts
     frame = tables.frame(
         seq=seq,
@@ -101,7 +101,7 @@ def record(
     ended_at: float = T0 + 100,
     allocation: Mapping[str, frozenset[int]] | None = None,
 ) -> RecorderStatus:
-    """A whole recording of these events; returns the closing status."""
+    """Record these events into a closed recording; return its last status."""
     recorder = Recorder(path, info, lambda _status: None, allocation=allocation)
     recorder.open()
     recorder.submit(list(events))
@@ -112,7 +112,7 @@ def record(
 
 
 def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    """The rows that a query finds in a closed recording."""
+    """Return the rows of a query on a closed recording."""
     with duckdb.connect(str(path), read_only=True) as connection:
         rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
     return rows

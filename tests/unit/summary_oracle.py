@@ -22,7 +22,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ExpectedSums:
-    """What a GPU's samples in a session come to."""
+    """Expected sums over a GPU's samples in a session."""
 
     samples: int
     util_mean_pct: float | None
@@ -38,7 +38,7 @@ class ExpectedSums:
 
 
 def p95(values: Sequence[float]) -> float | None:
-    """The 95th percentile, interpolated between neighbours."""
+    """Return the 95th percentile, interpolated between neighbours."""
     if not values:
         return None
     ordered = sorted(values)
@@ -49,7 +49,7 @@ def p95(values: Sequence[float]) -> float | None:
 
 
 def sum_up(samples: Sequence[Sample], began: float, until: float) -> ExpectedSums:
-    """The sums of a GPU's samples from ``began`` up to, without, ``until``."""
+    """Return the sums over a GPU's samples from ``began`` to before ``until``."""
     ordered = sorted(samples, key=lambda sample: sample.ts)
     inside = [one for one in ordered if began <= one.ts < until]
     util = [one.util_pct for one in inside if one.util_pct is not None]
@@ -86,7 +86,7 @@ def _energy_j(ordered: Sequence[Sample], began: float, until: float) -> float | 
 
 
 def _bubbles(inside: Sequence[Sample]) -> list[float]:
-    """Lengths of idle phases between two busy samples: the time that their samples stand for."""
+    """Return the lengths of idle phases between two busy samples, as the time that their samples cover."""
     found: list[float] = []
     phase: float | None = None
     for one in inside:

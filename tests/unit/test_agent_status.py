@@ -1,4 +1,4 @@
-"""What a node says that waits there: any answer is understood or refused, and ends nothing else."""
+"""Status of an agent with its waiting frames: any reply is parsed, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gswarm_tui.launch.base import Launcher, LaunchError
 
 
 class Says:
-    """A launcher whose every node answers the same, and a channel that says it."""
+    """A launcher and its channel, on which each node sends the same reply."""
 
     def __init__(self, *said: bytes | Exception) -> None:
         self._said = list(said)

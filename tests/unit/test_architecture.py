@@ -1,4 +1,4 @@
-"""Which part may know which: dependencies point one way, and every library has one home."""
+"""Architecture: imports between rooms point one way, and each library is imported in one room."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ HOMES: dict[str, set[str]] = {
 
 
 def modules_in(folder: Path) -> dict[str, Path]:
-    """The modules of a package by their full names."""
+    """Return the modules of a package by their full names."""
     found = {}
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder.parent).with_suffix("").parts
@@ -181,7 +181,7 @@ MODULES = AGENT_MODULES | modules_in(ROOT / "gswarm_tui")
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules that the file imports, anywhere; ``from a import b`` is a.b where that is a module."""
+    """Return the modules that a file imports anywhere; ``from a import b`` is a.b if that is a module."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -193,7 +193,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def within(name: str, rooms: set[str]) -> bool:
-    """Whether a module is one of these or inside one."""
+    """Return whether a module is one of these packages or inside one."""
     return any(name == room or name.startswith(room + ".") for room in rooms)
 
 
@@ -281,7 +281,7 @@ def test_protocol_modules_import_each_other_in_one_order() -> None:
 
 
 def loaded(names: list[str], watched: set[str]) -> str:
-    """Which of the watched packages a Python has loaded after it imported these modules."""
+    """Return which watched packages a new Python has loaded after importing these modules."""
     script = (
         "import importlib, sys\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
@@ -305,7 +305,7 @@ def test_query_commands_import_neither_numpy_nor_asyncio() -> None:
 
 @pytest.fixture(scope="module")
 def travelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds what a node is sent, and nothing else."""
+    """Return a folder with only the files that are sent to a node."""
     folder = tmp_path_factory.mktemp("bundle")
     for name, content in own_bundle().files.items():
         path = folder / name
@@ -348,7 +348,7 @@ def test_the_agent_is_written_in_python_3_9(name: str) -> None:
 
 
 def evaluated(tree: ast.AST) -> Iterator[ast.expr]:
-    """The expressions that run, which annotations don't."""
+    """Yield the expressions that are evaluated, which excludes annotations."""
     for field, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else [value]:
             if isinstance(node, ast.AST) and field not in {"annotation", "returns"}:
@@ -358,7 +358,7 @@ def evaluated(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def is_newer(node: ast.expr) -> bool:
-    """Whether an expression fails on Python 3.9 when it runs: new keywords, and unions of types as values."""
+    """Return whether an expression fails on Python 3.9: newer keywords, and unions of types as values."""
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func).rpartition(".")[2]
         new = {"dataclass": {"slots", "kw_only"}, "zip": {"strict"}}.get(called, set())

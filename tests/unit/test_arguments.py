@@ -24,7 +24,7 @@ HEAVY = ("textual", "rich", "duckdb", "asyncssh", "asyncio", "logging", "numpy",
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder of this test's own, which is the current folder too, without Slurm and settings."""
+    """Return an empty home folder, which is also the current folder, without Slurm and settings."""
     for name in list(os.environ):
         if name.startswith(("SLURM_", "GSWARM_TUI_", "XDG_")):
             monkeypatch.delenv(name)
@@ -50,7 +50,7 @@ def settings(home: Path, text: str) -> Path:
     return path
 
 
-def test_defaults() -> None:
+def test_options_without_flags_have_defaults() -> None:
     assert options() == Options(
         nodes=None,
         job=None,
@@ -162,22 +162,22 @@ def test_seconds_and_milliseconds_parse_to_the_same_interval(milliseconds: int) 
         (["--demo", "2×4"], (2, 4)),
     ],
 )
-def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
+def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) -> None:
     assert options(*words).demo == DemoSize(*size)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--nods a", 'unknown option "--nods"; perhaps --nodes is meant.'),
-        ("--intervall=2", 'unknown option "--intervall"; perhaps --interval is meant.'),
+        ("--nods a", 'unknown option "--nods"; perhaps you meant --nodes.'),
+        ("--intervall=2", 'unknown option "--intervall"; perhaps you meant --interval.'),
         ("--xyzzy", 'unknown option "--xyzzy"; see --help.'),
-        ("--inter 1", 'unknown option "--inter"; perhaps --interval is meant.'),
+        ("--inter 1", 'unknown option "--inter"; perhaps you meant --interval.'),
         ("gpu01", 'unexpected argument "gpu01"; name nodes with --nodes.'),
         ("gpu01 --help", 'unexpected argument "gpu01"; name nodes with --nodes.'),
-        ("summry", 'unexpected argument "summry"; perhaps summary is meant.'),
-        ("summry --help", 'unexpected argument "summry"; perhaps summary is meant.'),
-        ("reply run.duckdb", 'unexpected argument "reply"; perhaps replay is meant.'),
+        ("summry", 'unexpected argument "summry"; perhaps you meant summary.'),
+        ("summry --help", 'unexpected argument "summry"; perhaps you meant summary.'),
+        ("reply run.duckdb", 'unexpected argument "reply"; perhaps you meant replay.'),
         (
             "run.duckdb",
             'unexpected argument "run.duckdb"; play a recording with gswarm-tui replay, '
@@ -194,10 +194,10 @@ def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
         ("--demo 0x8", '--demo: "0x8" isn\'t between 1x1 and 1024x16.'),
         ("--demo 4x17", '--demo: "4x17" isn\'t between 1x1 and 1024x16.'),
         ("--job abc", '--job: "abc" isn\'t a job number, such as 4711 or 4711_3.'),
-        ("--launcher shh", '--launcher: "shh" isn\'t one of ssh, srun, local; perhaps ssh is meant.'),
-        ("--metric uitl", '--metric: "uitl" isn\'t a GPU metric; perhaps util is meant.'),
+        ("--launcher shh", '--launcher: "shh" isn\'t one of ssh, srun, local; perhaps you meant ssh.'),
+        ("--metric uitl", '--metric: "uitl" isn\'t a GPU metric; perhaps you meant util.'),
         ("--theme nope", '--theme: "nope" isn\'t a theme; use one of dark, light, ansi.'),
-        ("--theme lihgt", '--theme: "lihgt" isn\'t a theme; perhaps light is meant.'),
+        ("--theme lihgt", '--theme: "lihgt" isn\'t a theme; perhaps you meant light.'),
         ("--user=-l", '--user: "-l" starts with a dash, or contains a space or control character.'),
         (
             "--jump a\nb",

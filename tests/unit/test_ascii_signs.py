@@ -17,7 +17,7 @@ PICTURES = Path(__file__).parents[1] / "tui" / "pictures"
 
 
 def on_terminal(text: str) -> str:
-    """Return what a terminal in such a locale is sent."""
+    """Return the text that is sent to a terminal in such a locale."""
     register_ascii_signs(cell_len)
     return text.encode("ascii", ASCII_SIGNS).decode("ascii")
 

@@ -1,4 +1,4 @@
-"""What gswarm-tui uses of asyncssh beyond its documentation.
+"""Contract with asyncssh: everything that gswarm-tui uses beyond its documentation.
 
 A failure here with a new asyncssh names the part of ``gswarm_tui/launch/ssh`` that it would break.
 """
@@ -168,7 +168,7 @@ def test_a_host_key_names_its_signature_algorithms(tmp_path: Path, kind: str, al
 async def handshake(
     folder: Path, known_keys: tuple[list[str], list[str], list[str]]
 ) -> asyncssh.DisconnectError:
-    """The error of a connection to a server whose key is ``folder / "host"``, with these trusted keys."""
+    """Return the error of connecting to a server with the key ``folder / "host"`` and these trusted keys."""
     port = free_port()
     listening = await asyncssh.listen("127.0.0.1", port, server_host_keys=[str(folder / "host")])
     async with listening, asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""Tests of blocks: any bits decode to rows of numbers or None, one block at a time or many at once."""
+"""Blocks: any bits decode to rows of numbers or None, for one block and for many at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ singles = st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
-    """A block of any bits, as a compromised node may send."""
+    """Generate a block of any bits, as a compromised node may send."""
     layout, count = draw(layouts), draw(st.integers(0, 3))
     size = layout.row_size * count
     return Block(layout, count, draw(st.binary(min_size=size, max_size=size)))
@@ -41,7 +41,7 @@ def test_rows_survive_packing(layout: BlockLayout, data: st.DataObject) -> None:
 
 
 def shown(block: Block, wanted: tuple[str, ...]) -> list[list[float | None]]:
-    """The block's rows as the screen has them: what is out of all bounds is no answer."""
+    """Return the block's rows as the screen shows them: numbers out of bounds are None."""
     named = [dict(zip(block.layout.columns, row, strict=True)) for row in block.rows]
     likely = [{name: n for name, n in row.items() if n is not None and abs(n) <= 1e15} for row in named]
     return [[row.get(name) for name in wanted] for row in likely]

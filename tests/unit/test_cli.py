@@ -1,4 +1,4 @@
-"""Output of a run at its end."""
+"""Text that is printed when a run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = Path("/state/gswarm-tui.log")
 def said(
     capsys: pytest.CaptureFixture[str], ended: RunResult, return_code: int = 0
 ) -> tuple[int, list[str], list[str]]:
-    """The exit status, and the lines on standard output and standard error."""
+    """Return the exit status, and the lines on standard output and standard error."""
     hub = Hub(Fleet(["gpu01"]))
     hub.publish(SessionStarted("id-1", 1.0, "train", 1.0))
     status = _print_result(hub, ended, return_code, LOG, "ab12cd34-0000")
@@ -73,7 +73,9 @@ def test_unfetched_nodes_are_named_with_the_recover_command(
     )
 
 
-def test_deleted_folder_and_nameless_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_deleted_folder_is_reported_and_user_without_a_name_is_a_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(UserError, match=r"^the current folder was deleted; change to another one\.$"):

@@ -25,7 +25,7 @@ def test_head_clock_ignores_the_machines_clock(monkeypatch: pytest.MonkeyPatch, 
 
 
 def timestamp(clock: NodeClock, at_s: float, offset_s: float, late_ms: float = 0.0, life: str = "a") -> float:
-    """The seconds after T0 given to a sample ``at_s`` after it, by a clock that is ``offset_s`` ahead."""
+    """Return the stored time (seconds after T0) of a sample at ``at_s``, with a clock ``offset_s`` ahead."""
     clock.resume(life, offset_s, 0.0, None)
     return clock.timestamp(life, round((T0 + at_s) * 1e9), late_ms)[0] - T0
 
@@ -110,7 +110,7 @@ def test_times_never_step_back_and_converge_to_the_offset(
 
 
 def exchange(at_s: float, ahead_s: float, took_s: float) -> tuple[ClockExchange, float]:
-    """A ping answered by a clock that is ``ahead_s`` ahead, and when its answer arrived."""
+    """Return a ping's exchange with a clock that is ``ahead_s`` ahead, and the arrival of its answer."""
     there = round((T0 + at_s + took_s / 2 + ahead_s) * 1e9)
     return ClockExchange(round((T0 + at_s) * 1e9), there, there), T0 + at_s + took_s
 

@@ -1,4 +1,4 @@
-"""What a head gets over its connections, however these break: everything, once it is put together."""
+"""Delivery: over connections that break at any point, a head gets every frame once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 
 class StandInHead:
-    """A head that knows what it has on disk, and the connection that it has now."""
+    """A stand-in for a head: its frames on disk, and its present connection."""
 
     def __init__(self) -> None:
         self.heard: dict[str, list[int]] = {}
@@ -65,7 +65,7 @@ class StandInHead:
                 heard += range(after + 1, message.seq + 1)
 
     def commit(self, but: int) -> list[Ack]:
-        """All but so many of the frames that were heard of each life are on disk."""
+        """Put all but the last frames that arrived of each life on disk."""
         for life, heard in self.heard.items():
             if len(heard) > but:
                 self.committed[life] = max(self.committed.get(life, 0), heard[len(heard) - 1 - but])
@@ -126,7 +126,7 @@ def test_every_frame_arrives_in_order_or_is_reported_lost_however_connections_br
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Spool]:
-    """A spool with frames of two lives."""
+    """Return a spool with frames of two lives."""
     folder = Folder(str(tmp_path / "top"), "rec@n1", create=True)
     for life in ("one", "two"):
         spool = Spool(folder)

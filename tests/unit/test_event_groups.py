@@ -1,4 +1,4 @@
-"""Groups of events: one line for events of one kind and minute, warnings and errors first in little space."""
+"""Groups of events: events of one kind and minute share a line; few lines keep warnings and errors."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gswarm_tui.run.event_loop import BURST, RATE, BatchingSelector
 
 
 class Hours:
-    """A clock that goes on when somebody sleeps, or works."""
+    """A clock that advances with each sleep and each piece of work."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -37,7 +37,7 @@ def hours() -> Hours:
 
 @pytest.fixture
 def ready(hours: Hours) -> Iterator[BatchingSelector]:
-    """A selector with something that is always ready."""
+    """Return a selector with an event that is always ready."""
     ours, theirs = socket.socketpair()
     with ours, theirs, closing(BatchingSelector(hours, hours.sleep)) as selector:
         selector.register(ours, selectors.EVENT_WRITE)

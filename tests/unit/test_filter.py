@@ -1,4 +1,4 @@
-"""The filter language: what it finds, what it says about mistakes, and the laws it keeps."""
+"""Filter language: matches, error messages, and the laws of boolean logic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORDS = [
 def node(
     name: str = "gpu03", *, gpus: int = 4, mine: tuple[bool, ...] | None = None, **values: float | list[float]
 ) -> NodeState:
-    """A live node; a metric's values are given for each GPU, a host metric's alone."""
+    """Return a live node with a value per GPU for each GPU metric, and one value for each host metric."""
     facts = tuple(GpuFacts(i, f"GPU-{i}", "NVIDIA H100", memory_total_mib=80_000) for i in range(gpus))
     hello = Hello(
         "1",
@@ -65,7 +65,7 @@ def node(
 
 
 def found(text: str, one: NodeState | None = None) -> list[int]:
-    """Positions of the GPUs that match."""
+    """Return the positions of the GPUs that match."""
     return np.flatnonzero(parse(text).match(one or node(), NOW)).tolist()
 
 

@@ -195,7 +195,7 @@ def test_lost_agent_run_is_logged_once() -> None:
         T0,
         "gap",
         WARNING,
-        "the agent's unsent frames are gone: what it measured after this, if anything, is lost",
+        "the agent's unsent frames are gone: samples that it took after this, if any, are lost",
     )
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 9, hello(life="life-2"))) == []
 
@@ -236,7 +236,7 @@ def test_frames_that_the_head_received_are_not_lost() -> None:
     assert gap.message == "1,200 frames are missing: it was killed"
 
 
-def test_spooled_frames_fill_the_history_without_making_a_node_fresh() -> None:
+def test_spooled_frames_fill_the_history_but_the_node_stays_stale() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=1)))
     fleet.apply(LinkChanged("gpu01", T0 + 5, Phase.LOST, "cut"))
@@ -294,7 +294,7 @@ def test_late_frame_corrects_history_and_ended_sessions() -> None:
     assert values.tolist() == [10, 20, 30, 50]
 
 
-def test_session_whose_stop_was_undone_has_the_figures_of_one_never_stopped() -> None:
+def test_session_whose_stop_was_undone_has_the_figures_of_one_that_never_stopped() -> None:
     fleet = live(1)
     for name in ("stopped", "never"):
         fleet.apply(SessionStarted(name, T0, name, T0))
@@ -370,7 +370,7 @@ def test_mark_keeps_its_time() -> None:
     assert logged.at == pytest.approx(T0 + 0.25, abs=1e-6)
 
 
-def test_throttling_is_logged_at_its_begin_and_end() -> None:
+def test_throttling_is_logged_at_its_start_and_end() -> None:
     fleet = live(1)
     assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x1))) == []
     logged = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
@@ -535,7 +535,7 @@ def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -
         np.testing.assert_array_equal(mine, others)
 
 
-def test_values_of_a_node_do_not_keep_those_of_others_in_memory() -> None:
+def test_values_of_one_node_do_not_keep_those_of_other_nodes_in_memory() -> None:
     fleet = live()
     fleet.apply_frames([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
     assert fleet.nodes["gpu01"].gpus.base is None

@@ -1,4 +1,4 @@
-"""Whose folder it is, and what becomes of one that nobody wants any more."""
+"""Private folders of agents: their place, owner, lock and removal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_unusable_parent_folder_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(FolderError) as caught:
         Folder.find(places[:2], "rec@n1")
     assert str(caught.value) == (
-        f"no private folder can be opened: {tmp_path}/file: it is no folder; "
+        f"no private folder can be opened: {tmp_path}/file: it isn't a folder; "
         f"{tmp_path}/open: others may enter it"
     )
 
@@ -82,7 +82,7 @@ def test_folders_unused_for_a_week_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["abc", "gpu01", "_a", "gpu-01.cluster_a", "fe80::1", "10.0.0.1"])
-def test_plain_names(name: str) -> None:
+def test_recording_names_are_plain(name: str) -> None:
     assert is_plain(name)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the agent's own dataclasses against those of ``dataclasses``."""
+"""The agent's own dataclasses behave like those of ``dataclasses``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Pair:
     y: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """A method of its own."""
+        """Return the number of fields."""
         return len(self.y)
 
 
 @frozen.dataclass(frozen=True)
 class Nothing:
-    """No field."""
+    """A class without fields."""
 
 
 @frozen.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The ring that plots and sparklines are drawn from."""
+"""History of samples from which plots and sparklines are drawn."""
 
 from __future__ import annotations
 

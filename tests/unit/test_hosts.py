@@ -1,4 +1,4 @@
-"""Host lists: what people and Slurm write becomes node names, and what isn't a host list is named."""
+"""Host lists expand into node names, and errors name the invalid part."""
 
 from __future__ import annotations
 

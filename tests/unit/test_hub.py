@@ -304,7 +304,7 @@ def test_new_interval_reaches_every_node_and_its_stale_timeout() -> None:
     assert json.loads(happened.detail or "") == {"old_ms": 1000, "new_ms": 10_000}
 
 
-def test_the_interval_that_is_set_already_makes_no_event_row() -> None:
+def test_setting_the_same_interval_again_logs_no_event() -> None:
     made, sink = hub("n1")
     made.set_interval(1000)
     made.flush()
@@ -356,7 +356,7 @@ async def test_first_frames_of_few_nodes_are_flushed_sooner(
     assert [at for at in flushed if at > 104] == pytest.approx([104.4, 105.4])
 
 
-async def test_head_that_stood_still_says_so_and_calls_no_node_silent(
+async def test_paused_head_logs_the_pause_and_calls_no_node_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0

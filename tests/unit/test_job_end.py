@@ -20,7 +20,7 @@ JOB = Job("4711", "4711", ("n1",), ends_at=1_000.0)
 
 
 class Scontrol(Slurm):
-    """Says one thing after the other."""
+    """A fake Slurm that returns one result after the other."""
 
     def __init__(self, *answers: JobEnd | UserError | None) -> None:
         super().__init__({})
@@ -37,7 +37,7 @@ class Scontrol(Slurm):
 
 
 async def told(job: Job, *answers: JobEnd | UserError | None) -> tuple[list[float], Sequence[float]]:
-    """What the links are told, and how long is waited before each further question."""
+    """Return the ends sent to the links, and the pause before each further poll."""
     now, ends, pauses = [0.0], list[float](), list[float]()
 
     class RecordingLink(FakeLink):
@@ -67,13 +67,13 @@ async def test_polls_come_sooner_near_the_end_of_the_job() -> None:
     assert pauses == [50, 25, 12.5, POLL_SOONEST_S, POLL_SOONEST_S]
 
 
-async def test_job_that_outlives_its_limit_keeps_its_agents() -> None:
+async def test_job_that_exceeds_its_limit_keeps_its_agents() -> None:
     job = Job("4711", "4711", ("n1",), ends_at=0.0)
     ends, _ = await told(job, JobEnd(0, running=True), JobEnd(0, running=True))
     assert ends == [0, GRACE_S, GRACE_S * 1.5]
 
 
-async def test_last_answer_counts_while_slurm_is_silent() -> None:
+async def test_last_known_job_end_is_kept_while_slurm_does_not_answer() -> None:
     answers = SlurmError("Slurm didn't answer."), UserError("a node list can't be read."), None
     ends, _ = await told(JOB, *answers, JobEnd(1_000, running=True))
     assert ends == [1_000]

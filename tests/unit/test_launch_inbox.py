@@ -1,4 +1,4 @@
-"""What comes on a channel reaches whoever wants it, once, in order, and bounded."""
+"""Inbox of a channel: its reader gets all bytes once and in order, from bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.test_link import settle
 
 
 class Tap:
-    """A source that knows whether it is open."""
+    """A source of bytes that records whether it is paused."""
 
     def __init__(self) -> None:
         self.open = True

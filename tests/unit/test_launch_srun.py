@@ -1,4 +1,4 @@
-"""Agents as steps of a job, with a program in the place of srun that runs the step here."""
+"""Agents as steps of a job, with a fake srun that runs the step on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gswarm_tui.launch.srun import SrunLauncher
 
 @pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file whose shell script is what ``srun`` does."""
+    """Return a file with the shell script that runs as ``srun``."""
     script = tmp_path / "bin/srun"
     script.parent.mkdir()
     monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")

@@ -23,7 +23,7 @@ from tests.unit.store_recording import arrived, introduced
 
 @pytest.fixture(autouse=True)
 def searched_as_before() -> Iterator[None]:
-    """What a head does to the search for garbage ends with the test."""
+    """Restore the garbage collector's settings, which a head changes."""
     before = gc.get_threshold()
     yield
     gc.unfreeze()
@@ -31,7 +31,7 @@ def searched_as_before() -> Iterator[None]:
 
 
 class Node(Link):
-    """A link whose agent has one frame left when it is asked to stop, and ends when that is acknowledged."""
+    """A link whose agent sends one more frame when it stops, and ends when that is acknowledged."""
 
     def __init__(self, hub: Hub, answers: bool) -> None:
         self.node = "n1"
@@ -75,7 +75,7 @@ class Node(Link):
 
 
 class FakeRecorder:
-    """Commits at once whatever it gets."""
+    """A recorder that commits all events at once."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -137,7 +137,7 @@ async def test_recording_stays_open_while_a_node_holds_frames(monkeypatch: pytes
 
 
 async def began(painted: asyncio.Event, *, paints: bool) -> tuple[bool, bool]:
-    """Whether the link to a node had begun before the screen painted, and whether it did at all."""
+    """Return whether the link to a node started before the first paint, and whether it started at all."""
     hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
     node = Node(hub, answers=True)
     hub.links["n1"] = node
@@ -167,7 +167,7 @@ async def test_links_start_after_a_timeout_without_a_first_paint(
 
 
 class Circle:
-    """What only a search finds when it is of no more use, as a connection of asyncssh."""
+    """An object in a reference cycle, which only the garbage collector frees."""
 
     kept = 0
 

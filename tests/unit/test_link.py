@@ -230,7 +230,7 @@ async def test_frame_times_are_the_heads() -> None:
 
 
 def ping_times(agent: FakeAgent) -> list[int]:
-    """The seconds at which an agent was pinged."""
+    """Return the seconds at which an agent was pinged."""
     return [round(one.sent / SECOND_NS - BEGIN) for one in agent.received if isinstance(one, Ping)]
 
 
@@ -644,7 +644,7 @@ async def test_acknowledgements_name_their_life() -> None:
 def exchange(
     sent: float, outbound: float, spent: float, back: float, offset: float
 ) -> tuple[ClockExchange, int]:
-    """A ping that took ``outbound`` and ``back``, to a node whose clock is ``offset`` ahead."""
+    """Return the exchange of a ping that took ``outbound`` and ``back``, with a clock ``offset`` ahead."""
     received = sent + outbound + offset
     clock = ClockExchange(*(round(t * SECOND_NS) for t in (sent, received, received + spent)))
     return clock, round((sent + outbound + spent + back) * SECOND_NS)

@@ -251,7 +251,7 @@ def test_acknowledgement_frees_only_its_own_life() -> None:
 
 @dataclass(frozen=True)
 class Honest:
-    """What an honest node samples in each interval, and how long each cut of its connection takes."""
+    """Samples of an honest node in each interval, and the durations of its disconnections."""
 
     interval_ms: int
     gpus: int
@@ -332,7 +332,7 @@ async def test_node_above_the_limit_is_cut_off_again_after_a_reconnect() -> None
     assert [pause >= least for pause, least in zip(pauses, (45, 90), strict=True)] == [True, True]
 
 
-async def test_frames_of_a_cut_of_hours_may_arrive_at_once() -> None:
+async def test_frames_that_waited_for_hours_may_arrive_at_once() -> None:
     agent, late = FakeAgent(), FakeAgent()
     async with running_link(agent, *[LaunchError("no route to host") for _ in range(300)], late) as test:
         agent.greet()
@@ -361,7 +361,7 @@ async def test_messages_of_one_packed_chunk_leave_other_tasks_their_turn() -> No
     assert max(later - turn for turn, later in pairwise([*turns, 5000])) <= 2 * link.SLICE_MESSAGES
 
 
-async def test_head_that_stood_still_takes_no_link_down() -> None:
+async def test_paused_head_loses_no_link() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
         agent.greet()
@@ -375,7 +375,7 @@ async def test_head_that_stood_still_takes_no_link_down() -> None:
     assert [one.reason for one in test.of(LinkChanged) if one.phase is Phase.LOST] == ["no data for 15 s"]
 
 
-async def test_node_that_dribbles_bytes_is_silent() -> None:
+async def test_node_that_sends_single_bytes_counts_as_silent() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
         agent.greet()

@@ -1,4 +1,4 @@
-"""In which order nodes are shown."""
+"""Order of the nodes on the screen."""
 
 from __future__ import annotations
 

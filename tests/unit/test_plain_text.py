@@ -26,7 +26,7 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     assert silent_nodes(made.fleet, made.time) == []
 
 
-def test_no_sentence_needs_to_be_seen() -> None:
+def test_no_sentence_contains_a_sign_or_colour() -> None:
     made = scene(4, 8, 90)
     made.fleet.nodes["gpu01"].gpus[0, GPU_COLUMNS.index("clock_reasons")] = REASON_POWER_CAP
     made.fleet.nodes["gpu01"].gpus[1, GPU_COLUMNS.index("power_w")] = math.nan

@@ -20,7 +20,7 @@ INSIDE = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "gpu[01-02]"}
 
 
 class Jobs(Slurm):
-    """A Slurm that knows these jobs."""
+    """A fake Slurm with these jobs."""
 
     def __init__(self, *jobs: Job) -> None:
         self.jobs = {job.label: job for job in jobs}

@@ -1,4 +1,4 @@
-"""What was recorded is played back: the same frames, and the fleet as it was at any time."""
+"""Playback returns the recorded frames, and the fleet as it was at any time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_scene(made: Scene) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event], Fleet]:
-    """The recording, its events, and the fleet at the end."""
+    """Return a recording, its events, and the fleet at the end."""
     path = tmp_path_factory.mktemp("playback") / "run.duckdb"
     scene = Scene(2, 3)
     return path, recorded(path, scene, run_scene), scene.fleet
@@ -63,7 +63,7 @@ def replay(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedSource]:
 
 
 def as_kept(event: FrameArrived) -> FrameArrived:
-    """A frame without what the database doesn't keep.
+    """Return a frame without the parts that the database doesn't store.
 
     That is: when it arrived, its time on the node's own clock, digits beyond three below 100, that processes
     were looked for where there were none, and notes, which are events.
@@ -86,7 +86,7 @@ def as_kept(event: FrameArrived) -> FrameArrived:
 
 
 def in_sql(block: Block, metrics: tuple[Metric, ...]) -> Block:
-    """Numbers as their columns hold them."""
+    """Return numbers as their columns store them."""
     rows = [
         tuple(
             value if value is None else rounded(value) if metric.sql == "FLOAT" else round(value)

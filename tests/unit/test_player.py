@@ -1,4 +1,4 @@
-"""The player, on a source in memory and a clock moved by hand."""
+"""The player, with a source in memory and a manual clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gswarm_tui.playback.timeline import ReplayTimeline
 
 
 class MemorySource:
-    """An event a second, from 0 to ``last`` and lists the reads."""
+    """A source with an event each second from 0 to ``last``, which logs the reads."""
 
     interval_s = 1.0
 
@@ -87,7 +87,7 @@ class PlayerBench:
 
     @property
     def shown(self) -> list[int]:
-        """The seconds whose marks the fleet has."""
+        """Return the seconds whose marks are in the fleet."""
         return [int(one.at) for one in self.player.fleet.event_log]
 
 

@@ -1,4 +1,4 @@
-"""The playhead: a position that moves with a clock, and nothing else."""
+"""The playhead: a position that moves with a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer looks like, in a terminal, in a pipe and in files."""
+"""Output of query results in a terminal, a pipe and files."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ InTerminal = Callable[..., list[str]]
 
 
 class TtyStream(io.StringIO):
-    """Text that goes to a terminal."""
+    """Text stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def answer(columns: dict[str, str], *rows: Sequence[Any]) -> Result:
-    """An answer with columns of these types."""
+    """Return a result with columns of these types."""
     return Result(list(columns), list(columns.values()), iter([[tuple(row) for row in rows]]))
 
 
 @pytest.fixture
 def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InTerminal:
-    """Prints an answer in a terminal of 40 columns and 12 lines without colour: the lines."""
+    """Print a result in a terminal of 40×12 without colour and return the lines."""
     for name, value in {"COLUMNS": "40", "LINES": "12", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
 
@@ -255,7 +255,7 @@ def test_format_is_chosen_by_flag_or_suffix(words: tuple[str, ...], form: Output
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--format", "cvs"), '--format: "cvs" isn\'t a format; perhaps csv is meant.'),
+        (("--format", "cvs"), '--format: "cvs" isn\'t a format; perhaps you meant csv.'),
         (("--format", "xlsx"), "it is one of table, csv, json, markdown, parquet."),
         (("-o", "x.dat"), "x.dat has no known suffix; choose its format with --format."),
         (("--format", "parquet"), "Parquet can't be printed; name a file with -o."),

@@ -16,7 +16,7 @@ from gswarm_agent.probes.pcie import seconds_to_wrap
 
 
 def driver(version: str | None) -> Nvml:
-    """An Nvml that knows its version and nothing else."""
+    """Return an Nvml with only a driver version."""
     nvml = Nvml.__new__(Nvml)
     nvml.api, nvml.driver_version = pynvml, version
     return nvml

@@ -183,7 +183,7 @@ def test_only_physical_interfaces_are_summed(host: FakeHost) -> None:
     probe.close()
 
 
-def test_all_interfaces_but_lo_count_without_a_physical_one(host: FakeHost) -> None:
+def test_without_a_physical_interface_all_but_lo_are_summed(host: FakeHost) -> None:
     host.network(lo=(0, 0), veth0=(0, 0), veth1=(0, 0))
     probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)

@@ -12,7 +12,7 @@ SECOND = 1_000_000_000
 
 
 def rates(*readings: tuple[int | None, float]) -> list[float | None]:
-    """The rates at readings of one counter: (value, time in seconds)."""
+    """Return the rates at readings of one counter: (value, time in seconds)."""
     rate = Rate()
     return [rate.update(value, round(at * SECOND)) for value, at in readings]
 

@@ -1,4 +1,4 @@
-"""Tests of the worker threads: a call that hangs holds up nothing but itself."""
+"""Tests of the worker threads: a call that hangs blocks only its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is hidden in a command line, and what isn't."""
+"""Redaction: which words of a command line are hidden, and which stay."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class SlowProbe:
 def frames(
     count: int, *, watch: FakeWatch, interval_ms: int = 1000, takes_s: dict[int, float] | None = None
 ) -> list[Frame]:
-    """The frames of a sampler whose waits are exact."""
+    """Return the frames of a sampler whose waits are exact."""
     delivered: list[Frame] = []
 
     def wait(seconds: float) -> None:

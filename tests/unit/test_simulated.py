@@ -1,4 +1,4 @@
-"""The simulated fleet: the same every time, believable, and with a story to find."""
+"""The simulated fleet: reproducible and plausible, with problems to find."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_most_gpus_are_busy_and_the_odd_ones_stand_out() -> None:
         assert min(levels) == 0
 
 
-def test_a_small_fleet_has_every_problem_but_a_starved_node() -> None:
+def test_a_small_fleet_has_every_simulated_problem_but_a_starved_node() -> None:
     found = set[str]().union(*(traits(s) for s in fleet(2)))
     assert found == {IDLE, HOT, STRAGGLER, ERRORS}
     assert set[str]().union(*(traits(s) for s in fleet(6))) == {*found, LOADER, OLD_DRIVER}

@@ -1,4 +1,4 @@
-"""Slurm's own words become jobs, nodes and GPUs; a fake scontrol stands where the real one would."""
+"""Slurm's output is parsed into jobs, nodes and GPUs, with a fake scontrol."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def block(
 
 
 class Programs:
-    """Scripts that stand for Slurm's commands, in a folder that is the whole PATH."""
+    """Scripts in place of Slurm's commands, in a folder that is the whole PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Programs:
         path.chmod(0o755)
 
     def scontrol(self, jobs: dict[str, str], config: str = "ClusterName             = hopper") -> None:
-        """An scontrol that knows ``jobs`` by the words that ask for them."""
+        """Write a fake scontrol that prints ``jobs``, by its arguments."""
         cases = "".join(
             f"'show job -d {asked}') cat <<'END'\n{said}END\n;;\n" for asked, said in jobs.items()
         )

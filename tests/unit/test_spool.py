@@ -1,4 +1,4 @@
-"""The spool loses nothing, in any order of events, until it has to; then it counts."""
+"""The spool loses no frame in any order of events until it is full; then it counts the losses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def frame(seq: int) -> Frame:
 
 
 def everything(spool: Spool, life: str, at_once: int = 300) -> list[Frame]:
-    """All that is left of a life, as a head would get it."""
+    """Return all waiting frames of a life, as a head gets them."""
     decoder, after = Decoder(), 0
     hello = encode(replace(HELLO, life=life)) if life == spool.life else spool.hello(life)
     list(decoder.feed(MAGIC + hello))
@@ -45,12 +45,12 @@ def everything(spool: Spool, life: str, at_once: int = 300) -> list[Frame]:
 
 
 def dropped(spool: Spool, life: str) -> int:
-    """How many frames never come, as a head gathers that has none yet."""
+    """Return how many frames are reported as lost to a head that has none yet."""
     return sum(gap.seq - after for after, gap in gaps(spool, life))
 
 
 def gaps(spool: Spool, life: str) -> list[tuple[int, Lost]]:
-    """What is told to be lost of a life, each with the sequence before it."""
+    """Return the reported losses of a life, each with the sequence before it."""
     found, after = list[tuple[int, Lost]](), 0
     while records := spool.read(life, after, 300):
         if gap := spool.lost_before(life, after, records[0]):
@@ -75,7 +75,7 @@ def begun(folder: Folder, life: str, memory: int = 10**6, disk: int = 10**6) -> 
 
 
 class Lives(RuleBasedStateMachine):
-    """An agent that puts frames, spills, ends and begins again, and a head that acknowledges."""
+    """Random test of an agent that puts frames, spills, ends and restarts, and a head that acknowledges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def test_a_damaged_segment_loses_its_own_frames_only(folder: Folder, tmp_path: P
 
 
 def everything_of(spool: Spool, life: str) -> list[Frame]:
-    """As a delivery reads it: the frames first, then the hello of what is left."""
+    """Return the frames of a life and then its hello, read in the order in which delivery does."""
     spool.read(life, 0, 1)
     return everything(spool, life)
 

@@ -1,4 +1,4 @@
-"""How long the spool lasts as it is shipped."""
+"""Capacity of the spool with its default size."""
 
 from __future__ import annotations
 

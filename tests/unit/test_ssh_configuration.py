@@ -48,7 +48,7 @@ OPTIONS = ("Hostname", "Port", "User", "IdentityFile", "ProxyCommand")
 
 
 def read(host: str, path: Path) -> list[object] | None:
-    """What asyncssh reads from a file for a host; None for an invalid file."""
+    """Return the options that asyncssh reads from a file for a host; None for an invalid file."""
     try:
         config = asyncssh.SSHClientConnectionOptions(host=host, config=[path], client_keys=None).config
     except ValueError:

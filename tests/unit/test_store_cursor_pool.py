@@ -1,4 +1,4 @@
-"""Queries while the recorder writes: their answers are whole, and recording goes on whatever they do."""
+"""Queries while the recorder writes: results contain whole commits, and recording always continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def recording(path: Path, query_memory: int | None = None) -> Iterator[tuple[Recorder, list[RecorderStatus]]]:
-    """A recorder that commits at once, closed at the end."""
+    """Yield a recorder that commits at once; close it at the end."""
     statuses: list[RecorderStatus] = []
     recorder = Recorder(
         path, INFO, statuses.append, commit_every_s=0.0, retry_every_s=0.05, query_memory=query_memory
@@ -267,7 +267,7 @@ def test_checkpoint_releases_cached_blocks(path: Path) -> None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """What glibc's mallinfo2(3) says of this process's memory."""
+    """Result of glibc's mallinfo2(3) for this process."""
 
     _fields_ = (("counts", ctypes.c_size_t * 10),)
 
@@ -276,7 +276,7 @@ _UORDBLKS = 7
 
 
 def allocated() -> int:
-    """Bytes that somebody in this process has asked for and not given back."""
+    """Return the bytes that this process has allocated and not freed."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Mallinfo
     return int(mallinfo().counts[_UORDBLKS])

@@ -1,4 +1,4 @@
-"""An interval that is changed while a recording runs: every sample stands for its own time."""
+"""Changes of the sampling interval during a recording: each sample keeps its own interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = ((1.0, 10, 100), (0.25, 40, 0), (5.0, 4, 100))
 """Seconds from frame to frame, how many frames, their utilisation."""
 
 
-def test_busy_time_energy_and_coverage_stay_true(tmp_path: Path) -> None:
+def test_busy_time_energy_and_coverage_are_correct_after_interval_changes(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     events: list[Event] = [introduced(gpus=1), SessionStarted("a", T0, "train", T0)]
     events.append(arrived(1, [gpu_row(util_pct=100, energy_mj=0)], ts=T0))

@@ -1,4 +1,4 @@
-"""What of a sample is kept: the digits that a reading has."""
+"""Rounding of stored numbers: three digits are kept."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from tests.unit.store_recording import (
 
 
 def at(seconds: float) -> datetime:
-    """Unix seconds as DuckDB returns a TIMESTAMP: naive, in UTC."""
+    """Convert Unix seconds to a TIMESTAMP as DuckDB returns it: naive, in UTC."""
     return datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001
 
 

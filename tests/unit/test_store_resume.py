@@ -1,4 +1,4 @@
-"""A recording whose head was killed goes on: nothing of it twice, its numbers and sessions kept."""
+"""Resuming a recording whose head was killed: no row twice; numbers and sessions continue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def leave(path: Path, *events: Event) -> None:
-    """A recording of these events that nobody ended."""
+    """Record these events and leave the recording without an end."""
     recorder = Recorder(path, KNOWN, lambda _status: None)
     recorder.open()
     recorder.submit(events)
@@ -180,7 +180,7 @@ def test_opening_a_file_lists_its_interrupted_recordings(path: Path) -> None:
         Recorder(path, 2, lambda _status: None).open()
 
 
-def test_awaited_nodes_are_known_until_newer_samples_arrive(path: Path) -> None:
+def test_nodes_that_may_hold_frames_are_listed_until_newer_samples_arrive(path: Path) -> None:
     def left() -> tuple[tuple[str, ...], tuple[str, ...] | None]:
         with closing(FileSource(path)) as file:
             (one,) = interrupted(file)
@@ -214,18 +214,18 @@ def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last_one(path: P
     assert left_by_agent(path, EventLogged(T0 + 1, "link_lost", ERROR, JOB_ENDED, "n1")) == frozenset()
 
 
-def test_an_agent_that_kept_frames_is_awaited(path: Path) -> None:
+def test_a_node_whose_agent_kept_frames_may_hold_frames(path: Path) -> None:
     assert (
         left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, JOB_ENDED + FRAMES_REMAIN, "n1"))
         == frozenset()
     )
 
 
-def test_a_node_reported_as_gone_is_not_awaited_again(path: Path) -> None:
+def test_a_node_whose_frames_are_reported_as_lost_holds_none(path: Path) -> None:
     assert left_by_agent(path, agent_data_lost("n1", T0 + 4 - 0.25, T0)) == {"n1"}
 
 
-def test_a_node_that_is_not_awaited_holds_no_frames(path: Path) -> None:
+def test_a_node_that_is_not_listed_as_holding_frames_holds_none(path: Path) -> None:
     waits = EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
     assert left_by_agent(path, introduced("n2", gpus=1), waits) == {"n1"}
 

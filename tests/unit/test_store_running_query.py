@@ -1,5 +1,4 @@
-"""Nothing that is asked changes a recording, reads anything else, or reaches others: neither in a file nor
-while it is written."""
+"""Queries can't change a recording, read other files or reach a network."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ EVENTS: list[Event] = [
 
 @pytest.fixture(scope="module", params=["file", "running"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuerySource]:
-    """The same recording, finished and while it is written."""
+    """Return the same recording, finished and while it is written."""
     path = tmp_path_factory.mktemp(request.param) / "run.duckdb"
     if request.param == "file":
         record(path, EVENTS)
@@ -180,7 +179,7 @@ def test_other_statements_are_refused(source: QuerySource, tmp_path: Path, attac
 
 
 def snapshot(source: QuerySource) -> list[object]:
-    """What an attack must leave as it was: data, schema, settings."""
+    """Return everything that an attack must not change: data, schema, settings."""
     asked = (
         "SELECT count(*), max(ts) FROM gpu_samples",
         "SELECT name, status FROM sessions",

@@ -50,7 +50,7 @@ _SERIES = st.lists(
 
 
 def played(node: str, series: Any) -> tuple[list[Event], list[Sample]]:
-    """The events of a node with one GPU, and its samples as they should be read."""
+    """Return the events of a node with one GPU, and its expected samples."""
     events: list[Event] = [introduced(node, gpus=1)]
     samples, seq = [], 0
     for ahead, util, counted, answered in series:

@@ -1,4 +1,4 @@
-"""The terminal that tests look at."""
+"""The terminal emulator of the tests."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_time_of_day_just_after_midnight_is_todays() -> None:
 
 @pytest.fixture
 def berlin() -> Iterator[None]:
-    """Let this process live in Berlin, where clocks went forward on 29 March 2026 at 2."""
+    """Set the time zone of Berlin, where summer time began on 29 March 2026 at 2:00."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "CET-1CEST,M3.5.0,M10.5.0/3"
     time.tzset()

@@ -1,4 +1,4 @@
-"""Stops along a recording."""
+"""Timeline: jump targets along a recording."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ columns = st.lists(texts, max_size=6).map(tuple)
 
 @st.composite
 def hellos(draw: st.DrawFn) -> Hello:
-    """A hello, with some exact columns."""
+    """Generate a hello, with some exact columns."""
     tables = [draw(columns) for _ in range(3)]
     names = [name for table in tables for name in table]
     return Hello(
@@ -108,7 +108,7 @@ def hellos(draw: st.DrawFn) -> Hello:
 
 @st.composite
 def frames(draw: st.DrawFn, hello: Hello) -> Frame:
-    """A frame that fits a hello."""
+    """Generate a frame that fits a hello."""
 
     def row(width: int) -> st.SearchStrategy[tuple[float | None, ...]]:
         return st.lists(numbers, min_size=width, max_size=width).map(tuple)
@@ -164,7 +164,7 @@ simple = st.one_of(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Message]:
-    """A hello and messages that may follow it."""
+    """Generate a hello and messages that may follow it."""
     hello = draw(hellos())
     following = draw(st.lists(st.one_of(simple, frames(hello)), max_size=4))
     return [hello, *following]
@@ -334,7 +334,7 @@ def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) ->
 
 
 def frame_message(body: list[object]) -> bytes:
-    """A hello, and a frame with any parts."""
+    """Return a hello, and a frame with these parts."""
     packed: bytes = msgpack.packb([2, *body])
     return MAGIC + encode(HELLO) + struct.pack(">I", len(packed)) + packed
 

@@ -45,9 +45,9 @@ RETRY_NS = 60 * SECOND_NS
 REOPEN_NS = 5 * SECOND_NS
 """Pause before a lost GPU is tried again."""
 SLOW_NS = 10 * SECOND_NS
-"""Longest age of ECC counts: for each of them the driver has to query the GPU."""
+"""Maximum age of ECC counts in seconds: the driver has to query the GPU for each of them."""
 STRIKES = 3
-"""Ticks in a row in which an error has to come before it counts as lasting."""
+"""Number of consecutive ticks after which an error counts as lasting."""
 _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 

@@ -31,7 +31,7 @@ UNSUPPORTED = {
     25: "the driver is too old: it lacks this version of the function",
     26: "the driver no longer supports it",
 }
-"""nvmlReturn_t codes that last: retrying at each tick is of no use."""
+"""nvmlReturn_t codes of lasting errors: retrying at each tick is useless."""
 
 _REASONS = {
     1: "NVML isn't initialised",

@@ -80,7 +80,7 @@ _COMMAND_NS = 5 * SECOND_NS
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
 _KEPT_OPEN = 64
-"""Processes whose files stay open, three each: a process may have few descriptors."""
+"""Maximum processes whose files (three each) stay open: the agent may be allowed few descriptors."""
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")

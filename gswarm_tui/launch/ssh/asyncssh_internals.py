@@ -71,7 +71,7 @@ def signature_algorithms(keys: Iterable[asyncssh.SSHKey]) -> list[str]:
 
 
 def watch_received(connection: asyncssh.SSHClientConnection, watch: Callable[[int], bool]) -> None:
-    """Call ``watch`` with the size of each piece of bytes that arrives; what it refuses isn't parsed."""
+    """Call ``watch`` with the size of each received chunk; a chunk for which it returns False is dropped."""
     take = connection.data_received
 
     def received(data: bytes, datatype: asyncssh.DataType = None) -> None:

@@ -66,7 +66,7 @@ class Attempt(asyncssh.SSHClient):
     _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        """Count what arrives: packets that SSH ignores or refuses take the head as long as others."""
+        """Count received bytes: packets that SSH ignores or refuses cost the head as much time as others."""
         if self.unlimited:
             return
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Opening a recording file that somebody else may have made: only its data count, and only valid data.
+"""Opening a recording file that somebody else may have made: only its data is used, and only if valid.
 
 A DuckDB file can hold more than tables: views, macros and types that run when a query names them, or that
 change what a query means. Such a file is refused by name. The file is attached read-only to a database in
@@ -268,7 +268,7 @@ def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterato
         longest, brackets = LONGEST_LISTS.get(name, LONGEST_TEXT), MOST_BRACKETS.get(name)
         length = math.inf if stats is None else stats.get("max_string_length") or 0
         if length > longest:
-            yield f"has a text of more than {longest:,} bytes", f"strlen({name}) > {longest}"
+            yield f"has text of more than {longest:,} bytes", f"strlen({name}) > {longest}"
         if brackets is not None and length > brackets:
             opening = (
                 f"regexp_replace(regexp_replace({name}, '{_JSON_STRING}', '', 'g'), '[^{{\\[]', '', 'g')"

@@ -287,7 +287,7 @@ class FleetBuilder:
 
 
 def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
-    """Return the state just before a frame, as ``Fleet.resume`` takes it."""
+    """Return the state just before a frame, as ``Fleet.restore_sequences`` takes it."""
     return frame.node, frame.life, frame.frame.seq - 1, frame.frame.ts_ns - found.interval_ms * 1_000_000
 
 

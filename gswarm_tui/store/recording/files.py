@@ -61,7 +61,7 @@ def require_own(path: Path) -> None:
         try:
             link = each.lstat()
         except PermissionError:
-            sentence = f"{each} can't be written: you may not enter its folder; name another file with --db"
+            sentence = f"{each} can't be written: its folder is closed to you; name another file with --db"
             raise StoreError(sentence) from None
         except OSError:  # it doesn't exist, or DuckDB reports it
             continue

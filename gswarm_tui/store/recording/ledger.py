@@ -22,7 +22,7 @@ MachineKey = tuple[str, str | None, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class KnownNode:
-    """A machine behind a node's name, which may not have answered yet; ``gpu_ids`` belong to ``gpus``.
+    """A machine that a node's name stands for; it may not have answered yet. ``gpu_ids`` belong to ``gpus``.
 
     ``life`` is its present agent run, None before the first; ``was_live`` is true once its link was up.
     """

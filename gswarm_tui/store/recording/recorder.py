@@ -155,7 +155,7 @@ class Recorder:
             self._changed.notify()
 
     def _without_refused(self, events: Sequence[Event]) -> list[Event]:
-        """Return the events that fit into memory; once a frame is refused, its node waits for its next hello.
+        """Return the events that fit into memory; once refused, a node is refused until its next hello.
 
         An agent then sends everything after the last committed frame, so no frame is skipped.
         """

@@ -86,7 +86,7 @@ ORDER BY peak_mib DESC, node, gpu_index, pid
 LIMIT 10;""",
     ),
     Recipe(
-        "Marks with their loss, and GPU utilisation since the mark before",
+        "Marks with their loss, and GPU utilisation since the previous mark",
         """\
 SELECT m.ts, m.mark, m.values ->> 'loss' AS loss, avg(util_pct) AS util_mean_pct, avg(power_w) AS power_mean_w
 FROM (SELECT *, lag(ts) OVER (PARTITION BY recording_id ORDER BY ts) AS since FROM marks) m

@@ -355,7 +355,7 @@ class Spans:
         return f"s.ts >= {_time(self.began)} AND s.ts < {_time(self.until)}"
 
     def around_begin(self, before_s: int, after_s: int) -> str:
-        """Return the SQL condition that a sample is near the begin of the span."""
+        """Return the SQL condition that a sample is near the start of the span."""
         if self.began is None or self.until is None:
             return (
                 f"s.ts >= m.started_at - INTERVAL {before_s} SECOND "

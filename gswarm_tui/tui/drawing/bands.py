@@ -31,7 +31,7 @@ MINUTES_HIGHEST = 8
 
 
 def metrics_beside(metric: Metric, cells: int) -> tuple[Metric, ...]:
-    """Return the metric, and on wide terminals utilisation or power beside it: a busy GPU may do little."""
+    """Return the metric, and on wide terminals utilisation or power beside it, since they may differ."""
     if cells < TWO_FROM or metric.name not in GPU_BY_NAME:
         return (metric,)
     return metric, GPU_BY_NAME["power_w" if metric.name == "util_pct" else "util_pct"]

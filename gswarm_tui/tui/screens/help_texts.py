@@ -39,19 +39,19 @@ _FIGURES: Entries = (
     ("p95", "95 of 100 samples are at or below this"),
     ("busy", f"share of the measured time with a utilisation of {BUSY_FROM_PCT:g} % or more"),
     ("GPU-min", "minutes added up over GPUs: 8 GPUs for one minute are 8 GPU-min"),
-    ("bubbles", "idle phases of a GPU between two busy ones, and their share of the time between"),
+    ("bubbles", "idle phases of a GPU between busy ones, as a share of the time from first to last busy one"),
     ("throttled", "share of the measured time with clocks held down, for the longest cause"),
     ("energy", "growth of the GPUs' energy counters: of the boards, not of whole nodes"),
     ("coverage", "share of the GPU time that samples cover"),
 )
 
 ABOUT: dict[str, str] = {
-    FLEET: "Every node and its GPUs now. Colour and numbers show one metric, lighter or darker from the low "
-    "end of its scale to the high one. The second line adds up the GPUs of all live nodes; below the heatmap "
+    FLEET: "All nodes and their GPUs now. Numbers and colour show one metric; the colour follows the "
+    "metric's scale. The second line has totals over the GPUs of all live nodes; below the heatmap "
     "are the GPU under the cursor, running sessions and the latest events.",
     NODE: "One node: its GPUs with all metrics, the chosen metric of each GPU over time, the host, and the "
     "processes on its GPUs. The last view lists what couldn't be measured, and why.",
-    GPU: "One GPU: all its metrics with their place on their scales, their history, and its processes.",
+    GPU: "One GPU: all its metrics as numbers and as bars, their history, and its processes.",
     WORST: "Your job's GPUs, ranked by their mean of one metric over the last minute, the worst first. A GPU "
     "keeps its place until its mean has clearly changed.",
     SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far; below, "
@@ -59,33 +59,33 @@ ABOUT: dict[str, str] = {
     EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
     "The list follows the newest while the cursor is on it.",
     SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
-    COMPARISON: "The picked sessions side by side; the first is the reference. Above is what differs most.",
+    COMPARISON: "The picked sessions side by side; the first is the reference. Top: the largest difference.",
     SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
 }
 WORDS: dict[str, Entries] = {
     FLEET: (
-        ("nodes 3/4", "nodes that send fresh data, of all nodes"),
-        ("busy 30/32", f"{_BUSY}, of all GPUs of live nodes"),
+        ("nodes 3/4", "nodes that send fresh data, out of all nodes"),
+        ("busy 30/32", f"{_BUSY}, out of all GPUs of live nodes"),
         ("util", "mean utilisation: share of time in which any kernel ran"),
         ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
-        ("mem", "GPU memory in use, of all; on a node's row, host memory in use"),
+        ("mem", "GPU memory in use, out of the total; on a node's row, host memory in use"),
         ("lowest util", "the GPU with the lowest utilisation now"),
         ("every 1 s", "time between samples"),
-        ("lag", "how late the latest sample was taken, on the node where it was latest"),
+        ("lag", "delay of the newest sample on the node with the longest delay"),
         ("rec", "time recorded so far, rows in the file and its size"),
         ("rank", "ranks of the job's processes on the node's GPUs"),
         ("mean", "mean over the node's GPUs"),
-        ("last 5 min", "that mean over time"),
-        ("cpu, iowait", "share of the cores' time in use; idle, waiting for disks"),
+        ("last 5 min", "history of the mean over the node's GPUs"),
+        ("cpu, iowait", "shares of CPU time: in use; idle while waiting for disks"),
         ("GB/s in/out", "received and sent by the node: InfiniBand if it has any, else network"),
     ),
     NODE: (
-        ("every, late", "time between samples, and how late the latest one was taken"),
+        ("every, late", "time between samples; delay of the newest one"),
         ("clock", "how far the node's clock is ahead of this machine's"),
     ),
     GPU: (
         ("last 5 min", "the time that the plots show; z changes it"),
-        ("mean min max", "of the samples in that time"),
+        ("mean min max", "mean, minimum and maximum in the plotted time"),
     ),
     WORST: (
         ("rank", "rank of the job's process on the GPU"),
@@ -107,7 +107,7 @@ WORDS: dict[str, Entries] = {
     SESSION: _FIGURES,
     COMPARISON: (
         ("speed-up", "how many times as fast as the first session, for the same work"),
-        ("efficiency", "speed-up divided by how many times as many GPUs there were"),
+        ("efficiency", "speed-up divided by the number of GPUs, relative to the first session"),
         ("energy ratio", "energy divided by that of the first session"),
         ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
         *_FIGURES,
@@ -133,25 +133,25 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("╳ lost", "the connection broke: reason, what to do, time of the next attempt", _WITH_NODES),
     ("╳ unreachable", "never connected so far: reason, what to do, next attempt", _WITH_NODES),
     ("■ ended", "the node's agent was stopped", _WITH_NODES),
-    ("● ○", "session that runs, session that ended", (SESSIONS, SESSION)),
+    ("● ○", "running session, ended session", (SESSIONS, SESSION)),
     ("›", "session ahead: it begins after the time shown", (SESSIONS,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
     ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),
     ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
     ("┊ ◆", "mark in a plot", _WITH_CURVES),
-    ("╵−5 min", "time before now, at the sign's place", _WITH_CURVES),
+    ("╵−5 min", "how long ago, at the position of the sign", _WITH_CURVES),
     ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
-    ("…", "text cut to its room", ()),
+    ("…", "text cut for lack of room", ()),
     ("● rec  ○", "recording; not recording", ()),
     ("⏎ ^r", "the Enter key; Ctrl and R together", ()),
     ("← → ↑ ↓", "arrow keys", ()),
 )
 _PLAYED_SIGNS: Entries = (
     ("► ‖ ■", "playing, paused, at the end"),
-    ("━ ●", "part played so far, the time that is shown"),
+    ("━ ●", "part played so far; time shown"),
     ("◆ ▲ ╳", "mark, warning and error on the timeline"),
     ("├ ┤", "a session, from its start to its end"),
     ("1×", "speed"),
