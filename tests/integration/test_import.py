@@ -333,7 +333,7 @@ def frame(**changes: Any) -> str:
         ),
         (frame(dram_bandwidth_rx=[1e9, 1]), "dram_bandwidth_rx: 1e+09 is out of range"),
         (frame(time="yesterday"), '"yesterday" isn\'t a time such as 2026-01-31T12:00:00'),
-        (frame(time=None), "a time should be a text"),
+        (frame(time=None), "a time should be a string"),
         (frame(time="0001-01-01T00:00:00"), '"0001-01-01T00:00:00" is'),
         ('{"devices": [], ' + frame()[1:], "devices should be an object"),
         ('{"session_name": {}, ' + frame()[1:], "session_name should be a string of at most 1000 characters"),
@@ -478,8 +478,8 @@ def test_other_file_types_print_one_sentence(capsys: pytest.CaptureFixture[str])
         (["nothing.json"], 2, "there is no file or folder nothing.json"),
         (["x.csv"], 2, "CSV has only one table; export JSON or Parquet to import it"),
         (["run.duckdb"], 2, "run.duckdb is a recording already; other commands read it with --db"),
-        (["text.duckdb"], 2, "text.duckdb is no DuckDB file despite its name"),
-        (["folder.duckdb"], 2, "folder.duckdb is no DuckDB file despite its name"),
+        (["text.duckdb"], 2, "text.duckdb isn't a DuckDB file despite its name"),
+        (["folder.duckdb"], 2, "folder.duckdb isn't a DuckDB file despite its name"),
         (["bytes.json", "--gpu-memory-mib", "much"], 2, "--gpu-memory-mib needs a whole number of MiB"),
     ):
         capsys.readouterr()
