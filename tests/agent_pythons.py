@@ -1,4 +1,4 @@
-"""The interpreters on this machine that the agent has to run on: Python 3.9 to 3.14."""
+"""Installed interpreters with which the agent is tested: Python 3.9 to 3.14."""
 
 from __future__ import annotations
 

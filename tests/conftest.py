@@ -25,7 +25,7 @@ hypothesis.settings.load_profile("short")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--no-skips``: what couldn't be tested is a failure, as in CI."""
+    """Add the option ``--no-skips``, with which a skipped test is a failure, as in CI."""
     parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
     parser.addoption(
         "--unit-budget",
@@ -43,13 +43,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marks that tests carry."""
+    """Register the marks of tests."""
     config.addinivalue_line("markers", "root(act): needs what only root can do")
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist too")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where several run at once, one runs a file, whose tests share fixtures, and one the cluster's.
+    """Keep the tests of one file, and all tests of the cluster, in one process, since they share fixtures.
 
     A test that needs root is skipped for others.
     """
@@ -90,14 +90,14 @@ def _seconds_of_unit_tests(stats: dict[str, list[Any]]) -> float:
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """A command run inside a test makes its files private by the process's umask: not those of the next."""
+    """Restore the umask, which commands that run inside a test change."""
     yield
     os.umask(UMASK)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def private_folders() -> Iterator[None]:
-    """What a test starts finds, and is found by, no gswarm-tui that somebody runs on this machine.
+    """Separate the heads and agents of a test from those that somebody runs on this machine.
 
     The path is short: that of a socket in it may have no more than 107 characters.
     """
@@ -109,7 +109,7 @@ def private_folders() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def standin_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the built NVML stand-in: ``lib`` holds the library, ``scenarios`` the files that it reads."""
+    """Return the NVML stand-in's folder: ``lib`` has the library, ``scenarios`` the files that it reads."""
     folder = tmp_path_factory.mktemp("standin")
     (folder / "scenarios").mkdir()
     try:
@@ -121,5 +121,5 @@ def standin_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def standin_lib(standin_dir: Path) -> Path:
-    """The folder that makes the NVML stand-in this machine's NVML when it is in ``LD_LIBRARY_PATH``."""
+    """Return the folder with the NVML stand-in, to be put into ``LD_LIBRARY_PATH``."""
     return standin_dir / "lib"

@@ -1,4 +1,4 @@
-"""A compromised node: random messages of every kind that the wire lets through."""
+"""A compromised node: random messages of every kind that the wire accepts."""
 
 from __future__ import annotations
 

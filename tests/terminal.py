@@ -1,4 +1,4 @@
-"""A terminal as a person sees it: what programs write to it is a screen, not a text to search through."""
+"""Terminal emulator for tests, which search the resulting screen instead of the output."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ LOOK_S = 0.25
 
 
 class EndedError(Exception):
-    """The program ended before it showed what was waited for."""
+    """Raised if the program ended before it showed the awaited text."""
 
 
 class Screen:
-    """What a terminal shows after all that was written to it."""
+    """The screen that results from all output so far."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
 
     def write(self, data: bytes | str) -> None:
-        """Obey what a program writes; a character may come in several pieces."""
+        """Interpret a program's output; a character may arrive in several pieces."""
         self._stream.feed(data.encode() if isinstance(data, str) else data)
 
     def text(self) -> str:
-        """Its lines, without their colours."""
+        """The lines of the screen, without colours."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     def line(self, y: int) -> list[pyte.screens.Char]:
-        """The cells of a line: "" is the second one of a wide character."""
+        """Return the cells of a line; "" is the second cell of a wide character."""
         return [self._screen.buffer[y][x] for x in range(self._screen.columns)]
 
     def modes(self) -> set[int]:
@@ -52,7 +52,7 @@ class Screen:
         return set(self._screen.mode)
 
     def pen(self) -> pyte.screens.Char:
-        """How the next character will look."""
+        """The style of the next character."""
         return self._screen.cursor.attrs
 
 
@@ -104,7 +104,7 @@ class InTerminal:
 
     @property
     def pid(self) -> int:
-        """The process of the screen: the child of the one that was started, where that is only its parent."""
+        """The process that draws the screen: the started one, or its child if that is only a parent."""
         started = self.process.pid
         with suppress(OSError):
             for child in Path(f"/proc/{started}/task/{started}/children").read_text().split():
@@ -126,7 +126,7 @@ class InTerminal:
                     self._changed.notify_all()
 
     def _draw(self) -> bool:
-        """Bring the next piece to the screen; whether there was one. What nobody looks at isn't drawn."""
+        """Add the next piece of output to the screen; return whether there was one."""
         if not self._undrawn:
             return False
         self._drawn_at, data = self._undrawn.popleft()
@@ -134,22 +134,22 @@ class InTerminal:
         return True
 
     def press(self, keys: str) -> None:
-        """Type so."""
+        """Type text or keys."""
         os.write(self._terminal, keys.encode())
 
     def screen(self) -> str:
-        """What it shows now."""
+        """The present screen."""
         while self._draw():
             pass
         return self._screen.text()
 
     def settings(self) -> tuple[object, ...]:
-        """How the terminal treats keys and output: its termios settings, and the modes of its screen."""
+        """Return the termios settings and the modes of the screen."""
         self.screen()
         return (*termios.tcgetattr(self._terminal), self._screen.modes())
 
     def wait_for(self, text: str, timeout_s: float = 60.0) -> float:
-        """Wait until it shows a text; when that came to the screen, in monotonic seconds.
+        """Wait until the screen shows a text; return the monotonic time at which it appeared.
 
         Raises TimeoutError, or EndedError where the program ended meanwhile.
         """
@@ -169,23 +169,23 @@ class InTerminal:
         return self._drawn_at
 
     def wait_for_writing(self, since: int, timeout_s: float = 10.0) -> float:
-        """Wait until it has written more than so many bytes; when that was."""
+        """Wait until the program has written more than this many bytes; return the time of that."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.written > since, timeout_s):
                 raise TimeoutError("nothing was written")
             return self.writes[-1][0]
 
     def written_bytes(self, since: float, until: float) -> int:
-        """How much it wrote between two monotonic times."""
+        """Return how many bytes the program wrote between two monotonic times."""
         return sum(size for at, size in self.writes if since <= at < until)
 
     def kill(self) -> None:
-        """End it by force."""
+        """Kill the program."""
         self.process.kill()
         self.end()
 
     def end(self, timeout_s: float = 30.0) -> int:
-        """End it, by force if it doesn't by itself; its exit status."""
+        """End the program, by force if needed; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""Brings a test cluster up and down by hand: `python -m tests.cluster up`, `shell`, `status`, `down`."""
+"""Starts and stops a test cluster by hand: `python -m tests.cluster up`, `shell`, `status`, `down`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cluster.state import PREFIX, State, clear_leftovers
 
 
 def main() -> int:
-    """Do what the command line says; 1 with one sentence when that is impossible."""
+    """Run the command; return 1 after one sentence if that fails."""
     options = _parser().parse_args()
     root: Path = options.root
     try:

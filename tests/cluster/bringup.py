@@ -24,7 +24,7 @@ class Holders:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, words: Sequence[str], what: str, log: Path, pid_file: Path) -> None:
-        """Start one; returns when it has written its pid into `pid_file`."""
+        """Start a process; return when it has written its pid to `pid_file`."""
         with log.open("wb") as file:
             process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=file)
         self._started.append(process)

@@ -32,7 +32,7 @@ from tests.cluster.state import PREFIX, NodeRecord, State, clear_leftovers, logi
 
 @dataclass
 class Cluster:
-    """A running cluster; as a context it goes down at the end."""
+    """A running cluster; as a context manager it stops at the end."""
 
     state: State
     login: Login
@@ -49,7 +49,7 @@ class Cluster:
         kinds: Mapping[str, Kind] | None = None,
         own_homes: Collection[str] = (),
     ) -> Self:
-        """Bring a cluster up; it ends with this process, unless it is detached.
+        """Start a cluster; it ends with this process, unless it is detached.
 
         Args:
             nodes: names, or how many of gpu01, gpu02, …; they are ordinary unless `kinds` says otherwise.
@@ -82,7 +82,7 @@ class Cluster:
 
     @classmethod
     def attach(cls, root: Path) -> Self:
-        """The cluster of that root folder, brought up by another process; ClusterError where none is up."""
+        """Return the cluster that another process started in a root folder. Raises ClusterError."""
         try:
             state = State.load(root)
         except FileNotFoundError:
@@ -134,26 +134,26 @@ class Cluster:
     def run(
         self, command: str | Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command at the login node to its end; ClusterError if it fails and `check` is on."""
+        """Run a command at the login node to its end. Raises ClusterError if it fails and `check` is on."""
         return self.login.run(command, check=check, timeout=timeout, text=text)
 
     def entered(self) -> AbstractContextManager[None]:
-        """Move this thread, and what it starts meanwhile, to the login node, from where nodes are reached."""
+        """Move this thread and its child processes to the login node, from which nodes can be reached."""
         return self.login.entered()
 
     def detach(self) -> None:
-        """Let it outlive this process, until `down`."""
+        """Let the cluster outlive this process, until `down`."""
         self._holders.detach()
 
     def down(self) -> list[str]:
-        """Take it down and remove its files; the command lines of what still ran at the login node."""
+        """Stop the cluster and remove its files; return stray processes' command lines."""
         strays = self.state.clear()
         self._holders.wait()
         return strays
 
 
 def _empty_root(root: Path | None) -> tuple[Path, bool]:
-    """The folder for a new cluster's files, and whether it was made here."""
+    """Return the folder for a new cluster's files, and whether this call created it."""
     if root is None:
         made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-"))
         made.chmod(0o755)  # as a shared file system's folder is

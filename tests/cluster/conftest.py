@@ -29,7 +29,7 @@ def machine() -> None:
 
 @pytest.fixture(scope="package")
 def cluster(machine: None) -> Iterator[Cluster]:
-    """Nodes gpu01 to gpu04 in Slurm (gpu03 is bare) and bad01 to bad04; its tests run at the login node.
+    """Run nodes gpu01 to gpu04 in Slurm (gpu03 is bare) and bad01 to bad04; tests run at the login node.
 
     Each test restores it. A process left running at the login node is an error at the end.
     """

@@ -20,7 +20,7 @@ prepend-path PATH /opt/cuda-12.4/bin
 
 
 def write(login: Login, nodes: Sequence[ClusterNode], gpus: int) -> None:
-    """Write all of them into the cluster's root folder."""
+    """Write all files into the cluster's root folder."""
     root = login.root
     logs = root / "logs"
     for folder in (logs, login.home, root / "nodes", root / "scenarios", root / "modulefiles" / "cuda"):
@@ -60,7 +60,7 @@ def _hosts(nodes: Sequence[ClusterNode]) -> str:
 
 
 def _library_cache(root: Path) -> Path:
-    """A linker's cache with the stand-in in it: programs find it as they find an installed driver's."""
+    """Write a linker's cache with the stand-in, so that programs find it like an installed driver."""
     library = build(root / "lib", root / "scenarios")
     configuration = root / "ld.so.conf"
     configuration.write_text(f"{library}\ninclude /etc/ld.so.conf\n")

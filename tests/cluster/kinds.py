@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Folders:
-    """Folders that a node has for itself, empty at first, and those inside them that it shares."""
+    """Private folders of a node, which are empty at first, and the shared folders inside them."""
 
     own: tuple[Path, ...]
     shared: tuple[Path, ...]

@@ -38,7 +38,7 @@ class ProcessId:
         return _started(self.pid) == self.started
 
     def kill(self, timeout: float = 10.0) -> None:
-        """Kill it, and wait until it is gone; TimeoutError if it is not after `timeout` seconds."""
+        """Kill the process and wait for its end. Raises TimeoutError after `timeout` seconds."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:

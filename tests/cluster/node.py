@@ -37,7 +37,7 @@ class ClusterNode:
 
     @property
     def scenario(self) -> Path:
-        """The scenario file that the NVML stand-in of this node answers from."""
+        """The scenario file that this node's NVML stand-in reads."""
         return self.login.root / "scenarios" / f"{self.name}.scenario"
 
     @property
@@ -67,12 +67,12 @@ class ClusterNode:
     def run(
         self, command: str | Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on this node to its end, without SSH; ClusterError if it fails and `check` is on."""
+        """Run a command on this node, without SSH. Raises ClusterError if it fails and `check` is on."""
         return running.run(self.words(command), check=check, timeout=timeout, text=text)
 
     @contextmanager
     def spawn(self, command: str | Sequence[str]) -> Iterator[int]:
-        """Run a command on this node while the context lasts; its pid there, as NVML would give it."""
+        """Run a command on this node while the context lasts; yield its pid there, as NVML reports it."""
         words = self.words(["bash", "-c", 'echo $$; exec "$@" >/dev/null', "spawned", *words_of(command)])
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as popen:
             assert popen.stdout is not None
@@ -83,7 +83,7 @@ class ClusterNode:
                 self.run(f"kill -KILL {pid}", check=False)
 
     def partition(self) -> None:
-        """Disconnect it from the network like a pulled cable: packets vanish."""
+        """Disconnect the node from the network like a pulled cable: packets are lost."""
         self.login.run(["ip", "link", "set", "dev", interface_of(self.index), "down"])
 
     def heal(self) -> None:

@@ -30,7 +30,7 @@ _AGENT = "^[^ ]+ -IS [^ ]+/gswarm_agent/run.py "
 
 
 def user_env(cluster: Cluster) -> dict[str, str]:
-    """The user's environment with gswarm-tui on the PATH and a prompt to wait for."""
+    """Return the user's environment with gswarm-tui on the PATH and a recognisable prompt."""
     env = cluster.env()
     return env | {
         "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
@@ -41,7 +41,7 @@ def user_env(cluster: Cluster) -> dict[str, str]:
 
 @contextmanager
 def seated(cluster: Cluster, size: tuple[int, int] = (140, 40)) -> Iterator[Terminal]:
-    """A terminal with a shell in the user's home folder; closed with what runs in it."""
+    """Open a terminal with a shell in the user's home folder; at the end, close it with its processes."""
     mark = uuid.uuid4().hex
     env = user_env(cluster) | {_TERMINAL: mark}
     try:
@@ -54,7 +54,7 @@ def seated(cluster: Cluster, size: tuple[int, int] = (140, 40)) -> Iterator[Term
 
 @contextmanager
 def allocated(cluster: Cluster, options: str, size: tuple[int, int] = (140, 40)) -> Iterator[Terminal]:
-    """A terminal inside an allocation, which ends with it."""
+    """Open a terminal inside an allocation, which ends with the terminal."""
     with seated(cluster, size) as terminal:
         terminal.type(f"salloc {options}")
         wait_granted(terminal)
@@ -98,13 +98,13 @@ def fill(terminal: Terminal, text: str, tries: int = 5) -> None:
 
 
 def told(terminal: Terminal, options: str) -> tuple[int, str]:
-    """Run a command that ends by itself; return its exit status and output."""
+    """Run a command to its end; return its exit status and output."""
     start(terminal, options)
     return outcome(terminal)
 
 
 def leave(terminal: Terminal) -> tuple[int, str]:
-    """Quit the app, which asks after a minute; return its exit status and final output."""
+    """Quit the app, confirming if it asks; return its exit status and final output."""
     terminal.press("q")
     if "end and quit" in terminal.wait_for(re.compile(f"{_STATUS.pattern}|end and quit", re.MULTILINE)):
         terminal.press("y")
@@ -121,7 +121,7 @@ def outcome(terminal: Terminal) -> tuple[int, str]:
 
 
 def wait_seconds(terminal: Terminal, seconds: float) -> None:
-    """Wait until the header's clock shows that the recording went on for so long."""
+    """Wait until the header shows at least this recorded time."""
 
     def shown() -> int:
         clock = _CLOCK.search(terminal.screen())

@@ -24,7 +24,7 @@ Subsystem sftp internal-sftp
 
 
 def write_user(home: Path) -> None:
-    """Give the home folder a key pair, accepted where that home is, and an empty known_hosts."""
+    """Write a key pair that nodes with this home folder accept, and an empty known_hosts."""
     folder = home / ".ssh"
     folder.mkdir(mode=0o700)
     public = _new_key(folder / "id_ed25519", "user@login")

@@ -96,19 +96,19 @@ class Terminal:
         return screen
 
     def wait_for(self, wanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
-        """Wait until the screen shows the text or matches the pattern; the screen that did.
+        """Wait until the screen shows the text or matches the pattern; return that screen.
 
         AssertionError with the screen when it doesn't within `timeout` seconds, or the command ends before.
         """
         return self._wait(lambda screen: _shows(screen, wanted), f"{_name(wanted)} did not appear", timeout)
 
     def wait_gone(self, unwanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
-        """Wait until the screen no longer shows the text or matches the pattern; otherwise as `wait_for`."""
+        """Wait until the screen no longer shows the text or matches the pattern; return that screen."""
         failure = f"{_name(unwanted)} did not go"
         return self._wait(lambda screen: not _shows(screen, unwanted), failure, timeout)
 
     def exit_status(self, timeout: float = 20.0) -> int:
-        """Wait for the command's end; its exit status, or 128 + the number of the signal that ended it."""
+        """Wait for the command's end; return its exit status, or 128 + its signal's number."""
         deadline = time.monotonic() + timeout
         while not (status := self._status()):
             if time.monotonic() > deadline:
@@ -117,7 +117,7 @@ class Terminal:
         return int(status)
 
     def kill(self) -> int:
-        """Kill the command, and wait for its end and that of its children, a head's; its exit status."""
+        """Kill the command, wait for its end and its children's, and return its exit status."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         processes = [ProcessId.of(int(child)) for child in children]
         os.kill(self.pid, signal.SIGKILL)

@@ -22,7 +22,7 @@ COUNT_GPUS = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount(
 
 
 def ssh(cluster: Cluster, name: str, command: str) -> subprocess.CompletedProcess[str]:
-    """Run a user's `ssh` without password and confirmation."""
+    """Run `ssh` as a user, without passwords and confirmations."""
     options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=2"]
     return cluster.run(["ssh", *options, name, command], check=False)
 

@@ -1,4 +1,4 @@
-"""Failing GPUs and drivers: unmeasured metrics are NULL with a reason, everything else goes on."""
+"""Failing GPUs and drivers: unmeasured metrics are NULL with a reason, all others are still recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
 @pytest.fixture
 def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
-    """Scenarios with faults from the start, restored at the end."""
+    """Write scenarios with faults from the start; restore them at the end."""
     made = {name: Scenario.of(name, cluster[name].gpus) for name in NODES}
     made["gpu01"].gpus[5].lost_from_start = True
     made["gpu02"].answers = {"nvmlDeviceGetTemperature": Return.FUNCTION_NOT_FOUND}
@@ -41,7 +41,7 @@ def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
 
 
 def cells(node: str, numbers: str) -> re.Pattern[str]:
-    """A node's line of the heatmap with these numbers."""
+    """Return a pattern for a node's line of the heatmap with these numbers."""
     return re.compile(rf"^ {node} +" + " +".join(numbers.split()) + " ", re.MULTILINE)
 
 
@@ -120,7 +120,7 @@ def reasons_are_told(db: Path) -> None:
 
 
 def nothing_else_was_missed(db: Path) -> None:
-    """Every GPU but those has a sample at every tick, with every value it can answer."""
+    """Assert that all other GPUs have a sample at each tick with every metric that they support."""
     every_tick_is_a_frame(db, INTERVAL_S)
     frames = dict(ask(db, "SELECT node, count(*) FROM host_samples JOIN nodes USING (node_id) GROUP BY node"))
     counts = ask(

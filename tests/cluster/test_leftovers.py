@@ -47,7 +47,7 @@ def _said(*words: str) -> str:
 
 
 def in_network_of(init: ProcessId) -> list[ProcessId]:
-    """The processes in the same network namespace."""
+    """Return the processes in the same network namespace."""
     network = Path(f"/proc/{init.pid}/ns/net").readlink()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -66,7 +66,7 @@ def name(process: ProcessId) -> str:
 
 @pytest.fixture
 def root(machine: None, tmp_path: Path) -> Iterator[Path]:
-    """A new root folder, and the check that nothing of its cluster is left after the test."""
+    """Return a new root folder; after the test, check that its cluster left nothing behind."""
     before = traces()
     root = tmp_path / "cluster"
     yield root
@@ -76,7 +76,7 @@ def root(machine: None, tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def held(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[ProcessId]]]:
-    """A cluster started by another program, and its nodes' processes."""
+    """Run another program with a cluster; yield the program and the cluster's node processes."""
     words = [sys.executable, "-c", HOLD, str(root)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True) as program:

@@ -1,4 +1,4 @@
-"""The main job end to end: salloc, gswarm-tui, a session, quit, SQL; checked against known values."""
+"""The main use end to end: salloc, gswarm-tui, a session, quit, SQL; checked against known values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def set_levels(scenario: Scenario, node: str, phase: int) -> None:
 
 @pytest.fixture
 def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
-    """The scenario of each node, in its first phase; as it was before, at the end."""
+    """Write each node's scenario for the first phase; restore it at the end."""
     made = {}
     for name in NODES:
         node = cluster[name]
@@ -120,7 +120,7 @@ def test_sql_returns_exactly_the_simulated_values(run: MainJob) -> None:
 
 
 def levels_are_the_scenarios(run: MainJob) -> None:
-    """Per node and GPU, the first phase's values until the change, the second's from then on."""
+    """Assert that each GPU has the first phase's values until the change, and the second's from then on."""
     gpus = run.query("SELECT node, gpu_index FROM gpus JOIN nodes USING (node_id) ORDER BY ALL")
     assert gpus == [(node, gpu) for node in NODES for gpu in range(GPUS)]
     rows = run.query(
@@ -145,7 +145,7 @@ def levels_are_the_scenarios(run: MainJob) -> None:
 
 
 def each_frame_has_all_gpus_once(run: MainJob) -> None:
-    """None has a row too many, or lacks one, and none was lost on the way."""
+    """Assert that each frame has one row per GPU, and that no frame was lost."""
     for node in NODES:
         counts = run.query(
             f"SELECT count(*), count(DISTINCT ts) FROM samples WHERE node = '{node}' GROUP BY gpu_index"
@@ -158,7 +158,7 @@ def each_frame_has_all_gpus_once(run: MainJob) -> None:
 
 
 def counters_are_the_scenarios(run: MainJob) -> None:
-    """Energy is the counter's own value at the sample's time; NVLink is its growth."""
+    """Assert that energy is the counter's value at the sample's time, and NVLink traffic its growth."""
     # A pause between the two makes it less. Times are whole milliseconds.
     boot_ns = max(time.time_ns() - time.monotonic_ns() for _ in range(9))
     slack_ns = int(SLACK_S * 1e9)
@@ -193,7 +193,7 @@ def the_process_is_there(run: MainJob) -> None:
 
 
 def the_summary_agrees(run: MainJob) -> None:
-    """The summary's mean lies where the two phases were mixed, its energy is the power's over the time."""
+    """Assert that the summary's mean is that of both phases, and its energy is power times duration."""
     rows = run.query(
         "SELECT node, gpu_index, util_mean_pct, util_max_pct, energy_j, power_mean_w * duration_s, coverage "
         "FROM session_summary WHERE scope = 'gpu'"

@@ -1,4 +1,4 @@
-"""Single nodes fail while the others go on; the agent is sent where it is missing."""
+"""Single nodes fail while the others are recorded; the agent is sent to nodes that lack it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ NEVER_THERE = {
 
 @pytest.fixture
 def terminal(cluster: Cluster) -> Iterator[Terminal]:
-    """A wide terminal at the login node."""
+    """Open a wide terminal at the login node."""
     with seated(cluster, WIDE) as terminal:
         yield terminal
 
 
 def row(node: str, words: str) -> re.Pattern[str]:
-    """A node's line on the screen that holds these words."""
+    """Return a pattern for a node's line of the screen that contains these words."""
     return re.compile(rf"^ {node} .*{words}", re.MULTILINE)
 
 
@@ -109,7 +109,7 @@ def test_failing_node_is_reported_and_stops_no_other(
 
 
 def cached(cluster: Cluster) -> dict[str, bytes]:
-    """The agent's files in the user's cache by their path in it; one folder, named by its content's hash."""
+    """Return the agent's files in the user's cache by path: one folder, named by the hash of its content."""
     [folder] = (cluster.home / ".cache" / "gswarm-tui").iterdir()
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
@@ -129,7 +129,7 @@ def is_whole(files: dict[str, bytes]) -> bool:
 
 
 def test_agent_is_sent_where_it_is_missing(cluster: Cluster, terminal: Terminal) -> None:
-    """Four nodes that have nothing share a home and start at once; later a file there is cut off."""
+    """Four nodes without an agent share a home and start at once; later a file there is truncated."""
     cache = cluster.home / ".cache" / "gswarm-tui"
     shutil.rmtree(cache, ignore_errors=True)
     command = f"--nodes {' '.join(NODES)} --no-record --agent-python /usr/bin/python3"

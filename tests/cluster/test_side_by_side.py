@@ -44,7 +44,7 @@ except (BrokenPipeError, ConnectionResetError):
 
 @pytest.fixture
 def users(cluster: Cluster) -> Iterator[Mapping[str, int]]:
-    """Two users of one node, by name and uid; the tests can log in as either."""
+    """Return two users of one node by name and uid; tests can log in as both."""
     node = cluster[NODE]
     passwd = node.folder / "etc" / "passwd"  # what the node sees is this very file
     before = passwd.read_text()

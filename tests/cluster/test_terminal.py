@@ -1,4 +1,4 @@
-"""The terminal that end-to-end tests type into."""
+"""The tmux terminal of end-to-end tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to name and reach nodes, and the errors of those that fail."""
+"""All ways to name and reach nodes, and their errors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WIDE = (200, 40)
 
 @pytest.fixture
 def terminal(cluster: Cluster) -> Iterator[Terminal]:
-    """A terminal outside an allocation."""
+    """Open a terminal outside an allocation."""
     with seated(cluster, WIDE) as terminal:
         yield terminal
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> Iterator[str]:
-    """A running job with two GPUs on each of gpu02 and gpu03 (the bare node)."""
+    """Start a job with two GPUs on each of gpu02 and gpu03 (the bare node)."""
     said = cluster.run("salloc -N2 -w gpu02,gpu03 --gres=gpu:2 --no-shell").stderr
     found = re.search(r"Granted job allocation (\d+)", said)
     assert found is not None, said
@@ -37,7 +37,7 @@ def job(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def config(cluster: Cluster) -> Iterator[Path]:
-    """The user's config file."""
+    """Return the path of the user's config file."""
     path = cluster.home / ".config" / "gswarm-tui" / "config.toml"
     path.parent.mkdir(parents=True)
     yield path
@@ -46,7 +46,7 @@ def config(cluster: Cluster) -> Iterator[Path]:
 
 @pytest.fixture
 def uneven(cluster: Cluster) -> Iterator[ClusterNode]:
-    """gpu01 with four GPUs at 50 %, as the job's, and four at 100 %."""
+    """Set four GPUs of gpu01, those of the job, to 50 % and the other four to 100 %."""
     node = cluster["gpu01"]
     scenario = Scenario.of(node.name, node.gpus)
     for index, gpu in enumerate(scenario.gpus):
@@ -57,7 +57,7 @@ def uneven(cluster: Cluster) -> Iterator[ClusterNode]:
 
 
 def variables(node: ClusterNode, pid: int) -> dict[str, str]:
-    """The environment that a process of a node was started with."""
+    """Return the environment with which a process of a node was started."""
     pairs = node.run(["cat", f"/proc/{pid}/environ"]).stdout.split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
@@ -83,7 +83,7 @@ def test_allocated_gpus_count_inside_an_allocation(cluster: Cluster, uneven: Clu
 
 
 def heat(terminal: Terminal, gpu: int) -> str:
-    """The background of one GPU's number on the heatmap."""
+    """Return the background colour of one GPU's number on the heatmap."""
     screen = terminal.drawn()
     y, line = next(each for each in enumerate(screen.text().splitlines()) if each[1].startswith(" gpu01 "))
     numbers = [found.start() for found in re.finditer(r"\b(?:50|100)\b", line)]
@@ -104,7 +104,7 @@ def test_no_record_leaves_no_file(cluster: Cluster, terminal: Terminal) -> None:
 def test_job_is_watched_from_outside(
     cluster: Cluster, terminal: Terminal, job: str, launcher: str, tmp_path: Path
 ) -> None:
-    """Over SSH and by srun, with an ordinary and a bare node."""
+    """SSH and srun both work, on an ordinary and on a bare node."""
     db = tmp_path / "job.duckdb"
     start(terminal, f"--job {job} --launcher {launcher} --db {db}")
     screen = terminal.wait_for("nodes 2/2")
@@ -157,7 +157,7 @@ def test_wrong_agent_option_is_reported_on_the_node(terminal: Terminal, options:
 
 
 def test_ssh_options_are_used(cluster: Cluster, terminal: Terminal) -> None:
-    """A name only the SSH configuration knows, through a jump host, by another Python."""
+    """The node's name is only in the SSH configuration; a jump host and another Python are used."""
     config = cluster.home / "ssh-config"
     config.write_text("Host big\n  HostName gpu02\n")
     start(
@@ -267,7 +267,7 @@ def test_read_only_folder_is_reported(cluster: Cluster, terminal: Terminal) -> N
 
 
 def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, terminal: Terminal) -> None:
-    """The recording can be replayed and nothing tries to write to it."""
+    """Replay doesn't try to write to the recording."""
     folder = cluster.home / "read-only"
     folder.mkdir()
     cluster.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)])

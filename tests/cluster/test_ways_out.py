@@ -1,4 +1,4 @@
-"""Every end of a recording: quit, signal, end of the job, kill; and a full disk."""
+"""All ends of a recording: quit, signal, end of the job, kill; and a full disk."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_head_closes_the_recording_when_salloc_hangs_up(cluster: Cluster, tmp_pa
 
 @pytest.fixture
 def small(cluster: Cluster) -> Iterator[Path]:
-    """A folder with a small file system of its own."""
+    """Mount a small file system on a folder."""
     folder = cluster.home / "small"
     folder.mkdir()
     cluster.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)])

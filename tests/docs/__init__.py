@@ -1,1 +1,1 @@
-"""The documentation's generated parts, and tests that the pages are true."""
+"""The documentation's generated parts, and tests of the pages."""

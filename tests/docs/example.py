@@ -1,4 +1,4 @@
-"""The recording behind the documentation's examples, and what commands print about it."""
+"""The recording of the documentation's examples, and the commands' output for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _mark(at: float, name: str, values: dict[str, object]) -> EventLogged:
 
 @functools.cache
 def example_output(*words: str) -> str:
-    """Return what a command prints about the example, as a console block with the command."""
+    """Return a console block with a command and its output for the example."""
     with _example_folder() as folder, chdir(folder), redirect_stdout(io.StringIO()) as out, _utc():
         assert main(words) == 0
     command = " ".join(f'"{word}"' if " " in word else word for word in words)

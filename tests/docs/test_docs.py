@@ -1,4 +1,4 @@
-"""The documentation is true: generated parts are current, links lead somewhere, commands and SQL run."""
+"""The documentation is correct: generated parts are current, links have targets, commands and SQL run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def commands() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the pages name: a recording with its sessions and marks, its export, and a query."""
+    """Return a folder with the files that the pages name: a recording, its export, and a query."""
     folder = tmp_path_factory.mktemp("docs")
     record_example(folder)
     (folder / "queries.sql").write_text("FROM sessions; FROM marks;")

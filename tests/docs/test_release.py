@@ -1,4 +1,4 @@
-"""What a release needs: an entry in the changelog, and packages that hold the program and nothing private."""
+"""Release: the changelog has an entry, and packages contain the program and no private files."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
 
 
 def test_efficiency_matches_published_rapids_and_dask_figures() -> None:
-    """254.01 s on one GPU and 128.68 s on two are 98.7 %."""
+    """254.01 s on one GPU and 128.68 s on two are an efficiency of 98.7 %."""
     one, two = run("one", seconds=254.01, gpus=1), run("two", seconds=128.68, gpus=2)
     assert speed_up(one, two) == pytest.approx(1.974, abs=5e-4)
     assert efficiency(one, two) == pytest.approx(0.987, abs=5e-4)

@@ -103,7 +103,7 @@ def test_gpu_energy_continues_when_another_gpu_disappears() -> None:
 def test_gpu_energy_is_summed_over_all_machines_of_its_node(
     tmp_path: Path, since: float, used_j: float
 ) -> None:
-    """A GPU falls off the bus, the node is booted, and then all GPUs are back."""
+    """A GPU falls off the bus, the node reboots, and then all GPUs are back."""
     runs: list[tuple[Event, ...]] = [
         (introduced(), reading(1, (1000, 2000)), reading(2, (2000, 3000))),
         (

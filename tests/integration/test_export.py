@@ -268,7 +268,7 @@ def test_failed_export_keeps_the_existing_file(
 def test_running_recording_is_exported_up_to_now(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that counts as running stands in for a recorder: both are queried the same way."""
+    """A closed file marked as running takes the place of a recorder: both are queried in the same way."""
 
     def open_running(*_arguments: object) -> FileSource:
         source = FileSource(recording)

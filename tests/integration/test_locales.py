@@ -92,7 +92,7 @@ def test_commands_print_ascii_on_a_terminal(words: list[str], folder: Path, lati
 
 
 def test_no_cell_of_the_screen_moves(folder: Path, latin1: dict[str, str]) -> None:
-    """The same screen of a recording in both locales, cell by cell."""
+    """Compare the screen of a recording in both locales cell by cell."""
     register_ascii_signs(cell_len)
     shown = []
     for environ in ({"LC_ALL": "C.UTF-8"}, latin1):

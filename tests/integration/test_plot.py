@@ -120,7 +120,7 @@ def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> Non
 
 
 def test_time_ticks_are_at_their_times(training: Path) -> None:
-    """The place of "15:05" on the axis is 290 s after the begin at 15:00:10."""
+    """The tick "15:05" is 290 s after the start at 15:00:10."""
     made = material(training, "full_training")
     with style.plot_style():
         figure = FigureBuilder(made, BERLIN).draw()
@@ -182,7 +182,7 @@ def uneven(path: Path, seed: int) -> Path:
 @pytest.mark.parametrize("most", [7, 60, 1500])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_bins_weight_samples_by_covered_time(tmp_path: Path, seed: int, most: int) -> None:
-    """Against sums in Python: each sample counts by the time that its interval and the bin share."""
+    """Compare with sums in Python: each sample's weight is the overlap of its interval with the bin."""
     path = uneven(tmp_path / "run.duckdb", seed)
     mean, highest = grid(path, "util", most=most), grid(path, "util", MAX, most=most)
     with closing(FileSource(path)) as source:

@@ -195,7 +195,7 @@ def test_energy_is_counted_over_a_sample_without_counter(tmp_path: Path) -> None
 
 
 def test_the_first_sample_after_a_start_has_no_interval(tmp_path: Path) -> None:
-    """The first one after a start or a gap: how long the GPU was so isn't known."""
+    """After a start or a gap, the time that the first sample covers is unknown."""
     path = tmp_path / "run.duckdb"
     frames = [arrived(1, [gpu_row(util_pct=50)])]
     stopped = SessionStopped("s", T0 + 2, T0 + 2)

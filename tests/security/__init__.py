@@ -1,1 +1,1 @@
-"""Attacks: what a neighbour, a hostile node or a careless command line could do, each with what stops it."""
+"""Attacks by neighbours, hostile nodes, files and queries, which the program withstands."""

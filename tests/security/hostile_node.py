@@ -75,7 +75,7 @@ def empty_chunks() -> Iterator[bytes]:
 
 
 def dribble() -> Iterator[bytes]:
-    """A message of which a byte arrives each second."""
+    """A message that arrives one byte per second."""
     yield encode(hello("live", live=True))
     for byte in encode(frame(1, time.time_ns())):
         time.sleep(1)

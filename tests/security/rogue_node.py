@@ -48,7 +48,7 @@ def deep_detail() -> Iterator[Message]:
 
 
 def high_index() -> Iterator[Message]:
-    """A GPU with an index that no machine has."""
+    """A GPU with an impossibly high index."""
     return introducing(replace(hello(LIFE, live=True), gpus=(GpuFacts(2**40, "GPU-x", "NVIDIA H100"),)))
 
 
@@ -68,7 +68,7 @@ def machines() -> Iterator[Message]:
 
 
 def lost_runs() -> Iterator[Message]:
-    """Losses of agent runs that never were."""
+    """Losses of agent runs that never existed."""
     yield hello(LIFE, live=True)
     for _ in range(1000):
         yield Lost(os.urandom(8).hex(), 1, time.time_ns(), "x" * 4096)
@@ -98,7 +98,7 @@ def long_reasons() -> Iterator[Message]:
 
 
 def loud() -> Iterator[Message]:
-    """Honest frames, and without end something else on stderr."""
+    """Honest frames, and endless output on stderr."""
 
     def print_on() -> None:
         with suppress(OSError):
@@ -110,7 +110,7 @@ def loud() -> Iterator[Message]:
 
 
 def unending() -> Iterator[Message]:
-    """To a head that wants what is left, frames of the past without end."""
+    """Endless past frames, sent to a head that fetches waiting frames."""
     requested = os.environ.get("SSH_ORIGINAL_COMMAND", "")
     if "--for-head" in requested:
         os.write(1, b'[{"node": "unending", "pid": null, "lives": [{"frames": 5}]}]')

@@ -29,7 +29,7 @@ READ = itertools.count()
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """What makes the recordings; the working folder is theirs."""
+    """Return the workshop that makes the recordings, in the working folder."""
     folder = tmp_path_factory.mktemp("crafted")
     with contextlib.chdir(folder), contextlib.closing(Workshop(folder)) as made, limited_memory():
         yield made
@@ -50,7 +50,7 @@ def test_enough_recordings_are_crafted() -> None:
 def test_a_crafted_recording_ends_in_an_answer_or_a_sentence(
     workshop: Workshop, case: Crafted, command: str
 ) -> None:
-    """A file is refused by what all commands open it with; one that is read goes to the commands in turn."""
+    """A refused file is only opened, as all commands open alike; the commands read the others in turn."""
     workshop.make(case, FILE)
     assert failure(case, command) == ""
 

@@ -1,4 +1,4 @@
-"""The program is killed: its parent restores the terminal and prints how to go on, and nothing is lost."""
+"""A killed program: its parent restores the terminal and prints how to resume, and no frame is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 def state(pid: int) -> str:
-    """The state of a process as ps shows it, nothing if it has ended."""
+    """Return the state of a process as ps shows it, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -44,7 +44,7 @@ def state(pid: int) -> str:
 
 
 def busiest_thread_s(pid: int) -> float:
-    """CPU seconds of the thread that used most, except for the first one."""
+    """Return the CPU seconds of the busiest thread except the first one."""
     used = [0.0]
     for task in Path(f"/proc/{pid}/task").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def busiest_thread_s(pid: int) -> float:
 
 
 def first_settings(running: InTerminal) -> tuple[object, ...]:
-    """The terminal's settings before the program changes them."""
+    """Return the terminal's settings before the program changes them."""
     settings = running.settings()
     lflag = settings[3]
     assert isinstance(lflag, int)
@@ -63,7 +63,7 @@ def first_settings(running: InTerminal) -> tuple[object, ...]:
 
 
 def advice(running: InTerminal) -> list[str]:
-    """The command in backquotes on the screen."""
+    """Return the command in backquotes on the screen."""
     (command,) = re.findall(r"`(.+?)`", running.screen().replace("\n", ""))
     return shlex.split(command)
 

@@ -40,7 +40,7 @@ class Flooding(asyncssh.SSHServer):
 
 
 async def flood(conn: asyncssh.SSHServerConnection, send: Callable[[], None]) -> None:
-    """Send until the client closes the connection, once it is logged in."""
+    """Send packets after the login until the client closes the connection."""
     while conn.get_extra_info("username") is None:
         await asyncio.sleep(0.01)
     while not conn.is_closed():
@@ -51,7 +51,7 @@ async def flood(conn: asyncssh.SSHServerConnection, send: Callable[[], None]) ->
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SshServer:
-    """What a client needs for a server that the test starts."""
+    """Return the client's settings for a server that the test starts."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     server = SshServer(tmp_path)

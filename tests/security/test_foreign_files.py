@@ -24,14 +24,14 @@ WHY = "its folder is closed to you; name another file with --db"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that all users can reach, as pytest's own can't."""
+    """Return a folder that all users can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as top:
         Path(top).chmod(0o755)
         yield Path(top)
 
 
 def refusal(path: Path) -> str:
-    """Why a recorder doesn't open this file."""
+    """Return the error with which a recorder refuses this file."""
     with pytest.raises(StoreError) as caught:
         Recorder(path, INFO, lambda _status: None).open()
     return str(caught.value)

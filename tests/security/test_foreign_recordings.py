@@ -1,4 +1,4 @@
-"""Recordings from strangers: nothing in a file runs. Of their values, see ``test_crafted_recordings.py``."""
+"""Recordings from strangers run no code. ``test_crafted_recordings.py`` tests their values."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ COMMANDS = ["summary", "sessions", "report", "plot", "export"]
 
 @pytest.fixture(scope="module")
 def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid recording."""
+    """Make a valid recording."""
     return run(tmp_path_factory.mktemp("valid") / "theirs.duckdb")
 
 
 @pytest.fixture
 def recording(valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the valid recording in the working folder."""
+    """Return a copy of the valid recording in the working folder."""
     monkeypatch.chdir(tmp_path)
     return Path(shutil.copy(valid, tmp_path))
 
 
 def arguments(command: str, path: Path) -> list[str]:
-    """The command line that runs a command on a file."""
+    """Return the arguments that run a command on a file."""
     output = {
         "report": ["-o", "out.html"],
         "plot": ["-o", "out.png"],

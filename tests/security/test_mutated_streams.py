@@ -1,4 +1,4 @@
-"""A small form of the long run of mutated streams."""
+"""Mutated streams from nodes, in the short form of the long run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and texts of a recording's nodes and sessions: printed, plotted and exported without their tricks."""
+"""Hostile names of nodes and sessions are printed, plotted and exported as plain text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def tricky(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording with control characters, overrides of the text's direction and tags in all its texts."""
+    """Make a recording with control characters, text-direction overrides and tags in all its texts."""
     path = run(tmp_path_factory.mktemp("tricky") / "theirs.duckdb")
     with duckdb.connect(str(path)) as connection:
         for table, columns in TEXTS.items():
@@ -47,7 +47,7 @@ def recording(tricky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def tricks_in(text: str) -> set[str]:
-    """The characters of a text that act on a terminal or on the order of the others."""
+    """Return the characters of a text that control a terminal or the direction of text."""
     return {c for c in text if c != "\n" and (unicodedata.category(c)[0] == "C" or c in "\u2028\u2029")}
 
 
@@ -149,7 +149,7 @@ def test_long_names_and_numbers_in_names_harm_no_command(
 def test_two_summaries_of_one_file_have_the_same_digits(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Several threads sum the fractions of many samples."""
+    """Several threads sum the fractions of many samples, in any order."""
     with duckdb.connect(str(recording)) as connection:
         connection.execute(
             "INSERT INTO gpu_samples BY NAME SELECT ts + to_microseconds(125 * i) AS ts, gpu_id, "

@@ -1,4 +1,4 @@
-"""A neighbour's process on a shared GPU lets nobody finish reading it: the others are still shown."""
+"""A neighbour's process on a shared GPU blocks its readers: the other processes are still shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINE, THEIRS = 4_194_301, 4_194_302
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """This machine's /proc with two more processes, of which the neighbour's command line never comes."""
+    """Return this machine's /proc with two more processes; reading the neighbour's command line blocks."""
     proc = tmp_path / "proc"
     proc.mkdir()
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""A neighbour on a node puts a program where the head's own Python would be: it never runs as the user."""
+"""A neighbour's program in the place of the head's Python never runs as the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A neighbour makes the folders of heads and agents first: other places are used, and the owner is named."""
+"""A neighbour creates the folders of heads and agents first: others are used, and the owner is named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOBODY = 65534
 
 
 def taken(path: Path, mode: int = 0o700) -> str:
-    """Make a folder of another user's."""
+    """Make a folder that belongs to another user."""
     path.mkdir(parents=True, mode=mode)
     os.chown(path, NOBODY, NOBODY)
     return str(path)
@@ -44,7 +44,7 @@ def taken(path: Path, mode: int = 0o700) -> str:
 
 @pytest.fixture
 def agents_tops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The usual two places of agents, both taken, and one below home."""
+    """Return the agents' usual two folders, both taken, and one below home."""
     parents = tmp_path / "var", tmp_path / "tmp"
     monkeypatch.setattr(folder, "PARENTS", tuple(map(str, parents)))
     monkeypatch.setattr(folder, "top_below_home", lambda: str(tmp_path / "home"))
@@ -130,7 +130,7 @@ def test_folder_below_home_has_the_user_id_and_the_host_name() -> None:
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """A login without a runtime folder, where a neighbour took the heads' folder."""
+    """Return the environment of a login without runtime folder; a neighbour owns the heads' folder."""
     monkeypatch.setattr(registry, "SHARED", taken(tmp_path / "heads"))
     monkeypatch.setattr(registry, "top_below_home", lambda: str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -1,4 +1,4 @@
-"""Queries on a running recording that would cost it memory, files or the process."""
+"""Queries that would exhaust a running recording's memory, write files or kill its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of unknown origin run nothing and contact nobody until the user agrees."""
+"""Recordings of unknown origin run no command and contact no node until the user agrees."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LISTED = f"made elsewhere or changed: nodes not contacted; gswarm-tui recover {U
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a user who begins with an empty state folder."""
+    """Return the folder of a user with an empty state folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     here = tmp_path / "here"
     here.mkdir()
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass(frozen=True)
 class Trap:
-    """SSH configuration file whose commands leave a file each."""
+    """SSH configuration file whose commands each create a file when they run."""
 
     config: Path
 

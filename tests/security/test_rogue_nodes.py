@@ -1,4 +1,4 @@
-"""Nodes that lie within their limits: the recording stays readable and keeps the head's word."""
+"""Nodes that lie within their limits: the recording stays readable and keeps the head's guarantees."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BELIEVED = ("brackets", "heads_events", "future", "long_reasons", "unending")
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The closed recording of a head that an honest node and one node for each lie were connected to."""
+    """Return the closed recording of a head with an honest node and one node for each lie."""
     folder = tmp_path_factory.mktemp("rogue")
     with pytest.MonkeyPatch.context() as patch:
         (folder / "home").mkdir()
@@ -153,18 +153,18 @@ class Replying(Inbox):
         self.ended()
 
     def write(self, data: bytes) -> None:
-        """Nobody reads it."""
+        """Ignore the bytes."""
         return
 
     async def explain_end(self) -> str:
         return "it ended"
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the channel has no connection."""
 
 
 class Answering(Launcher):
-    """Launcher whose nodes answer everything with one text."""
+    """Launcher whose nodes all send the same reply."""
 
     def __init__(self, reply: str) -> None:
         self._reply = reply

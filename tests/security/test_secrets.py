@@ -1,4 +1,4 @@
-"""Secrets on command lines: made-up ones of every known kind are hidden, ordinary lines stay as they are."""
+"""Secrets on command lines: invented ones of every known kind are hidden, ordinary lines stay unchanged."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ ISSUED = [
 
 
 def issued(start: str, alphabet: str, length: int) -> str:
-    """A token as issued; its last character isn't one after which a word could end."""
+    """Return an invented token whose last character can't end a word."""
     body = random.Random(start).choices(alphabet, k=length)
     return start + "".join(body)[:-1] + ("7" if "7" in alphabet else "Q")
 

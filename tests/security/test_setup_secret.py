@@ -1,4 +1,4 @@
-"""The text of --setup stays out of the recording, and resuming finds it in the user's own state folder."""
+"""The text of --setup isn't stored in the recording; resuming reads it from the user's state folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = parse([], {})
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own."""
+    """Return an empty state folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state"
 

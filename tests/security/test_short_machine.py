@@ -1,4 +1,4 @@
-"""Closed standard files, little memory, no home: the program works, or ends with a sentence."""
+"""Closed standard files, little memory, no home folder: the program works, or ends with one sentence."""
 
 from __future__ import annotations
 

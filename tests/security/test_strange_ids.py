@@ -1,4 +1,4 @@
-"""A recording that somebody else made: its ID runs nothing on nodes and leads to no other folder."""
+"""Hostile recording IDs run no commands on nodes and lead to no other folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipes and devices in place of files are never opened, and a recording that wasn't closed is named."""
+"""Pipes and devices in place of files are never opened, and a truncated write-ahead log is reported."""
 
 from __future__ import annotations
 

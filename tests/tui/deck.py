@@ -67,7 +67,7 @@ class Deck:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the beginning that are shown."""
+        """The shown position, in seconds from the start."""
         return self.player.now() - BEGINNING
 
 

@@ -47,7 +47,7 @@ class VisibleCell(NamedTuple):
 
 
 def seen(char: Char) -> VisibleCell:
-    """Return what can be seen of a cell: not bold or colour of a blank."""
+    """Return the visible parts of a cell: a blank has no bold and no colour."""
     if char.data == " " and not (char.underscore or char.reverse):
         char = char._replace(bold=False, fg="default")
     return VisibleCell(char.data, char.bold, char.underscore, char.reverse, char.fg, char.bg)

@@ -34,7 +34,7 @@ def wait_until_stopped(pid: int) -> None:
 
 
 def press_until(running: InTerminal, key: str, shows: str) -> None:
-    """Type as a person does: once more if nothing happens, since what is typed as it goes on is dropped."""
+    """Type a key again until it has an effect: keys typed while the app resumes are dropped."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         running.press(key)

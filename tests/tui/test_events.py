@@ -14,7 +14,7 @@ from tests.tui.scene import Scene, scene
 
 
 def scene_with_events(number: int, *, severity: str = INFO, message: str = "") -> Scene:
-    """A scene in which this many things happened, and nothing else."""
+    """Return a scene with this many events and no others."""
     made = Scene(nodes=1, gpus=1)
     return log_events(made, number, severity=severity, message=message)
 

@@ -22,12 +22,12 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 def line_with(text: str, app: GswarmApp) -> str:
-    """The first line of the screen that has a text in it."""
+    """Return the first line of the screen that contains a text."""
     return next((line for line in screen_text(app).splitlines() if text in line), "")
 
 
 def troubled() -> Scene:
-    """Six nodes: fine, a GPU lost, stale, lost, waiting for its disks, connecting."""
+    """Return six nodes: healthy, with a lost GPU, stale, lost, waiting for disks, connecting."""
     made = Scene(6, 8).connect("gpu01", "gpu02", "gpu03", "gpu04", "gpu05").advance(90)
     made.forget_gpu("gpu02", 3).silence("gpu03").advance(5)
     made.lose("gpu04", "connection reset by peer", "check that the node is up", retry_in=5).advance(1)

@@ -21,7 +21,7 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 def report(made: Scene, **values: float) -> None:
-    """A frame of gpu01's only GPU with these metrics and no others."""
+    """Send a frame of gpu01's only GPU with just these metrics."""
     hello = made.fleet.nodes["gpu01"].hello
     assert hello is not None
     row = tuple(values.get(name) for name in GPU_COLUMNS)

@@ -1,4 +1,4 @@
-"""Keys typed faster than the screen follows."""
+"""Keys that are typed faster than screens open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = {"/": "slash", "<": "less_than_sign", "\r": "enter", "\n": "ctrl+j", "&"
 
 
 def typed(text: str) -> list[Key]:
-    """The events of a text that comes in one piece, as when it is pasted."""
+    """Return the key events of text that arrives at once."""
     return [Key(NAMES.get(char, char), char if char not in "\r\n" else None) for char in text]
 
 
@@ -45,7 +45,7 @@ async def test_pasted_text_keeps_its_position_among_keys() -> None:
 
 @pytest.mark.parametrize("enter", ["\r", "\n"])
 async def test_keys_typed_ahead_reach_the_dialog(enter: str) -> None:
-    """Also where the terminal wasn't raw yet when it was typed, and made a line's end of ⏎."""
+    """Also keys typed before the terminal is in raw mode, which turns ⏎ into a line feed."""
     made = scene(4, 8, 60).recording()
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -31,7 +31,7 @@ from tests.tui.test_session import computed
 
 
 class Live:
-    """The app over a scene that is being recorded; what is a second old is on disk."""
+    """The app over a scene that is being recorded; samples are on disk after a second."""
 
     def __init__(self, path: Path) -> None:
         self.made = Scene(2, 2)
@@ -48,7 +48,7 @@ class Live:
         return self.made.time - 1
 
     async def advance(self, seconds: float, pilot: Pilot[str]) -> None:
-        """Let time pass, until it is on disk and seen."""
+        """Advance the time until its samples are on disk and shown."""
         self.made.advance(seconds)
         async with asyncio.timeout(30):
             while (status := self.recorder.status()).waiting or not status.committed:

@@ -19,7 +19,7 @@ from tests.tui.scene import scene
 
 
 async def fill_in(app: GswarmApp, pilot: Pilot[str], *texts: str) -> None:
-    """Write into the lines of the dialog in front, and accept them."""
+    """Fill in the fields of the dialog in front, and accept it."""
     for number, text in enumerate(texts):
         app.screen.query_one(f"#field-{number}").value = text  # type: ignore[attr-defined]  # an Input
     await pilot.press("enter")

@@ -176,7 +176,7 @@ def test_span_follows_the_longest_history_until_one_is_chosen() -> None:
 
 
 def test_energy_plot_starts_at_the_first_sample() -> None:
-    """A counter that has grown since the driver was loaded would be one flat line."""
+    """Without a start at 0, a counter that has grown since the driver was loaded would look flat."""
     scene = Scene(1, 1).connect().advance(60)
     node = next(iter(scene.fleet.nodes.values()))
     plot = Trends().gpu(node, 0, GPU_BY_NAME["energy_mj"], 30, scene.time)
@@ -187,7 +187,7 @@ def test_energy_plot_starts_at_the_first_sample() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.4])
 def test_very_short_session_plots_its_sample(seconds: float) -> None:
-    """Bins of a few microseconds would be hundreds of thousands for the interval before it, of each node."""
+    """Bins of microseconds would be hundreds of thousands over the interval before the session."""
     made = Scene(16, 1).connect().advance(60)
     session = Session("s", "step", made.time, ended_at=made.time + seconds)
     tracemalloc.start()

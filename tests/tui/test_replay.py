@@ -27,7 +27,7 @@ from tests.tui.scene import BEGINNING, Scene
 
 
 def run_of_a_job(made: Scene) -> None:
-    """Two minutes: two sessions, a warning, a node lost and back."""
+    """Record two minutes with two sessions, a warning, and a node that is lost and returns."""
     made.connect().advance(10)
     made.hub.start_session("warm_up")
     made.advance(20)
@@ -240,7 +240,7 @@ async def test_enter_goes_to_the_session_start(deck: Deck) -> None:
 
 @pytest.fixture
 def own_deck(path: Path, tmp_path: Path) -> Iterator[Deck]:
-    """A deck over a copy of the recording, to be changed."""
+    """Return a deck over a copy of the recording that may be changed."""
     own = Path(shutil.copy(path, tmp_path / "run.duckdb"))
     with closing(FileSource(own)) as source:
         yield Deck(source)

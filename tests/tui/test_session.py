@@ -45,7 +45,7 @@ def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
 
 
 async def computed(app: GswarmApp, pilot: Pilot[str]) -> None:
-    """Wait until the place in front has what it shows."""
+    """Wait until the screen in front has computed its result."""
     await pilot.pause()
     here = app.front
     assert isinstance(here, ComputedScreen)
@@ -79,7 +79,7 @@ async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> N
     app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
 
     async def on_disk() -> None:
-        """Wait until all frames so far are."""
+        """Wait until all frames so far are on disk."""
         async with asyncio.timeout(30):
             while sum(recorder.status().committed.values()) < sum(made._seq.values()):
                 await asyncio.sleep(0.01)

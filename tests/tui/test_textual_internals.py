@@ -26,7 +26,7 @@ HOME = PACKAGE / "tui" / "textual_internals"
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters."""
+    """Return the names of a function's parameters."""
     return list(inspect.signature(function).parameters)
 
 

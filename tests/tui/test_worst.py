@@ -8,7 +8,7 @@ from tests.tui.scene import Scene
 
 
 def listed(app: GswarmApp, column: int) -> list[str]:
-    """The texts of a column of the table, by place."""
+    """Return the texts of a column of the table, from the top."""
     rows = [line.replace("▸", " ").split() for line in screen_text(app).splitlines()]
     return [row[column] for row in rows if len(row) > column and row[0].isdigit() and ":" in row[1]]
 

@@ -315,7 +315,7 @@ def test_screens_are_imported_without_duckdb_and_asyncssh() -> None:
 def test_only_long_running_heads_make_duckdb_return_memory(
     words: list[str], arenas: str, tmp_path: Path
 ) -> None:
-    """DuckDB reads the setting when it is loaded, so it has to be there before that."""
+    """DuckDB reads the setting when it is loaded, so it must be set before that."""
     script = (
         "import os, sys\n"
         "seen = []\n"

@@ -61,7 +61,7 @@ def test_decoding_many_frames_equals_decoding_each(
 
 @given(st.lists(blocks(), max_size=5))
 def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) -> None:
-    """Numbers that the table has no column for are left out, and count as answers."""
+    """Numbers without a column in the table are left out, but count as measured."""
     samples = Samples(GPU_SAMPLES, ("ts",), ("gpu_id",), if_measured=True)
     expected = set()
     for ts, block in enumerate(of_frames):

@@ -42,14 +42,14 @@ def test_invalid_lateness_is_ignored(late_ms: float) -> None:
 
 
 def test_late_samples_keep_their_order() -> None:
-    """The first was due at 743 ms and taken at 803 ms, when the next had been due for 3 ms."""
+    """The first sample was due at 743 ms and taken at 803 ms; the next one was due at 800 ms."""
     one = NodeClock()
     times = [timestamp(one, at, 0, late) for at, late in ((0.803, 60.0), (0.8034, 3.4), (0.904, 4.0))]
     assert times == pytest.approx([0.803, 0.803, 0.9], abs=1e-6)
 
 
 def test_higher_offset_is_slewed_and_a_lower_one_used_at_once() -> None:
-    """At 10 Hz, a shorter round trip tells that the clock is 30 ms further ahead, then 20 ms less."""
+    """At 10 Hz, a shorter round trip raises the offset by 30 ms; the next one lowers it by 20 ms."""
     one = NodeClock()
     offsets = [1.0] * 2 + [1.03] * 5 + [1.01] * 2
     times = [timestamp(one, 1 + n / 10, offset) for n, offset in enumerate(offsets)]
@@ -64,7 +64,7 @@ def test_clock_step_is_used_at_once() -> None:
 
 
 def test_next_life_starts_after_the_last_one() -> None:
-    """Its first exchange is slow and 0.3 s off, so its readings would lie before those of the last agent."""
+    """Its first exchange is slow and 0.3 s off, which would put its samples before those of the last life."""
     one = NodeClock()
     timestamp(one, 10, 2.0, life="a")
     times = [timestamp(one, 10.2 + n, 2.3, life="b") for n in range(4)]
@@ -73,7 +73,7 @@ def test_next_life_starts_after_the_last_one() -> None:
 
 
 def test_resumed_head_continues_after_the_last_recorded_time() -> None:
-    """Its first exchanges tell that the clock is 50 ms further ahead than the head before it knew."""
+    """Its first exchanges measure an offset that is 50 ms higher than the previous head's."""
     one = NodeClock()
     last = timestamp(one, 1.0, 0.2)
     two = NodeClock()
@@ -99,7 +99,7 @@ _READINGS = st.lists(st.tuples(st.floats(0.0001, 2), st.floats(0, 100), _OFFSETS
 def test_times_never_step_back_and_converge_to_the_offset(
     readings: list[tuple[float, float, float]], lives: int
 ) -> None:
-    """Steps of time, lateness in ms, offsets; after ``lives`` samples the life changes."""
+    """The arguments are time steps, lateness in ms, offsets, and samples after which the life changes."""
     one, at, times, offset = NodeClock(), 0.0, [], 0.0
     for n, (step, late_ms, offset) in enumerate(readings):
         at += step
@@ -136,7 +136,7 @@ def test_reconnect_with_a_slow_exchange_keeps_the_better_offset() -> None:
 
 
 def test_samples_of_a_former_life_keep_its_offset() -> None:
-    """The clock was set by an hour between two runs of the agent; the first's readings come late."""
+    """The clock was set by an hour between two runs of the agent; samples of the first run arrive late."""
     clock = NodeClock()
     clock.start_life("a", *exchange(0, 3, took_s=0.002))
     clock.start_connection()

@@ -84,7 +84,7 @@ def test_duckdb_reports_a_missing_folder_and_a_folder_as_file(tmp_path: Path) ->
     ],
 )
 def test_the_system_names_file_errors_as_expected(number: int, problem: FileProblem) -> None:
-    """DuckDB passes on the system's own words; ``test_store_errors`` makes real disks full."""
+    """DuckDB's error contains the system's error text; ``test_store_errors`` fills real disks."""
     text = f'IO Error: Cannot open file "/a": {os.strerror(number)}'
     assert file_problem(duckdb.IOException(text)) is problem, text
 

@@ -503,7 +503,7 @@ def test_columns_of_other_agent_versions_are_mapped_by_name() -> None:
 
 @pytest.mark.parametrize("granted", [{0, 1}, {1}])
 def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -> None:
-    """Late ones, those seen before, of another life and of a session included."""
+    """The frames include late ones, duplicates, those of another life, and those of a session."""
     frames = [
         frame(1, T0 + 1, gpu_row(energy_mj=1000, util_pct=5), gpu_row(energy_mj=10, clock_reasons=0x40)),
         frame(2, T0 + 2, gpu_row(energy_mj=3000, util_pct=7), None),

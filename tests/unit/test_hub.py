@@ -164,7 +164,7 @@ def test_sending_nodes_are_acknowledged_at_every_third_commit() -> None:
 
 
 def test_slow_commits_are_acknowledged_to_all_nodes() -> None:
-    """An agent writes frames to its disk that aren't acknowledged after five seconds."""
+    """After five seconds, an agent writes unacknowledged frames to its disk."""
     now = 0.0
     made = Hub(Fleet("abc"), clock=lambda: now)
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
@@ -176,7 +176,7 @@ def test_slow_commits_are_acknowledged_to_all_nodes() -> None:
 
 @pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4])
 def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: float) -> None:
-    """A commit takes what was flushed and starts half a second after the one before."""
+    """Each commit contains the flushed frames and starts half a second after the previous one."""
     now = 0.0
     made, sink = Hub(Fleet("abc"), clock=lambda: now), ListSink()
     made.recorder = RecorderStatus("f", 0, 0, 1, {})

@@ -692,7 +692,7 @@ def test_earlier_offset_is_kept_unless_the_clock_was_set() -> None:
 
 
 async def test_slow_exchange_after_a_reconnect_shifts_no_times() -> None:
-    """The node's clock is 7 s ahead; the second connection's first answer takes 2 s, all on the way ttest."""
+    """The node's clock is 7 s ahead; the second connection's first ping takes 2 s on the way to the node."""
     first, second = FakeAgent(), FakeAgent()
     ahead, now = 7 * SECOND_NS, round(BEGIN * SECOND_NS)
     async with running_link(first, second) as test:
@@ -711,7 +711,7 @@ async def test_slow_exchange_after_a_reconnect_shifts_no_times() -> None:
 
 
 async def test_better_offset_keeps_the_order_of_times() -> None:
-    """The first answer was 0.3 s on its way back; the next tells that the clock is 0.15 s further ahead."""
+    """The first pong takes 0.3 s; the next exchange measures an offset that is 0.15 s higher."""
     agent = FakeAgent()
     ahead, now = 7 * SECOND_NS, round(BEGIN * SECOND_NS)
     async with running_link(agent) as test:

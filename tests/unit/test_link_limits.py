@@ -285,7 +285,7 @@ SHORT_CUTS, DAY = (5, 60, 1, 1, 600), 86_400
     ],
 )
 def test_no_limit_is_reached_by_an_honest_node_that_delivers_its_spool_at_once(node: Honest) -> None:
-    """After each cut come all frames that waited, those of the last five seconds twice, then ten seconds."""
+    """After each cut, all waiting frames arrive, those of the last 5 s twice; then 10 normal seconds."""
     spool, at = spool_bytes(None), BEGIN
     allowance = Allowance(node.interval_ms, at, spool_bytes=spool)
     introduction, frame = replace(hello(gpus=node.gpus), clock=NOW), node.frame()
@@ -400,7 +400,7 @@ async def test_large_message_over_a_slow_connection_arrives() -> None:
 
 
 async def test_failures_before_the_live_phase_lengthen_the_pauses() -> None:
-    """Each agent sends a former life's hello, is connected for more than a minute, and ends."""
+    """Each agent sends a former life's hello, stays connected for more than a minute, and ends."""
     agents = [FakeAgent() for _ in range(5)]
     async with running_link(*agents) as test:
         for agent in agents:

@@ -345,7 +345,7 @@ def test_a_newer_versions_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_energy_at_a_time_equals_the_live_one_after_counter_restarts(tmp_path: Path) -> None:
-    """With the agent, to a count that is passed again soon: nothing of the fall shows in the end."""
+    """The counter restarts with the agent and soon exceeds its old value, which hides the restart."""
     path, counted = tmp_path / "run.duckdb", [500, 900, 1_500, 600, 800, 2_900]
     events: list[Event] = [introduced(gpus=1)]
     for i, mj in enumerate(counted, 1):

@@ -37,7 +37,7 @@ def test_repeated_and_failed_frames_are_written_once_in_order(batches: list[list
 @pytest.mark.parametrize("column", ["gpu_id", "ts", "interval_ms", "util_pct"])
 @pytest.mark.parametrize("exact", [frozenset[str](), EXACT_COLUMNS, frozenset({"gpu_id", "ts", "util_pct"})])
 def test_node_columns_cannot_overwrite_key_columns(column: str, exact: frozenset[str]) -> None:
-    """Also a column that is there twice is the first one; one in double precision comes after the others."""
+    """Of two columns with one name the first counts; columns in double precision come last."""
     columns = (*GPU_COLUMNS, column)
     layouts = tables(columns, HOST_COLUMNS, PROCESS_COLUMNS, exact)
     row = (*gpu_row(util_pct=50), 1)

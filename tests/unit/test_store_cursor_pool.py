@@ -192,7 +192,7 @@ def test_memory_limit_is_raised_only_while_queries_run(path: Path) -> None:
     ["SELECT len(range(1000000000))", "SELECT len(repeat('x', 4000000000))", "SELECT range(2000000000)"],
 )
 def test_a_huge_value_ends_only_its_query(path: Path, sql: str) -> None:
-    """Such a value isn't in DuckDB's blocks, and its own bound doesn't know of it."""
+    """DuckDB doesn't count the memory of such a value towards its limit."""
     limit = resource.getrlimit(resource.RLIMIT_AS)
     with recording(path) as (recorder, statuses):
         with pytest.raises(QueryError, match="memory"):

@@ -103,7 +103,7 @@ def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
 
 
 def test_frames_and_last_sequence_are_committed_together(path: Path) -> None:
-    """Were what ``links`` says committed apart, a kill between the two would lose frames or repeat them."""
+    """If ``links`` were committed separately, a kill between both commits would lose or repeat frames."""
     database = Database(path)
     ledger = Ledger(database.begin_recording(INFO), 1, 1, 1)
     tables = list(Batch(ledger, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]).columns())

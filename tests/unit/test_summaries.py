@@ -67,7 +67,7 @@ def played(node: str, series: Any) -> tuple[list[Event], list[Sample]]:
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_SERIES, min_size=1, max_size=12))
 def test_summaries_equal_the_oracle(all_series: list[Any]) -> None:
-    """Also with gaps, counters that restart, and values and GPUs that are missing now and then."""
+    """The recordings have gaps, counters that restart, and missing values and GPUs."""
     events, samples = session(), {}
     for number, series in enumerate(all_series):
         of_node, samples[f"n{number}"] = played(f"n{number}", series)
@@ -113,7 +113,7 @@ def check_whole(whole: Figures, gpus: list[ExpectedSums], samples: list[Sample])
 
 
 def test_summaries_of_many_samples_equal_the_oracle(tmp_path: Path) -> None:
-    """Several of DuckDB's row groups, so that threads share the work, and a counter that restarts."""
+    """The recording has several row groups, which threads read in parallel, and a counter that restarts."""
     path, size = tmp_path / "run.duckdb", Size(nodes=2, gpus=2, seconds=65_000)
     make(path, size)
     with duckdb.connect(str(path)) as connection:
@@ -184,7 +184,7 @@ def replace_energy(row: Any, energy_mj: int) -> Any:
 
 
 def test_summary_energy_follows_restarts_and_gaps(tmp_path: Path) -> None:
-    """Over minutes, a counter that restarts within one and between two, a reading without it, a gap."""
+    """The counter restarts within a minute and between two; one sample lacks it; there is a gap."""
     path = tmp_path / "run.duckdb"
     counted = {1: 500, 4: 600, 30: 5_000, 50: 100, 59: 200, 61: 300, 119: 4_000, 121: 50, 150: None, 170: 70}
     frames = [arrived(i, [gpu_row(energy_mj=mj), None]) for i, mj in counted.items()]

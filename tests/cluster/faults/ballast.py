@@ -1,4 +1,4 @@
-"""Makes frames large with many processes with long command lines on a node's GPUs."""
+"""Ballast for frames: many processes with long command lines on a node's GPUs."""
 
 from __future__ import annotations
 

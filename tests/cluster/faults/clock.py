@@ -1,4 +1,4 @@
-"""Sets the wall clock of one program by a preloaded shim, see clock.c."""
+"""Sets the wall clock of single programs with a preloaded library, see clock.c."""
 
 from __future__ import annotations
 
