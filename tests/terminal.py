@@ -21,7 +21,7 @@ from typing import Self
 import pyte
 
 LOOK_S = 0.25
-"""How often it is looked whether a program that writes nothing has ended."""
+"""Seconds between checks whether a program that writes nothing has ended."""
 
 
 class EndedError(Exception):

@@ -65,7 +65,7 @@ _IN_TEXT = (
     re.compile(r"(-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----)[\s\S]+?(?=-----END|\Z)"),
 )
 
-# Each form: how the token begins, and how it goes on.
+# Each form: the beginning of the token, and a pattern for the rest.
 _FORMS = (
     # Language models and machine learning
     (r"sk-(?:ant|proj|svcacct|admin|or|lf|None)-", r"[\w-]{8,}"),

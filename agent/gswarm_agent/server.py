@@ -360,7 +360,7 @@ class Server:
             self._drop(connection)
 
     def _end(self, reason: str, patience_s: float) -> None:
-        """Stop sampling; then give the head so long to acknowledge."""
+        """Stop sampling; then wait up to this many seconds for the head's acknowledgements."""
         with self._lock:
             if not self.ending:
                 self.ending = clip_text(reason)

@@ -84,7 +84,7 @@ def read_number(value: Any, what: str) -> float:
 
 
 def read_array(value: Any, what: str, longest: int, exactly: Optional[int] = None) -> List[Any]:
-    """Return a list of at most ``longest`` values, or of exactly so many."""
+    """Return a list of at most ``longest`` values, or of exactly this many."""
     if type(value) is not list or len(value) > longest or (exactly is not None and len(value) != exactly):
         raise malformed(what)
     return value
@@ -228,7 +228,7 @@ class FrameReader:
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
-    """Return a block of so many rows. Any bits are numbers, so only the size is checked."""
+    """Return a block of this many rows. Any bits are numbers, so only the size is checked."""
     if type(value) is not bytes or len(value) != layout.row_size * count:
         raise malformed(what)
     return Block(layout, count, value)

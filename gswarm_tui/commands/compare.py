@@ -67,7 +67,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _parts(table: TextTable, columns: int) -> Iterator[TextTable]:
-    """Split a table with many runs into tables with the same labels and at most so many columns."""
+    """Split a table with many runs into tables with the same labels and at most this many columns."""
     runs = len(table.names) - 1
     for start in range(1, runs + 1, columns - 1):
         end = start + columns - 1

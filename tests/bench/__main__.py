@@ -16,7 +16,7 @@ from tests.bench.figures import Bench, BenchOptions, Figure, markdown
 
 USUAL = ("start", "fanout", "agent", "throughput", "disk", "screen", "after_the_run", "past")
 LONG = ("memory", "growth", "soak")
-"""Minutes, a quarter of an hour and an hour; they run when they are named."""
+"""Benches of minutes, a quarter of an hour and an hour; they run only when named."""
 BENCHES = (*USUAL, *LONG)
 BUSY_LOAD = 0.5
 
@@ -30,12 +30,12 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the simulated nodes")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave recordings and plots there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="how long the soak goes on, else an hour")
+    parser.add_argument("--minutes", type=float, metavar="N", help="duration of the soak (default: an hour)")
     asked = parser.parse_args()
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
-    smoke = "; a smoke run: no figure means anything" if asked.smoke else ""
+    smoke = "; a smoke run, whose figures mean nothing" if asked.smoke else ""
     print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def _conditions(seed: int) -> str:
     """Return the seed that repeats the run, and how busy the machine is."""
     load = os.getloadavg()[0]
     told = f"seed {seed}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    return told + (f"; other things run here (load {load:.1f}): mind the ratios" if load > BUSY_LOAD else "")
+    return told + (f"; this machine is busy (load {load:.1f}), so compare ratios" if load > BUSY_LOAD else "")
 
 
 def _run(names: list[str] | tuple[str, ...], options: BenchOptions) -> None:

@@ -27,7 +27,7 @@ from tests.terminal import InTerminal
 
 PROBE = 'import nvitop, msgpack; print("there")'
 INTERVAL_MS = 10_000
-"""Long, because all nodes share this machine: the first mustn't sample again before the last is connected."""
+"""Long, since all nodes share this machine: no node should sample again before the last one is connected."""
 LINGER_S = 300
 """Agents of a killed bench end after this time."""
 BARE = "bare"

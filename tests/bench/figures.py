@@ -12,7 +12,7 @@ from pathlib import Path
 class BenchOptions:
     """Options of a bench: ``smoke`` only shows that it works, with little load and for a short time.
 
-    ``minutes`` is how long the soak goes on, None for its own time.
+    ``minutes`` is the duration of the soak, None for its default.
     """
 
     smoke: bool
@@ -73,7 +73,7 @@ def number(value: float) -> str:
 
 
 _WIDEST = 44
-"""Of a figure's name in the table, whose rows are to fit 120 columns; the rest of it goes on below."""
+"""Maximum width of a figure's name in the table, so that rows fit 120 columns; the rest is below it."""
 
 
 def markdown(figures: Iterable[Figure]) -> str:

@@ -33,11 +33,11 @@ RATES_HZ = (1, 4, 10)
 READINGS = 20
 MEASURED_S = 10.0
 ENOUGH = 0.97
-"""A run in which fewer of the frames came than this isn't one at its rate."""
+"""Share of the frames that must arrive; a run with fewer didn't keep up with its rate."""
 BUSY_PCT = 85.0
-"""What uses more of a core than this is what didn't keep up."""
+"""The process that uses more of a core than this is the one that didn't keep up."""
 ENOUGH_SAMPLES = 50_000
-"""The size of a file with fewer says nothing about each: an almost empty one has some MB."""
+"""Files with fewer samples give no bytes per sample: an almost empty file already has some MB."""
 
 
 @dataclass(frozen=True)

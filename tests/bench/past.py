@@ -28,27 +28,27 @@ from tests.bench.watched import Reader
 from tests.integration import sshd
 
 CORE_PCT = 80.0
-"""So much of a core may be used before frames wait for it."""
+"""Percent of a core that may be used before frames have to wait."""
 MEMORY_MIB = 16 * 1024
 DISK_BYTES = 1e12
 DAY_S = 86_400
 WIRE_BYTES = 46 * GPUS_A_NODE
-"""A frame of eight simulated GPUs that train, with all metrics; those of the agent's bench hardly change."""
+"""Bytes of a frame of eight simulated GPUs that train; the values of the agent's bench hardly change."""
 PACKET_BYTES = 120
-"""Ethernet, IP, TCP with time stamps, and an SSH packet's own, twice: the frame and what acknowledges it."""
+"""Headers of Ethernet, IP, TCP and SSH for two packets: the frame and its acknowledgement."""
 LINE_BYTES_A_S = 1e9 / 8
 DISK_BYTES_A_SAMPLE, PARQUET_BYTES_A_SAMPLE = 32, 23
-"""Of a closed recording and of its export; the benches disk and after_the_run measure them."""
+"""Bytes per sample of a closed recording and of its export, as the benches disk and after_the_run measure."""
 FLEET = 10_000
 EXPORTED, SCRAPED_S = 20, 30
-"""Counters a GPU in dcgm-exporter's default list, and how often NVIDIA's guide has them scraped."""
+"""Counters per GPU in dcgm-exporter's default list, and the scrape interval of NVIDIA's guide."""
 PROMETHEUS_BYTES, SERIES_GIB = (1, 2), 2
-"""Of a value on disk, by Prometheus's page; of a million series in memory, and as much for what comes in."""
+"""Prometheus's bytes per value on disk, and GiB of memory per million series."""
 MS_A_PERCENT = 10.0
-"""Milliseconds in a second that are a percent of a core."""
+"""Milliseconds per second that are one percent of a core."""
 
 LEAST = 1e-9
-"""Where a machine is too noisy to tell a difference, it isn't below zero."""
+"""Lower bound of measured differences, which noise could make negative."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _cost(options: BenchOptions, *, screen: bool) -> Cost | None:
             points.append(measured(options, served, 1, screen=screen))
     low, high = points
     if problem := low.problem or high.problem:
-        print(f"nothing can be told of {many} nodes at 1 Hz here: {problem}", file=sys.stderr)
+        print(f"{many} nodes at 1 Hz can't be measured here: {problem}", file=sys.stderr)
         return None
     node_pct = max(LEAST, (high.cpu_pct - low.cpu_pct) / (many - few))
     node_mib = max(LEAST, (high.rss_mib - low.rss_mib) / (many - few))

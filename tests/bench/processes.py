@@ -11,7 +11,7 @@ from pathlib import Path
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
 _SCHEDULED = 2
-"""CPUCLOCK_SCHED of Linux's posix-timers_types.h: what the scheduler counted."""
+"""CPUCLOCK_SCHED of Linux's posix-timers_types.h: CPU time as the scheduler counts it."""
 
 
 def as_of_a_head() -> dict[str, str]:

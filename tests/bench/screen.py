@@ -18,7 +18,7 @@ from tests.terminal import InTerminal
 UNDER_WAY_S = 8
 MB_A_MIB = 1.048576
 UNANSWERED_S = 10.0
-"""A key that isn't answered in this time counts as so long."""
+"""A key without a paint in this time counts as this slow."""
 PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fleet", ("j", "k", "l", "h", *"zzzzzz", *"]]][[[", *"ooooo")),
     ("filter", ("/", *"util<95", "\r")),
@@ -29,7 +29,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("looking back", (" ", ",", ".")),
     ("fleet again", ("N", "f", "j")),
 )
-"""Keys that each change the screen, by the place that they are pressed in."""
+"""Keys that each change the screen, by the screen on which they are pressed."""
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:

@@ -32,9 +32,9 @@ LINKS_LIVE_S = 120.0
 EVERY_S, EVERY_S_SMOKE = 10.0, 2.5
 WARM_UP_S = 60.0
 PROMPT_MS = 2.0
-"""A machine that wakes a sleeper later than this has a lag of its own."""
+"""If the machine wakes a sleeping thread later than this, lags measured then are the machine's."""
 FEWEST = 5
-"""So many looks of a quarter say what was usual in it."""
+"""Minimum number of samples for the median of a quarter."""
 
 
 @dataclass(frozen=True)

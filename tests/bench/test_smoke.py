@@ -17,7 +17,7 @@ from tests.bench.processes import with_agents
 from tests.integration.sshd import SSHD
 
 AT_ONCE = 2
-"""They wait most of the time, for agents, for a screen to settle; other tests run beside them."""
+"""Benches that run in parallel: they mostly wait for agents and screens."""
 NEED_SSHD = ("fanout", "past") if SSHD is None else ()
 
 Done = subprocess.CompletedProcess[str]

@@ -35,9 +35,9 @@ from tests.bench.processes import as_of_a_head
 from tests.terminal import InTerminal
 
 PROBED = 16
-"""So many nodes, spread over the fleet, tell how old readings get."""
+"""Number of nodes, spread over the fleet, whose samples' ages are logged."""
 PAUSE_S = 0.05
-"""The paint of a tick is over when nothing is written for so long."""
+"""The paint of a tick has ended when nothing is written for this many seconds."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tests.cluster.namespaces import ProcessId, entering, inside
 from tests.cluster.running import words_of
 
 MARK = "GSWARM_TEST_CLUSTER"
-"""The variable that tells what was started for a cluster; its value is the cluster's root folder."""
+"""Environment variable of all processes of a cluster; its value is the cluster's root folder."""
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 

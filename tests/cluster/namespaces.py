@@ -14,7 +14,7 @@ from pathlib import Path
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_FS = 0x200
 NEW = ("--mount", "--uts", "--ipc", "--pid", "--fork")
-"""What `unshare` gives every node anew; the network comes apart."""
+"""The namespaces that `unshare` creates for each node; the network's is created separately."""
 _KINDS = ("net", "uts", "mnt")
 
 

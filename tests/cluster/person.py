@@ -132,7 +132,7 @@ def wait_seconds(terminal: Terminal, seconds: float) -> None:
         return hours * 3600 + minutes * 60 + rest
 
     until = shown() + seconds
-    wait_until(lambda: shown() >= until, "the recording to go on", timeout=seconds + 20)
+    wait_until(lambda: shown() >= until, "the recording to continue", timeout=seconds + 20)
 
 
 def event_line(node: str, message: str, gpu: int | None = None) -> re.Pattern[str]:

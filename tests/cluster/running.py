@@ -49,7 +49,7 @@ def run(
     """Run a command with `text` as input. Raises ClusterError if it fails and `check` is on."""
     done = subprocess.run(words, check=False, timeout=timeout, capture_output=True, text=True, input=text)
     if check and done.returncode != 0:
-        said = (done.stderr + done.stdout).strip() or "it said nothing"
+        said = (done.stderr + done.stdout).strip() or "it printed nothing"
         raise ClusterError(f"{' '.join(words)!r} ended with status {done.returncode}: {said}")
     return done
 

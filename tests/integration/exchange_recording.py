@@ -22,7 +22,7 @@ from tests.unit.store_recording import (
 )
 
 STRANGE = "rack=1/ü %2F"
-"""A node's name that no folder could have."""
+"""A node's name that isn't a valid folder name."""
 
 
 def session(name: str, start: float, end: float, note: str = "") -> list[Event]:

@@ -26,7 +26,7 @@ COMMANDS = [
     (["export", "train", "-o", "x.json"], "x.json"),
     (["export", "train", "--format", "csv"], "train.csv"),
 ]
-"""Each does its work on a session without samples, or on a query that fails, where that is possible."""
+"""Commands whose work fails (a session without samples, an invalid query), where that is possible."""
 
 
 @pytest.fixture

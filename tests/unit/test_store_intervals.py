@@ -10,7 +10,7 @@ from gswarm_tui.fleet.events import Event, SessionStarted
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 STEPS = ((1.0, 10, 100), (0.25, 40, 0), (5.0, 4, 100))
-"""Seconds from frame to frame, how many frames, their utilisation."""
+"""Interval in seconds, number of frames, and their utilisation."""
 
 
 def test_busy_time_energy_and_coverage_are_correct_after_interval_changes(tmp_path: Path) -> None:

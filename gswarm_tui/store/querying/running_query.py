@@ -36,7 +36,7 @@ BATCH_ROWS = 2_048
 
 _CANCELLED = "the query was cancelled"
 _INTERRUPTS = 60
-"""A query that goes on after so many, in three seconds, is inside of a function that ignores them."""
+"""After this many interrupts, in three seconds, a query is in a function that ignores them."""
 
 MAX_CHECKED = 200
 _CHECKED: set[str] = set()

@@ -336,7 +336,7 @@ class Database:
         if inode == self._inode:
             return
         if (moved := self._place_in_renamed_folder()) is not None:
-            _LOG.warning("%s was moved to %s; recording goes on there", self.path, moved)
+            _LOG.warning("%s was moved to %s; recording continues there", self.path, moved)
             with contextlib.suppress(duckdb.Error):  # it would look for the log at the old place
                 self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
             self.path, self._broken = moved, True

@@ -22,7 +22,7 @@ from tests.cluster.terminal import Terminal
 
 INTERVAL_S = 0.25
 PATIENCE_S = 180.0
-"""After a fault of a minute the next attempt to connect may be a minute away, and take its time."""
+"""After a fault of a minute, the next attempt to connect may be a minute away."""
 _KILLED = 128 + signal.SIGKILL
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LOST = re.compile(r"([\d,]+) frames? (?:is|are) missing")

@@ -43,7 +43,7 @@ class Lengths:
 
 
 SHORT = Lengths(long_cut=20, heads_down=(), at_random=12)
-"""Without what takes long: a head that is killed and gone on with is in other parts, too."""
+"""The suite without its longest parts: other parts also kill and resume a head."""
 LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300)
 
 
@@ -66,7 +66,7 @@ class Row:
         if self.count.lost and not self.may_lose:
             found.append(f"{self.count.lost} lost")
         if self.count.lost != self.count.said:
-            found.append(f"{self.count.lost} lost, but {self.count.said} said to be")
+            found.append(f"{self.count.lost} lost, but {self.count.said} reported as lost")
         if self.count.twice:
             found.append(f"{self.count.twice} twice")
         if self.count.stray:
@@ -74,7 +74,7 @@ class Row:
         return [*found, *self.wrong]
 
 
-_COLUMNS = ("sampled", "in the database", "lost", "twice", "said to be lost")
+_COLUMNS = ("sampled", "in the database", "lost", "twice", "reported as lost")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -266,9 +266,9 @@ PARTS: Mapping[str, Callable[[Suite], Iterator[Row]]] = {
     "disk": Suite.a_full_disk,
     "random": Suite.at_random,
 }
-"""The suite by parts, each a recording or some."""
+"""The parts of the suite; each makes one or more recordings."""
 
 NOTES = """\
-¹ The kernel has no namespace for the wall clock: a shim in the process shifts what it is told.
+¹ The kernel has no namespace for the wall clock: a shim in the process shifts the clock that it reads.
 ² As namespaces can do it: another boot id, /tmp empty, /var/tmp kept; what isn't on a disk yet isn't lost.
 """

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tests.cluster.node import ClusterNode
 
 NEAR_S = 0.5
-"""A frame and its reading are no further apart: a busy machine takes its time between the two."""
+"""Maximum seconds between a frame and its NVML read, on a busy machine."""
 FIRST_LOOKS = 2
-"""So often an agent reads the stand-in's GPUs before its first frame, to find out what they answer. Were it
-otherwise, the row of the fault "nothing" would tell."""
+"""Reads of the stand-in's GPUs by an agent before its first frame, to find out what they support. If this
+changes, the row of the fault "nothing" fails."""
 _TALLY = struct.Struct(">32sQQQ")
 _TALLIES = "gswarm-tui-*/*/tally"
 
