@@ -70,7 +70,7 @@ def _print_in_any_locale() -> None:
 
 
 def _command_first(args: list[str]) -> list[str]:
-    """Move ``--db PATH`` that comes before a command behind it."""
+    """Move ``--db PATH`` from before a command to after it."""
     words = 2 if args[:1] == ["--db"] else 1 if args[:1] and args[0].startswith("--db=") else 0
     if words and args[words : words + 1] and args[words] in COMMAND_NAMES:
         return [args[words], *args[:words], *args[words + 1 :]]

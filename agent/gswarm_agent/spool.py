@@ -433,7 +433,7 @@ class Tally:
         self._write_now()
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """Note that the head has a life up to this sequence, or knows what is lost of it."""
+        """Note that the head has the frames of a life up to this sequence, or knows which are lost."""
         if life == self._now.life:
             self._now = replace(self._now, acknowledged=seq)
             self._write_now()

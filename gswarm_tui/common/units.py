@@ -10,7 +10,7 @@ from gswarm_agent.metrics import Metric
 
 @dataclass(frozen=True)
 class Unit:
-    """How a catalogue unit is shown: multiplied by ``factor`` and called ``name``."""
+    """Unit in which values of a catalogue unit are shown: multiplied by ``factor`` and called ``name``."""
 
     name: str
     factor: float = 1.0

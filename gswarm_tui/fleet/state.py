@@ -284,7 +284,7 @@ class Fleet:
         return lost + logged
 
     def _check_interrupted_run(self, node: NodeState, life: str, *, current: bool) -> list[EventLogged]:
-        """Return an event if the interrupted run is gone; agents introduce former runs before their own."""
+        """Return an event if the interrupted agent run is lost: agents announce former runs first."""
         if node.interrupted_run is None or (life != node.interrupted_run[0] and not current):
             return []
         (left, last_at), node.interrupted_run = node.interrupted_run, None

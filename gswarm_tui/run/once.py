@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """The fleet in sentences, the nodes without values, and what failed here, empty for nothing."""
+    """Result of one look: the fleet in sentences, the nodes without values, and the problem here, if any."""
 
     sentences: tuple[str, ...]
     silent: tuple[str, ...]

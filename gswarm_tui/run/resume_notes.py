@@ -94,7 +94,7 @@ def _make_key(above: int) -> bytes:
 
 
 def _write_part(above: int, content: bytes) -> str:
-    """Write a file under a name that is in use by nobody, and return the name. Raises OSError."""
+    """Write a file under an unused name, and return the name. Raises OSError."""
     part = f".{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(part, flags, 0o600, dir_fd=above), "wb") as file:

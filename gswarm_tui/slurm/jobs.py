@@ -76,7 +76,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """When a job ends or has ended (Unix seconds, infinite without a limit), and whether it runs."""
+    """End of a job (Unix seconds, infinite without a limit), and whether the job still runs."""
 
     at: float
     running: bool

@@ -136,7 +136,7 @@ def all_recordings() -> Iterator[Crafted]:
 
 
 def some_recordings() -> Iterator[Crafted]:
-    """Each value that a file is refused for; of the others, several columns' in one file."""
+    """Each value for which a file is refused; of the harmless ones, several in one file."""
     yield from refused()
     yield from combined()
     yield from disagreeing()

@@ -132,7 +132,7 @@ class QuickClocks:
 
 @dataclass
 class Outcome:
-    """What became of the streams: the closed recording's status, and streams, frames and internal errors.
+    """Result of a run: the closed recording's status, and the numbers of streams, frames and internal errors.
 
     Fewer streams are sent if all nodes end their links for good, as an agent may.
     """

@@ -274,7 +274,7 @@ class ProcessProbe:
         self._samples.append(tuple(samples))
 
     def skip_hanging(self) -> bool:
-        """Skip a GPU or process that takes too long and leave it its thread; True if there was one."""
+        """Skip a GPU or process that takes too long, which keeps its thread; return whether there was one."""
         return self._skip_hanging_gpu() or self._table.skip_hanging()
 
     def _skip_hanging_gpu(self) -> bool:
@@ -444,7 +444,7 @@ class ProcessTable:
         return hosts
 
     def skip_hanging(self) -> bool:
-        """Skip a process that takes too long and leave it its thread; True if there was one."""
+        """Skip a process that takes too long, which keeps its thread; return whether there was one."""
         with self._lock:
             if self._current is None or time.monotonic() - self._current[1] < _PATIENCE_S:
                 return False

@@ -97,7 +97,7 @@ class _Batch(Generic[T]):
             return self._current is None
 
     def cut(self) -> Tuple[Optional[int], List[int]]:
-        """Return the current job and, taken away, the jobs not begun; (None, []) if none is under way."""
+        """Return the current job, and the jobs not begun, which are taken away; (None, []) if none runs."""
         with self._lock:
             if self._current is None:
                 return None, []

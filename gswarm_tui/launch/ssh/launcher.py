@@ -41,7 +41,7 @@ logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 @dataclass(frozen=True)
 class SshSettings:
-    """The SSH options of the command line; an empty one means what ``ssh`` would do.
+    """The SSH options of the command line; for an empty one, the SSH configuration applies.
 
     ``config`` replaces the user's and the system's configuration file; ``jump`` is as for ``ssh -J``.
     """

@@ -1,4 +1,4 @@
-"""Read-only access to a recording file that nobody writes."""
+"""Read-only access to a recording file that no process writes."""
 
 from __future__ import annotations
 

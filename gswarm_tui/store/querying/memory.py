@@ -1,4 +1,4 @@
-"""Memory that queries may use while the recorder writes: what the machine and control groups leave."""
+"""Memory that queries may use while the recorder writes, computed from what is free on the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 SHARE = 4
-"""Queries get this part of the memory that is left: other users of a login node need the rest."""
+"""Queries get this share of the free memory: other users of a login node need the rest."""
 MOST_BYTES = 1024**3
 LEAST_BYTES = 64 * 1024**2
 """With less, even small queries fail."""
@@ -21,7 +21,7 @@ def query_memory(root: Path = Path("/")) -> int:
 
 
 def _available(root: Path) -> Iterator[int]:
-    """Yield the bytes that the machine has left, and each control group around this process."""
+    """Yield the free bytes of the machine, and of each control group around this process."""
     with suppress(OSError):
         found = re.search(r"^MemAvailable: *(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
         if found:
@@ -37,7 +37,7 @@ def _available(root: Path) -> Iterator[int]:
 
 
 def _left_in_groups(mounted: Path, path: str, limit: str, used: str) -> Iterator[int]:
-    """Yield what a group and those around it have left; file caches count as left, since they give way."""
+    """Yield the free bytes of a group and its parents; file caches count as free: the kernel drops them."""
     group = PurePosixPath(path.lstrip("/"))
     for one in (group, *group.parents):
         with suppress(OSError, ValueError):  # no such group, or no limit ("max")

@@ -78,7 +78,7 @@ class Samples:
         self._row_keys: list[Sequence[Sequence[Any]]] = []
 
     def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Sequence[Any]] = ()) -> None:
-        """Add a block with its keys in their order. Raises ValueError if there aren't as many as rows."""
+        """Add a block with its keys in their order. Raises ValueError unless there is a key for each row."""
         for values in rows:
             if len(values) != block.count:
                 raise ValueError(f"expected {block.count} rows, not {len(values)}")

@@ -58,7 +58,7 @@ class KnownLife:
 
     @property
     def last_seq(self) -> int:
-        """Its last frame on disk, 0 before the first."""
+        """Sequence number of its last frame on disk, 0 before the first."""
         return int(self.link["last_seq"] or 0)
 
 

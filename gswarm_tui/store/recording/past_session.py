@@ -11,7 +11,7 @@ from gswarm_tui.store.sql.schema import SESSIONS, micros
 
 
 def add_session(path: Path, recording_id: int, name: str, started_at: float, ended_at: float) -> None:
-    """Add a session with start and end (Unix seconds) to a recording that nobody has open.
+    """Add a session with start and end (Unix seconds) to a recording that no process has open.
 
     Raises:
         StoreError: the file belongs to another user, is in use, or can't be written.

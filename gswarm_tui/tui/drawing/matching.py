@@ -1,4 +1,4 @@
-"""Match of what a user types with entries of a list: each typed word has to be found, nothing is guessed."""
+"""Search in a list as one types: an entry must contain each typed word; the search is never fuzzy."""
 
 from __future__ import annotations
 
