@@ -104,6 +104,7 @@ def private_folders() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="gswarm-run-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         patch.setenv("XDG_STATE_HOME", f"{folder}/state")
+        patch.setattr("gswarm_tui.control.registry.SHARED", f"{folder}/heads")
         yield
 
 

@@ -22,6 +22,10 @@ import pyte
 
 LOOK_S = 0.25
 """Seconds between checks whether a program that writes nothing has ended."""
+PATIENCE_S = 60.0
+"""Seconds that a busy machine may take for what must happen."""
+READ_S = 5.0
+"""Longest time of reading what a program wrote that has ended, if another one keeps its terminal open."""
 
 
 class EndedError(Exception):
@@ -59,7 +63,8 @@ class Screen:
 class InTerminal:
     """A program in a terminal of its own; a context that ends it.
 
-    ``writes`` holds the time and the size of each piece that it wrote, ``written`` how many bytes they are.
+    ``writes`` holds the time and the size of each piece that it wrote, ``written`` how many bytes they are;
+    ``first_settings`` the terminal's settings before it started.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class InTerminal:
         self._changed = threading.Condition()
         self._terminal, its_end = pty.openpty()
         fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.first_settings = self.settings()
         environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
         self.began = time.monotonic()
         try:
@@ -148,7 +154,7 @@ class InTerminal:
         self.screen()
         return (*termios.tcgetattr(self._terminal), self._screen.modes())
 
-    def wait_for(self, text: str, timeout_s: float = 60.0) -> float:
+    def wait_for(self, text: str, timeout_s: float = PATIENCE_S) -> float:
         """Wait until the screen shows a text; return the monotonic time at which it appeared.
 
         Raises TimeoutError, or EndedError where the program ended meanwhile.
@@ -161,6 +167,10 @@ class InTerminal:
             with self._changed:
                 if self._changed.wait_for(lambda: self._undrawn, min(LOOK_S, deadline - time.monotonic())):
                     continue
+            if ended is not None and self._reader.is_alive():
+                self._reader.join(READ_S)
+                if self._undrawn:
+                    continue
             shown = f"the screen:\n{self._screen.text()}"
             if ended is not None:
                 raise EndedError(f"{text!r} did not appear, and the program ended with {ended}; {shown}")
@@ -168,7 +178,7 @@ class InTerminal:
                 raise TimeoutError(f"{text!r} did not appear; {shown}")
         return self._drawn_at
 
-    def wait_for_writing(self, since: int, timeout_s: float = 10.0) -> float:
+    def wait_for_writing(self, since: int, timeout_s: float = PATIENCE_S) -> float:
         """Wait until the program has written more than this many bytes; return the time of that."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.written > since, timeout_s):
@@ -179,12 +189,18 @@ class InTerminal:
         """Return how many bytes the program wrote between two monotonic times."""
         return sum(size for at, size in self.writes if since <= at < until)
 
+    def exit_status(self) -> int:
+        """Wait until the program has ended and all its output is read; return its exit status."""
+        status = self.process.wait(PATIENCE_S)
+        self._reader.join(READ_S)
+        return status
+
     def kill(self) -> None:
         """Kill the program."""
         self.process.kill()
         self.end()
 
-    def end(self, timeout_s: float = 30.0) -> int:
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
         """End the program, by force if needed; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -193,7 +209,7 @@ class InTerminal:
             self.process.kill()
             self.process.wait()
         if self._terminal >= 0:
-            self._reader.join(5)
+            self._reader.join(READ_S)
             os.close(self._terminal)
             self._terminal = -1
         return self.process.returncode

@@ -12,6 +12,7 @@ from tests.cluster.login import MARK, SYSTEM_PATH, Login
 from tests.cluster.namespaces import NEW
 from tests.cluster.node import ClusterNode, address_of, interface_of
 from tests.cluster.running import ClusterError, tail, wait_until
+from tests.terminal import PATIENCE_S
 
 _HERE = Path(__file__).parent
 _PREFIX_LENGTH = 16
@@ -48,7 +49,7 @@ class Holders:
         for process in self._started:
             if process.stdin is not None:
                 process.stdin.close()
-            process.wait(timeout=10)
+            process.wait(PATIENCE_S)
 
 
 def bring_up(login: Login, nodes: Sequence[ClusterNode], holders: Holders) -> None:

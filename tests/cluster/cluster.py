@@ -28,6 +28,7 @@ from tests.cluster.node import ClusterNode
 from tests.cluster.requirements import missing
 from tests.cluster.running import ClusterError
 from tests.cluster.state import PREFIX, NodeRecord, State, clear_leftovers, login_init
+from tests.terminal import PATIENCE_S
 
 
 @dataclass
@@ -132,7 +133,7 @@ class Cluster:
         return self.login.env()
 
     def run(
-        self, command: str | Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
+        self, command: str | Sequence[str], *, check: bool = True, timeout: float = PATIENCE_S, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command at the login node to its end. Raises ClusterError if it fails and `check` is on."""
         return self.login.run(command, check=check, timeout=timeout, text=text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.cluster import running
 from tests.cluster.namespaces import ProcessId, entering, inside
 from tests.cluster.running import words_of
+from tests.terminal import PATIENCE_S
 
 MARK = "GSWARM_TEST_CLUSTER"
 """Environment variable of all processes of a cluster; its value is the cluster's root folder."""
@@ -75,7 +76,7 @@ class Login:
         return [*entering(self.init.pid, self.env(), folder, as_process_of=daemon), *words_of(command)]
 
     def run(
-        self, command: str | Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
+        self, command: str | Sequence[str], *, check: bool = True, timeout: float = PATIENCE_S, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command here to its end; ClusterError if it fails and `check` is on."""
         return running.run(self.words(command), check=check, timeout=timeout, text=text)

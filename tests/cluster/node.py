@@ -14,6 +14,7 @@ from tests.cluster.kinds import Kind
 from tests.cluster.login import SYSTEM_PATH, Login
 from tests.cluster.namespaces import ProcessId, entering
 from tests.cluster.running import words_of
+from tests.terminal import PATIENCE_S
 
 _SSHD_PID = "/run/sshd.pid"
 _SLURMD_PID = "/run/slurm/slurmd.pid"
@@ -65,7 +66,7 @@ class ClusterNode:
         return [*prefix, *words_of(command)]
 
     def run(
-        self, command: str | Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
+        self, command: str | Sequence[str], *, check: bool = True, timeout: float = PATIENCE_S, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on this node, without SSH. Raises ClusterError if it fails and `check` is on."""
         return running.run(self.words(command), check=check, timeout=timeout, text=text)

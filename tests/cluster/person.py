@@ -19,6 +19,7 @@ from tests.cluster.namespaces import command_line, marked
 from tests.cluster.node import ClusterNode
 from tests.cluster.running import wait_until
 from tests.cluster.terminal import Terminal
+from tests.terminal import PATIENCE_S
 
 SHELL = ["bash", "--norc", "--noprofile"]
 PROMPT = "login$"
@@ -132,7 +133,7 @@ def wait_seconds(terminal: Terminal, seconds: float) -> None:
         return hours * 3600 + minutes * 60 + rest
 
     until = shown() + seconds
-    wait_until(lambda: shown() >= until, "the recording to continue", timeout=seconds + 20)
+    wait_until(lambda: shown() >= until, "the recording to continue", timeout=seconds + PATIENCE_S)
 
 
 def event_line(node: str, message: str, gpu: int | None = None) -> re.Pattern[str]:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.terminal import PATIENCE_S
+
 POLL = 0.02  # seconds
 
 
@@ -15,7 +17,7 @@ class ClusterError(Exception):
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, log: Path | None = None, timeout: float = 20.0
+    condition: Callable[[], object], what: str, log: Path | None = None, timeout: float = PATIENCE_S
 ) -> None:
     """Poll until the condition is true. Raises ClusterError with the log's end after `timeout` s."""
     deadline = time.monotonic() + timeout
@@ -44,7 +46,7 @@ def words_of(command: str | Sequence[str]) -> list[str]:
 
 
 def run(
-    words: Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
+    words: Sequence[str], *, check: bool = True, timeout: float = PATIENCE_S, text: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with `text` as input. Raises ClusterError if it fails and `check` is on."""
     done = subprocess.run(words, check=False, timeout=timeout, capture_output=True, text=True, input=text)
@@ -58,7 +60,7 @@ def start_daemon(words: Sequence[str], what: str, log: Path, pid_file: Path) -> 
     """Start a daemon that writes `pid_file` when it is ready."""
     with log.open("a") as file:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=20, check=False
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=PATIENCE_S, check=False
         )
     if done.returncode != 0:
         raise ClusterError(f"the start of {what} failed with status {done.returncode}{tail(log)}")

@@ -16,7 +16,7 @@ from typing import Self
 
 from tests.cluster.namespaces import ProcessId
 from tests.cluster.running import wait_until, words_of
-from tests.terminal import Screen
+from tests.terminal import PATIENCE_S, Screen
 
 _READ_S = 2.0
 _POLL = 0.05  # seconds between two looks at the screen
@@ -95,19 +95,19 @@ class Terminal:
         screen.write("\r\n".join(self.screen(colours=True).splitlines()))
         return screen
 
-    def wait_for(self, wanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
+    def wait_for(self, wanted: str | re.Pattern[str], timeout: float = PATIENCE_S) -> str:
         """Wait until the screen shows the text or matches the pattern; return that screen.
 
         AssertionError with the screen when it doesn't within `timeout` seconds, or the command ends before.
         """
         return self._wait(lambda screen: _shows(screen, wanted), f"{_name(wanted)} did not appear", timeout)
 
-    def wait_gone(self, unwanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
+    def wait_gone(self, unwanted: str | re.Pattern[str], timeout: float = PATIENCE_S) -> str:
         """Wait until the screen no longer shows the text or matches the pattern; return that screen."""
         failure = f"{_name(unwanted)} did not go"
         return self._wait(lambda screen: not _shows(screen, unwanted), failure, timeout)
 
-    def exit_status(self, timeout: float = 20.0) -> int:
+    def exit_status(self, timeout: float = PATIENCE_S) -> int:
         """Wait for the command's end; return its exit status, or 128 + its signal's number."""
         deadline = time.monotonic() + timeout
         while not (status := self._status()):
@@ -151,8 +151,10 @@ class Terminal:
         except ProcessLookupError:
             pass
         else:
-            subprocess.run([*self._tmux_words, "kill-server"], check=False, capture_output=True, timeout=10)
-            select.select([server], [], [], 10)
+            subprocess.run(
+                [*self._tmux_words, "kill-server"], check=False, capture_output=True, timeout=PATIENCE_S
+            )
+            select.select([server], [], [], PATIENCE_S)
             os.close(server)
         self._folder.cleanup()
 
@@ -177,7 +179,12 @@ class Terminal:
 
     def _tmux(self, *words: str, env: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(
-            [*self._tmux_words, *words], check=False, capture_output=True, text=True, timeout=10, env=env
+            [*self._tmux_words, *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=env,
         )
         if done.returncode != 0:
             raise AssertionError(f"tmux {words[0]}: {done.stderr.strip()}")

@@ -32,7 +32,7 @@ def test_agent_of_a_killed_head_ends_with_its_job_and_keeps_its_frames(
             wait_seconds(terminal, 1)
             terminal.kill()
         assert len(measuring(cluster["gpu01"])) == 1
-        wait_until(lambda: not measuring(cluster["gpu01"]), "the agent's end", timeout=60)
+        wait_until(lambda: not measuring(cluster["gpu01"]), "the agent's end")
         with seated(cluster) as terminal:
             status, said = told(terminal, f"recover 1 --finish --db {db}")
         assert status == 0, said

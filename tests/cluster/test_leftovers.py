@@ -20,6 +20,7 @@ from tests.cluster.login import MARK
 from tests.cluster.namespaces import ProcessId, marked
 from tests.cluster.running import ClusterError, wait_until
 from tests.cluster.state import clear_leftovers
+from tests.terminal import PATIENCE_S
 
 HOLD = """
 import sys
@@ -113,7 +114,7 @@ def test_stray_processes_at_the_login_node_are_ended_and_reported(root: Path) ->
     cluster = Cluster.up(["solo1"], 2, root)
     with pytest.raises(ClusterError, match="left running on the login node: sleep 4321"), cluster:
         left = subprocess.Popen(["sleep", "4321"], env=cluster.env())
-    assert left.wait(timeout=10) == -signal.SIGKILL
+    assert left.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_cluster_ends_with_its_killed_owner(root: Path) -> None:

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.terminal import InTerminal
+from tests.terminal import PATIENCE_S, InTerminal
 from tests.unit.store_recording import query
-
-PATIENCE_S = 60.0
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:

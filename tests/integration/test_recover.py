@@ -35,7 +35,7 @@ from gswarm_tui.run.resume_notes import ResumeNote, write_note
 from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.integration.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
+from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 SETTINGS = parse([], {"HOME": "/nowhere"})
@@ -93,12 +93,12 @@ def test_finishing_after_a_killed_head_loses_and_repeats_no_frame(path: Path) ->
 def test_recording_of_a_killed_head_is_resumed_and_the_next_run_on_its_file_reports_it(path: Path) -> None:
     uid = killed_head(path)
     with head("--demo", "1x1", "--db", str(path)) as running:
-        running.wait_for(f"gswarm-tui recover {uid[:8]}", PATIENCE_S)
+        running.wait_for(f"gswarm-tui recover {uid[:8]}")
     before = len(frames_on(path))
     with head("recover", uid, "--db", str(path)) as running:
         eventually(lambda: rows(running) > before + 20, "more frames on disk")
         os.kill(running.process.pid, signal.SIGTERM)
-        running.process.wait(PATIENCE_S)
+        running.exit_status()
     mine = "WHERE recording_id = 1"
     seqs = query(path, f"SELECT seq FROM host_samples JOIN nodes USING (node_id) {mine} ORDER BY ts")
     assert seqs == [(n,) for n in range(1, len(seqs) + 1)]

@@ -9,15 +9,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gswarm_tui.run.supervisor import ENDING
-from tests.integration.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
-from tests.terminal import InTerminal
+from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
+from tests.terminal import PATIENCE_S, InTerminal
 from tests.unit.store_recording import query, record
 
 KILLS_THE_ENGINE = "SELECT (repeat('[',100000)||repeat(']',100000))::JSON::VARIANT"
@@ -53,15 +52,6 @@ def busiest_thread_s(pid: int) -> float:
     return max(used)
 
 
-def first_settings(running: InTerminal) -> tuple[object, ...]:
-    """Return the terminal's settings before the program changes them."""
-    settings = running.settings()
-    lflag = settings[3]
-    assert isinstance(lflag, int)
-    assert lflag & termios.ICANON, "the settings were read too late"
-    return settings
-
-
 def advice(running: InTerminal) -> list[str]:
     """Return the command in backquotes on the screen."""
     (command,) = re.findall(r"`(.+?)`", running.screen().replace("\n", ""))
@@ -71,16 +61,15 @@ def advice(running: InTerminal) -> list[str]:
 def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
     words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
     with head(*words) as running:
-        before = first_settings(running)
         eventually(lambda: rows(running) > 10, "frames on disk")
-        assert running.settings() != before
+        assert running.settings() != running.first_settings
         sql = [sys.executable, "-m", "gswarm_tui", "sql", KILLS_THE_ENGINE, "--db", str(path)]
         asked = subprocess.run(sql, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         assert asked.returncode != 0
         assert "Traceback" not in asked.stderr
-        assert running.process.wait(PATIENCE_S) == 128 + signal.SIGSEGV
+        assert running.exit_status() == 128 + signal.SIGSEGV
         assert "gswarm-tui: the program was killed by SIGSEGV; " in running.screen()
-        assert running.settings() == before
+        assert running.settings() == running.first_settings
         program, *recover = advice(running)
     assert program == "gswarm-tui"
     ((uid,),) = query(path, "SELECT uid FROM recordings")
@@ -89,7 +78,7 @@ def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
     with head(*recover) as running:
         eventually(lambda: rows(running) > already + 20, "more frames on disk")
         running.press("q")
-        assert running.process.wait(PATIENCE_S) == 0
+        assert running.exit_status() == 0
     seqs = [seq for (seq,) in query(path, "SELECT seq FROM host_samples ORDER BY ts")]
     assert seqs == list(range(1, len(seqs) + 1))
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
@@ -99,13 +88,12 @@ def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
 
 def test_killed_program_without_a_recording_is_reported_in_one_line() -> None:
     with head("--demo", "1x1", "--no-record") as running:
-        before = first_settings(running)
         running.wait_for("sim01")
         os.kill(running.pid, signal.SIGKILL)
-        assert running.process.wait(PATIENCE_S) == 128 + signal.SIGKILL
+        assert running.exit_status() == 128 + signal.SIGKILL
         sentence = "the program was killed by SIGKILL, as happens when memory runs out; no recording was open"
         assert f"gswarm-tui: {sentence}, so restart gswarm-tui" in running.screen().replace("\n", "")
-        assert running.settings() == before
+        assert running.settings() == running.first_settings
 
 
 def test_program_ends_with_its_killed_parent(path: Path) -> None:
@@ -128,18 +116,17 @@ def test_suspending_the_parent_alone_suspends_the_program() -> None:
             os.kill(parent, signal.SIGCONT)
             eventually(lambda: "T" not in (state(program), state(parent)), "both resume")
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(PATIENCE_S) == 0
+        assert running.exit_status() == 0
 
 
 @pytest.mark.parametrize("number", ENDING)
 def test_signal_closes_the_recording_and_restores_the_terminal(path: Path, number: signal.Signals) -> None:
     with head("--demo", "1x1", "--db", str(path)) as running:
-        before = first_settings(running)
         running.wait_for(" rows")
         os.kill(running.process.pid, number)
-        assert running.process.wait(PATIENCE_S) == 0
+        assert running.exit_status() == 0
         running.wait_for(f"{path.name}: ")
-        assert running.settings() == before
+        assert running.settings() == running.first_settings
         assert "killed" not in running.screen()
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
 
@@ -152,7 +139,7 @@ def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(pa
         with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asked:
             eventually(lambda: busiest_thread_s(running.pid) > before + 3, "the query runs")
             running.press("q")
-            assert running.process.wait(PATIENCE_S) == 0
+            assert running.exit_status() == 0
             asked.kill()  # it would run the query on the finished file
         running.wait_for(f"{path.name}: ")
         assert "a query could not be cancelled" in running.screen()

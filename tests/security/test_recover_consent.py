@@ -24,7 +24,8 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, read_note, write_note
 from gswarm_tui.run.saved_options import save_options
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.integration.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
+from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
+from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query
 
 UID = "f0e1d2c3-0"
@@ -238,10 +239,10 @@ def test_recording_of_another_home_folder_is_finished_after_confirmation(
         assert query(path, unended) == [(1,)]
         assert agents_of(uid)
         with head("recover", uid, "--finish") as running:
-            running.wait_for("Connect with these options? [y/N]", PATIENCE_S)
+            running.wait_for("Connect with these options? [y/N]")
             assert f"nodes         {os.uname().nodename}" in running.screen()
             running.press(answer)
-            assert running.process.wait(PATIENCE_S) == status
+            assert running.exit_status() == status
     assert query(path, unended) == [(0,)]
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 

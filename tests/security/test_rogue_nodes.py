@@ -21,14 +21,13 @@ from tests.integration import sshd
 from tests.integration.heads import eventually
 from tests.security.rogue_node import LIES
 from tests.security.test_hostile_nodes import (
-    QUIT_S,
     frames_of,
     home,
     is_logged,
     no_frame_is_missing,
-    stop,
     watching,
 )
+from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import T0, introduced, query, record
 
 __all__ = ["home"]
@@ -63,7 +62,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
             eventually(
                 lambda: all(frames_of(path, lie.replace("_", "-")) > 5 for lie in BELIEVED), "all frames"
             )
-            assert stop(running) < QUIT_S
+            assert running.end() == 0
             return path
 
 
@@ -135,7 +134,7 @@ def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, hom
         try:
             eventually(many_commits, "frames of the past on disk")
             fetching.send_signal(signal.SIGINT)
-            out, err = fetching.communicate(timeout=QUIT_S)
+            out, err = fetching.communicate(timeout=PATIENCE_S)
         finally:
             fetching.kill()
         assert (fetching.returncode, err) == (130, "")

@@ -21,9 +21,7 @@ from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
 from gswarm_tui.run.supervisor import ENDING
 from gswarm_tui.tui.textual_internals.driver import DetachableFile
-from tests.terminal import InTerminal
-
-PATIENCE_S = 60.0
+from tests.terminal import PATIENCE_S, InTerminal
 
 
 def wait_until_stopped(pid: int) -> None:
@@ -58,7 +56,7 @@ def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals) -> None:
             press_until(running, "4", "temperature")
             press_until(running, "1", "GPU util")
         running.press("q")
-        assert running.process.wait(PATIENCE_S) == 0
+        assert running.exit_status() == 0
 
 
 CONTINUED = """
@@ -80,7 +78,7 @@ asyncio.run(main())
 def test_program_continued_after_its_screen_closed_keeps_the_terminal_as_it_was() -> None:
     with InTerminal([sys.executable, "-c", CONTINUED], size=(80, 24)) as running:
         running.wait_for("lines are read True")
-        assert running.process.wait(PATIENCE_S) == 0
+        assert running.exit_status() == 0
 
 
 def test_program_runs_where_the_end_of_children_is_ignored() -> None:
@@ -88,7 +86,7 @@ def test_program_runs_where_the_end_of_children_is_ignored() -> None:
     with InTerminal(command, size=(100, 30)) as running:
         running.wait_for("sim01")
         running.press("q")
-        assert running.process.wait(PATIENCE_S) == 0
+        assert running.exit_status() == 0
 
 
 def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_signal_before_the_first_screen_closes_the_recording(tmp_path: Path, num
             assert time.monotonic() < deadline, running.screen()
             time.sleep(0.01)
         os.kill(running.process.pid, number)
-        assert running.process.wait(PATIENCE_S) in (0, 128 + number)
+        assert running.exit_status() in (0, 128 + number)
         assert "leaked" not in running.screen()
         assert "Traceback" not in running.screen()
     with duckdb.connect(str(path), read_only=True) as recording:

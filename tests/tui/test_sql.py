@@ -418,4 +418,4 @@ def test_sql_command_opens_the_screen_in_a_terminal(path: Path) -> None:
         running.wait_for("1 row in")
         running.wait_for("full_training")
         running.press("\x11")
-        assert running.process.wait(60) == 0, running.screen()
+        assert running.exit_status() == 0, running.screen()
