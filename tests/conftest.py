@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks of tests."""
+    """The marks that tests carry, and Ctrl-C as in a shell for what tests start.
+
+    A command that a script starts with ``&`` ignores it, and so would all programs of the tests.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "root(act): needs what only root can do")
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist too")
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gswarm_agent.wire import MAGIC, Decoder, Message, Start, encode
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 M = TypeVar("M", bound=Message)
 
 

@@ -117,7 +117,7 @@ def running(folder: Path, port: int = 0, **settings: str) -> Iterator[SshServer]
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], where: tuple[str, int], log: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(where) == 0:

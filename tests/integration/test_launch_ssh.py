@@ -335,7 +335,7 @@ async def ssh_agent(folder: Path, key: Path) -> AsyncIterator[Path]:
     socket = folder / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not socket.exists():
                 await asyncio.sleep(0.01)
         environment = {**os.environ, "SSH_AUTH_SOCK": str(socket)}

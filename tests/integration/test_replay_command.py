@@ -146,7 +146,7 @@ def test_queries_wait_while_a_session_is_added(source: FileSource) -> None:
         with source.released():
             waiting = pool.submit(lambda: other.query("SELECT count(*) FROM sessions").rows())
             assert wait([waiting], 0.2).not_done
-        assert waiting.result(timeout=30) == [(2,)]
+        assert waiting.result(timeout=60) == [(2,)]
 
 
 def test_session_is_not_added_while_another_program_has_the_file(source: FileSource, path: Path) -> None:

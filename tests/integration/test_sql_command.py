@@ -122,7 +122,7 @@ def test_ctrl_c_ends_a_query_at_once(path: Path) -> None:
         for _ in range(4):  # the first answer, and the line between the two
             process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

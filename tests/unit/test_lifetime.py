@@ -148,7 +148,7 @@ async def began(painted: asyncio.Event, *, paints: bool) -> tuple[bool, bool]:
         before.append(node.began.is_set())
         if paints:
             painted.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await node.began.wait()
 
     problem = (await Lifetime(hub, StandInLauncher(), None, lambda _how: None).run(screen(), painted)).problem
