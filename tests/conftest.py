@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,19 @@ from tests.cluster.standin import NoCompiler, build
 
 UMASK = os.umask(0o022)
 os.umask(UMASK)
+
+BYTECODE = ".pytest_cache/bytecode"
+SLOWEST = (
+    "cluster",
+    "tests/security/test_hostile_nodes.py",
+    "tests/cluster/test_faults.py",
+    "tests/bench/test_smoke.py",
+    "tests/integration/test_recover.py",
+    "tests/security/test_crashes.py",
+    "tests/security/test_rogue_nodes.py",
+    "tests/security/test_crafted_recordings.py",
+)
+"""Groups of tests that take longest, and wait for a large part of it."""
 
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
 # pytest tests/unit tests/tui tests/integration -m hypothesis --hypothesis-profile=long
@@ -44,26 +58,42 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marks that tests carry, and Ctrl-C as in a shell for what tests start.
+    """Set what all tests rely on, also in the programs that they start.
 
-    A command that a script starts with ``&`` ignores it, and so would all programs of the tests.
+    Ctrl-C works as in a shell: a script that starts the tests with ``&`` lets them, and all that they start,
+    ignore it. Bytecode is kept, since hundreds of processes would compile the program again.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # then not beside the sources
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.rootpath / BYTECODE)
+        sys.dont_write_bytecode = False
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with the most tests
+        config.option.loadscopereorder = False
     config.addinivalue_line("markers", "root(act): needs what only root can do")
     config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist too")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests of one file, and all tests of the cluster, in one process, since they share fixtures.
+    """Where several run at once, one runs a file, whose tests share fixtures, and one the shared cluster's.
 
     A test that needs root is skipped for others.
     """
-    file = item.nodeid.partition("::")[0]
-    room = "cluster" if file.startswith("tests/cluster/") else file
-    item.add_marker(pytest.mark.xdist_group(room))
+    item.add_marker(pytest.mark.xdist_group(_group(item)))
     if (root := item.get_closest_marker("root")) is not None and os.geteuid() != 0:
         item.add_marker(pytest.mark.skip(reason=f"only root can {root.args[0]}"))
+
+
+def _group(item: pytest.Item) -> str:
+    return "cluster" if "cluster" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several run at once, begin with the groups that take longest."""
+    if hasattr(config, "workerinput"):
+        items.sort(
+            key=lambda item: SLOWEST.index(group) if (group := _group(item)) in SLOWEST else len(SLOWEST)
+        )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
