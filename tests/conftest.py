@@ -31,7 +31,7 @@ SLOWEST = (
     "tests/security/test_rogue_nodes.py",
     "tests/security/test_crafted_recordings.py",
 )
-"""Groups of tests that take longest, and wait for a large part of it."""
+"""Groups of tests that take longest."""
 
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
 # pytest tests/unit tests/tui tests/integration -m hypothesis --hypothesis-profile=long
@@ -59,14 +59,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set what all tests rely on, also in the programs that they start.
+    """Register marks; prepare Ctrl-C and bytecode for the hundreds of processes that tests start.
 
-    Ctrl-C works as in a shell: a script that starts the tests with ``&`` lets them, and all that they start,
-    ignore it. Bytecode is kept, since hundreds of processes would compile the program again.
+    What a script starts with ``&`` ignores Ctrl-C, and so would these processes. Without bytecode each would
+    compile the program.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # then not beside the sources
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # keep it away from the sources
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.rootpath / BYTECODE)
         sys.dont_write_bytecode = False
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with the most tests
@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where several run at once, one runs a file, whose tests share fixtures, and one the shared cluster's.
+    """Keep the tests of one file, and all on the shared cluster, in one process, since they share fixtures.
 
     A test that needs root is skipped for others.
     """
@@ -90,7 +90,7 @@ def _group(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several run at once, begin with the groups that take longest."""
+    """Start the slowest groups first in a run with several processes."""
     if hasattr(config, "workerinput"):
         items.sort(
             key=lambda item: SLOWEST.index(group) if (group := _group(item)) in SLOWEST else len(SLOWEST)
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the thousands of tests: it took a third of the time of some."""
+    """Exclude the collected tests from garbage collection, which took a third of some tests' time."""
     gc.freeze()
 
 
