@@ -39,7 +39,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --folder PATH           as above
      --for-head              print the wire's first line before the JSON
   mark NAME                  set a mark in each recording that has an agent of yours here
-     --value KEY=VALUE       add a number or a text to the mark; may be repeated
+     --value KEY=VALUE       add a number or text to the mark; may be repeated
      --folder PATH           as above
   once [--simulate JSON]     print one measurement of this machine as JSON
   simulate                   serve many simulated nodes to the head on standard input
