@@ -206,6 +206,6 @@ def test_saved_options_with_an_infinite_number_are_invalid(
     assert "no valid saved options" in capsys.readouterr().out
 
 
-def test_link_to_itself_is_reported_and_not_removed(recording: Path) -> None:
+def test_recover_ignores_a_link_that_leads_to_itself(recording: Path) -> None:
     (recording.parent / "loop.duckdb").symlink_to("loop.duckdb")
     assert main(["recover"]) == 0

@@ -82,7 +82,7 @@ def test_folders_unused_for_a_week_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["abc", "gpu01", "_a", "gpu-01.cluster_a", "fe80::1", "10.0.0.1"])
-def test_recording_names_are_plain(name: str) -> None:
+def test_usual_recording_names_are_accepted(name: str) -> None:
     assert is_plain(name)
 
 
