@@ -1,4 +1,4 @@
-"""Limits on what one node may send: unacknowledged frames, messages, rows, bytes and hellos.
+"""Limits on what nodes may send: unacknowledged frames, messages, rows, bytes and hellos.
 
 A node that sends without end must not take the head's memory, disk or time. docs/reference/security.md lists
 the limits for users.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gswarm_agent.frame import Frame, Hello
@@ -26,9 +27,12 @@ SPOOL_MIB, SPOOL_MEMORY_MIB = 256, 16
 MAX_FORMER_LIVES = 64
 """Maximum former agent runs that a connection may announce; runs without waiting frames aren't announced."""
 
-# In each interval an agent makes one frame, of at most 256 GPUs and 4,096 processes.
-MESSAGES, ROWS, BYTES = 10, 5_000, 1_000_000
-"""Average limits per node and interval. Compressed bytes count twice: as received and as unpacked."""
+# In each interval an agent makes one frame; one of 8 GPUs and 8 processes has 17 rows and some 3 kB.
+MESSAGES, ROWS, BYTES = 10, 500, 100_000
+"""Average share of a node per interval. Compressed bytes count twice: as received and as unpacked."""
+# One frame may have 256 GPUs and 4,096 processes.
+RESERVE_ROWS, RESERVE_BYTES = 5_000, 1_000_000
+"""What all nodes together may send above their shares, on average per interval."""
 MAX_INTERVAL_S = 1.0
 """Longer intervals count as one second: replies to pings don't depend on the interval."""
 EVENT_ROWS = 4
@@ -37,8 +41,9 @@ START_INTERVALS = 20
 """Allowance at the start of a run, in intervals."""
 MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
 """Minimum size of a frame and a row in a spool; the most that can arrive at once is computed from it."""
-HELLO_BYTES, HELLO_BYTES_PER_S = 16 * MIB, 2_000
-"""Limits on what the head keeps for good (nodes, GPUs, agent runs): at once, and per second of the run."""
+HELLO_BYTES, HELLO_BYTES_PER_S = 2 * MIB, 2_000
+"""A node's share of what the head keeps for good (nodes, GPUs, agent runs): at once, and per second."""
+RESERVE_HELLO_BYTES = 64 * MIB
 MEMORY_OF_HELLO, MEMORY_OF_GPU = 2_000, 1_000
 MACHINES, MACHINES_PER_H = 32, 1
 """Different machines behind a node's name, by boot and GPUs: each is a row of the recording."""
@@ -49,16 +54,14 @@ MAX_AHEAD_S = 60.0
 LATEST_S = 7_258_118_400.0
 """The year 2200 in Unix seconds; no recording with later samples can be opened."""
 
+MORE_THAN_KEPT = "its agent sent more frames than a node can keep"
+"""Reason of a link that was to fetch only the frames left on its node."""
+
 
 def check_times(*times: float) -> None:
     """Raise WireError for a sample's time [Unix seconds] that no clock shows."""
     if not all(0 <= at <= LATEST_S for at in times):
         raise WireError("malformed time of a sample")
-
-
-def spool_bytes(spool_mib: int | None) -> int:
-    """Return how much may wait on a node; None is the agent's default."""
-    return (SPOOL_MEMORY_MIB + (spool_mib or SPOOL_MIB)) * MIB
 
 
 class Backlog:
@@ -102,20 +105,29 @@ class Backlog:
 
 
 class TokenBucket:
-    """Amount that may be used: ``left`` at time ``at``, growing by ``rate`` per second up to ``most``."""
+    """Amount that may be used: ``left`` at time ``at``, growing by ``rate`` per second up to ``most``.
 
-    def __init__(self, rate: float, most: float, left: float, at: float) -> None:
+    What it lacks is taken from ``reserve``.
+    """
+
+    def __init__(
+        self, rate: float, most: float, left: float, at: float, reserve: TokenBucket | None = None
+    ) -> None:
         self._rate = rate
         self._most = most
         self._left = min(most, left)
         self._since = at
+        self._reserve = reserve
 
     def take(self, amount: float, at: float) -> bool:
-        """Use an amount at a time in seconds; return False if less was left."""
-        self._left -= amount
-        if self._left < 0:
+        """Use an amount at a time in seconds; return False, and use nothing, if less is left."""
+        if amount > self._left:
             self._refill(at)
-        return self._left >= 0
+        lacking = amount - self._left
+        if lacking > 0 and (self._reserve is None or not self._reserve.take(lacking, at)):
+            return False
+        self._left = max(0.0, -lacking)
+        return True
 
     def set_rate(self, rate: float, at: float) -> None:
         """Change the rate from now on."""
@@ -127,34 +139,75 @@ class TokenBucket:
         self._since = at
 
 
+class Reserve:
+    """Allowance of all nodes of a run together for what they send above their shares.
+
+    So many hostile nodes bring little more than their shares, and the loudest ones are cut off.
+    """
+
+    def __init__(
+        self,
+        interval_ms: int,
+        at: float,
+        *,
+        spool_mib: int | None = None,
+        resumed: bool = False,
+        only_left: bool = False,
+    ) -> None:
+        """Begin a run at a time in seconds.
+
+        A node keeps ``spool_mib`` of frames on its disk, None for the agent's default; those of a ``resumed``
+        recording may wait already. With ``only_left`` nothing else is to come.
+        """
+        fastest_s = MIN_INTERVAL_MS / 1000 if resumed else interval_ms / 1000
+        self.interval_s = min(MAX_INTERVAL_S, fastest_s)
+        self.spool_bytes = (SPOOL_MEMORY_MIB + (spool_mib or SPOOL_MIB)) * MIB
+        self.only_left = only_left
+        self._resumed = resumed
+        self.rows = self.bucket(RESERVE_ROWS, self.spool_bytes // MIN_ROW_BYTES, at)
+        self.bytes = self.bucket(RESERVE_BYTES, 2 * self.spool_bytes, at)
+        self.hellos = TokenBucket(HELLO_BYTES_PER_S, RESERVE_HELLO_BYTES, RESERVE_HELLO_BYTES, at)
+
+    def bucket(self, each: int, most: int, at: float, reserve: TokenBucket | None = None) -> TokenBucket:
+        """Return a bucket that gets ``each`` in an interval, up to ``most``; a resumed one begins full."""
+        begun = most if self._resumed else START_INTERVALS * each
+        return TokenBucket(self._rate(each), most, begun, at, reserve)
+
+    def set_interval(self, interval_ms: int, at: float, buckets: Sequence[tuple[TokenBucket, int]]) -> None:
+        """Note a new sampling interval, also for a node's buckets with what each gets in an interval.
+
+        The shortest one counts, as a node out of reach keeps it.
+        """
+        self.interval_s = min(self.interval_s, interval_ms / 1000)
+        for bucket, each in (*buckets, (self.rows, RESERVE_ROWS), (self.bytes, RESERVE_BYTES)):
+            bucket.set_rate(self._rate(each), at)
+
+    def _rate(self, each: int) -> float:
+        return 0.0 if self.only_left else each / self.interval_s
+
+
 class Allowance:
     """Allowance of one node for the whole run, shared by all its connections.
 
-    It grows while a node is out of reach, up to what a full spool of ``spool_bytes`` holds, so frames that
-    waited on a node may arrive at any rate. With ``resumed`` a full spool may wait already.
+    It grows while a node is out of reach, up to what a full spool holds, so frames that waited on a node may
+    arrive at any rate. Rows and bytes above it count for the ``reserve``.
     """
 
-    def __init__(self, interval_ms: int, at: float, *, spool_bytes: int, resumed: bool = False) -> None:
-        fastest_s = MIN_INTERVAL_MS / 1000 if resumed else interval_ms / 1000
-        self._interval_s = min(MAX_INTERVAL_S, fastest_s)
-
-        def bucket(each: int, most: int) -> TokenBucket:
-            return TokenBucket(each / self._interval_s, most, most if resumed else START_INTERVALS * each, at)
-
-        self._messages = bucket(MESSAGES, spool_bytes // MIN_FRAME_BYTES)
-        self._rows = bucket(ROWS, spool_bytes // MIN_ROW_BYTES)
-        self._bytes = bucket(BYTES, 2 * spool_bytes)
-        self._hellos = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES, HELLO_BYTES, at)
+    def __init__(self, reserve: Reserve, at: float) -> None:
+        self._reserve = reserve
+        self._messages = reserve.bucket(MESSAGES, reserve.spool_bytes // MIN_FRAME_BYTES, at)
+        self._rows = reserve.bucket(ROWS, reserve.spool_bytes // MIN_ROW_BYTES, at, reserve.rows)
+        self._bytes = reserve.bucket(BYTES, 2 * reserve.spool_bytes, at, reserve.bytes)
+        self._hellos = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES, HELLO_BYTES, at, reserve.hellos)
         self._machines = TokenBucket(MACHINES_PER_H / 3600, MACHINES, MACHINES, at)
         self._gpus = TokenBucket(GPUS_PER_H / 3600, GPUS, GPUS, at)
         self._lives = TokenBucket(LIVES_PER_H / 3600, LIVES, LIVES, at)
         self._known: set[object] = set()
 
     def set_interval(self, interval_ms: int, at: float) -> None:
-        """Note a new sampling interval; the shortest one counts, as a node out of reach keeps it."""
-        self._interval_s = min(self._interval_s, interval_ms / 1000)
-        for bucket, each in (self._messages, MESSAGES), (self._rows, ROWS), (self._bytes, BYTES):
-            bucket.set_rate(each / self._interval_s, at)
+        """Note a new sampling interval."""
+        buckets = (self._messages, MESSAGES), (self._rows, ROWS), (self._bytes, BYTES)
+        self._reserve.set_interval(interval_ms, at, buckets)
 
     def take_bytes(self, size: int, at: float) -> None:
         """Count bytes that arrived. Raises LaunchError for too many."""
@@ -195,9 +248,11 @@ class Allowance:
         return known
 
     def _exceeded(self, each: int, what: str) -> LaunchError:
-        return _cut_off(
-            f"its agent sent too much: over {each / self._interval_s:,.0f} {what} per second on average"
-        )
+        if self._reserve.only_left:
+            return _cut_off(MORE_THAN_KEPT)
+        rate = f"over {each / self._reserve.interval_s:,.0f} {what} per second on average"
+        used_up = "" if each == MESSAGES else ", and what all nodes share above that is used up"
+        return _cut_off(f"its agent sent too much: {rate}{used_up}")
 
 
 def _cut_off(reason: str) -> LaunchError:

@@ -49,8 +49,8 @@ from gswarm_tui.link.limits import (
     Allowance,
     Backlog,
     HandshakeLimits,
+    Reserve,
     check_times,
-    spool_bytes,
 )
 
 MIN_BACKOFF_S = 1.0
@@ -125,8 +125,7 @@ class Link:
     weren't acknowledged arrive, and are published, again.
 
     ``of_nodes`` is the number of nodes watched; each gets its share of ``MAX_UNACKNOWLEDGED_BYTES``.
-    A node keeps ``spool_mib`` of frames on its disk, None for the agent's default; those of a ``resumed``
-    recording may wait already.
+    ``reserve`` belongs to all of them, None for one of the link's own.
     """
 
     def __init__(
@@ -137,8 +136,7 @@ class Link:
         publish: Callable[[Event], None],
         *,
         of_nodes: int = 1,
-        spool_mib: int | None = None,
-        resumed: bool = False,
+        reserve: Reserve | None = None,
         clocks: Clocks | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -149,9 +147,8 @@ class Link:
         self._clocks = clocks or Clocks()
         self._backoff = Backoff(rng or random.Random(), of_nodes / RECONNECTS_PER_S)  # noqa: S311
         self._backlog = Backlog(min(MAX_UNACKNOWLEDGED_OF_NODE, MAX_UNACKNOWLEDGED_BYTES // of_nodes))
-        self._allowance = Allowance(
-            interval_ms, self._clocks.wall(), spool_bytes=spool_bytes(spool_mib), resumed=resumed
-        )
+        began = self._clocks.wall()
+        self._allowance = Allowance(reserve or Reserve(interval_ms, began), began)
         self._stopping = asyncio.Event()
         self._reconnecting: asyncio.Future[None] | None = None
         self._channel: Channel | None = None

@@ -188,11 +188,21 @@ def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: b
     return SshLauncher(SshSettings(options.user or "", config, options.jump or ""), bootstrap)
 
 
-def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None) -> None:
+def add_links(
+    hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None, *, only_left: bool = False
+) -> None:
     """Add a link for each node of the fleet, with the frames that are on disk already."""
+    from gswarm_tui.link.limits import Reserve
     from gswarm_tui.link.link import Clocks, Link
 
     resumed = None if recorder is None else recorder.resumed
+    reserve = Reserve(
+        options.interval_ms,
+        hub.now(),
+        spool_mib=options.spool_mib,
+        resumed=resumed is not None,
+        only_left=only_left,
+    )
     for node in hub.fleet.nodes:
         hub.links[node] = Link(
             node,
@@ -200,8 +210,7 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
             options.interval_ms,
             hub.publish,
             of_nodes=len(hub.fleet.nodes),
-            spool_mib=options.spool_mib,
-            resumed=resumed is not None,
+            reserve=reserve,
             clocks=Clocks(wall=hub.now),
         )
     if resumed is not None:

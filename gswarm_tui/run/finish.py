@@ -18,6 +18,7 @@ from gswarm_tui.fleet.events import ABANDONED, KINDS_DURING_RUN, WAITING, EventL
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.launch.base import LaunchError
+from gswarm_tui.link.limits import MORE_THAN_KEPT
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
@@ -29,6 +30,8 @@ from gswarm_tui.store.recording.recorder import Recorder
 
 QUIET_S = 30.0
 """The head stops waiting for a node that sends nothing new for this many seconds."""
+FETCH_S = 3600.0
+"""Longest time in which a node may send old frames; a full spool needs 80 kB per second."""
 FRESH_INTERVALS = 3
 AGENTS_END_S = 15.0
 POLL_S = 0.1
@@ -54,11 +57,12 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     except StoreError as error:
         raise UserError(f"{error}.") from None
     launcher = build.build_launcher(options, plan, known.uid, only_left=True)
-    build.add_links(hub, launcher, options, recorder)
+    build.add_links(hub, launcher, options, recorder, only_left=True)
     try:
-        await _fetch(hub, left)
+        endless = await _fetch(hub, left)
         await launcher.close()
-        away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
+        still = tuple(node for node in left if node not in endless)
+        away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=still), known.uid)
     except asyncio.CancelledError:  # Ctrl-C, as a node may send frames for hours
         hub.flush()
         status = recorder.close(None)
@@ -68,7 +72,8 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     holding = {node: reason for node, reason in away.items() if node in known.answered}
     gone = answers.keys() - away.keys() - set(left)
     _report_lost(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
-    _report_unreachable(hub, holding, abandon)
+    _report_unreachable(hub, holding, abandon=abandon)
+    _report_unreachable(hub, dict.fromkeys(endless, MORE_THAN_KEPT), abandon=True)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
     newest += [one.at for one in hub.fleet.event_log if one.kind in KINDS_DURING_RUN]
@@ -81,6 +86,8 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
         remove_note(known.uid)
     became = "stays open" if stays_open else "is closed"
     print(printable(f"{one.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
+    for node in endless:
+        print(printable(f"{node}: {MORE_THAN_KEPT}; the rest was left there"), file=out)
     for node, reason in away.items():
         never = "" if node in holding else "; it never answered during the recording"
         print(printable(f"{node}: {reason}{never}"), file=out)
@@ -96,17 +103,19 @@ def _fetched(hub: Hub) -> str:
     return f"{plural(frames, 'frame')} fetched from its nodes"
 
 
-async def _fetch(hub: Hub, nodes: Collection[str]) -> None:
-    """Record the frames on these nodes, and end their agents."""
+async def _fetch(hub: Hub, nodes: Collection[str]) -> list[str]:
+    """Record the frames on these nodes, and end their agents; return the nodes that sent too many."""
     hub.links = {node: hub.links[node] for node in nodes}
     feeding = asyncio.create_task(hub.run(), name="hub")
     await asyncio.gather(*(_until_caught_up(hub, node) for node in nodes))
+    endless = [node for node in nodes if hub.fleet.nodes[node].reason == MORE_THAN_KEPT]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(AGENTS_END_S):
             await hub.stop_links()
     feeding.cancel()
     await asyncio.wait({feeding})
     hub.flush()
+    return endless
 
 
 def _report_lost(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
@@ -118,7 +127,7 @@ def _report_lost(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
         hub.publish(agent_data_lost(node, last, hub.started_at))
 
 
-def _report_unreachable(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:
+def _report_unreachable(hub: Hub, holding: Mapping[str, str], *, abandon: bool) -> None:
     """Publish which nodes may hold frames, and whether these frames are abandoned."""
     at = hub.now()
     for node, reason in holding.items():
@@ -142,15 +151,15 @@ async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[
 
 
 async def _until_caught_up(hub: Hub, node: str) -> None:
-    """Wait until the node sends fresh frames, has sent all, or sends nothing any more."""
+    """Wait until the node sends fresh frames, has sent all or too much, or sends nothing any more."""
     state = hub.fleet.nodes[node]
     loop = asyncio.get_running_loop()
-    frames, since = state.frames, loop.time()
-    while loop.time() - since < QUIET_S:
+    frames, since, until = state.frames, loop.time(), loop.time() + FETCH_S
+    while loop.time() < min(until, since + QUIET_S):
         age_s = hub.now() - state.last_ts if state.last_ts is not None else math.inf
         if state.phase is Phase.LIVE and age_s < FRESH_INTERVALS * state.interval_s:
             return
-        if state.phase is Phase.LOST and state.reason.startswith(SENT_ALL):
+        if state.phase is Phase.LOST and state.reason.startswith((SENT_ALL, MORE_THAN_KEPT)):
             return
         await asyncio.sleep(POLL_S)
         if state.frames != frames:

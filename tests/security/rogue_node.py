@@ -111,13 +111,27 @@ def loud() -> Iterator[Message]:
 
 def unending() -> Iterator[Message]:
     """Endless past frames, sent to a head that fetches waiting frames."""
+    return leaving("unending", 1)
+
+
+def overflowing() -> Iterator[Message]:
+    """Endless past frames, sent as fast as the head takes them."""
+    return leaving("overflowing", 1000, Note("mark", "info", "x" * 4000))
+
+
+def leaving(node: str, at_once: int, *notes: Note) -> Iterator[Message]:
+    """Report waiting frames, and send past ones, so many at once and with these notes."""
     requested = os.environ.get("SSH_ORIGINAL_COMMAND", "")
     if "--for-head" in requested:
-        os.write(1, b'[{"node": "unending", "pid": null, "lives": [{"frames": 5}]}]')
+        write(b'[{"node": "%s", "pid": null, "lives": [{"frames": 5}]}]' % node.encode())
     elif "--only-left" in requested:
         yield hello("former")
         for seq in count(1):
-            yield frame(seq, time.time_ns() - 3600 * SECOND_NS)
+            past = frame(seq, time.time_ns() - 3600 * SECOND_NS, notes)
+            if seq % at_once:
+                write(encode(past))
+            else:
+                yield past
     else:
         yield from introducing(hello(LIFE, live=True))
 
@@ -136,17 +150,23 @@ LIES: dict[str, Callable[[], Iterator[Message]]] = {
         long_reasons,
         loud,
         unending,
+        overflowing,
     )
 }
 
 
+def write(data: bytes) -> None:
+    """Write all of it on standard output."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(1, rest) :]
+
+
 def main(lie: str) -> None:
     """Tell the lie until the head closes the connection."""
-    os.write(1, MAGIC)
+    write(MAGIC)
     for message in LIES[lie]():
-        rest = memoryview(encode(message))
-        while rest:
-            rest = rest[os.write(1, rest) :]
+        write(encode(message))
         if not isinstance(message, (Hello, Lost)):
             time.sleep(0.2)
 

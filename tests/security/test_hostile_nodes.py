@@ -60,13 +60,13 @@ def cluster(folder: Path, attacks: dict[str, str], program: str) -> Iterator[Pat
 
 @contextmanager
 def watching(
-    folder: Path, attacks: dict[str, str], program: str = "tests.security.hostile_node"
+    folder: Path, attacks: dict[str, str], program: str = "tests.security.hostile_node", *more: str
 ) -> Iterator[tuple[InTerminal, Path]]:
     """Run a head on these nodes at five frames a second; yield its terminal and its recording."""
     path = folder / "run.duckdb"
     with cluster(folder, attacks, program) as config, nothing_left(path):
         words = ["--nodes", ",".join(attacks), "--ssh-config", str(config), "--interval", "0.2"]
-        with head(*words, "--db", str(path)) as running:
+        with head(*words, *more, "--db", str(path)) as running:
             yield running, path
 
 

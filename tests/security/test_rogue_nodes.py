@@ -43,6 +43,7 @@ REFUSED = {
     "lost_runs": "its agent announced too many",
     "loud": "printed over 2 MiB on stderr",
 }
+FINISH_S = 120.0
 BELIEVED = ("brackets", "heads_events", "future", "long_reasons", "unending")
 
 
@@ -142,6 +143,25 @@ def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, hom
         assert f"recording {uid[:8]} stays open, with " in out
         assert query(path, "SELECT count(*) FROM host_samples")[0][0] > before
         assert query(path, "SELECT ended_at FROM recordings") == [(None,)]
+
+
+def test_node_that_sends_more_than_it_can_keep_is_named_and_the_recording_closed(
+    tmp_path: Path, home: Path
+) -> None:
+    few = "--spool-mib", "1"
+    nodes = {"overflowing": "overflowing"}
+    with watching(tmp_path, nodes, "tests.security.rogue_node", *few) as (running, path):
+        eventually(lambda: is_logged(path, "connected"), "the connection")
+        eventually(lambda: frames_of(path, "overflowing") > 5, "frames")
+        running.kill()
+        ((uid,),) = query(path, "SELECT uid FROM recordings")
+        command = [sys.executable, "-m", "gswarm_tui", "recover", uid, "--finish", "--db", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FINISH_S)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert f"recording {uid[:8]} is closed; " in done.stdout
+        assert "overflowing: its agent sent more frames than a node can keep" in done.stdout
+        assert query(path, "SELECT count(*) BETWEEN 1000 AND 50000 FROM host_samples") == [(True,)]
+        assert events(path, "kind, severity", "kind = 'abandoned'") == [("abandoned", "error")]
 
 
 class Replying(Inbox):

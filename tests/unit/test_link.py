@@ -47,6 +47,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry
 from gswarm_tui.link.clock import MAX_DRIFT, ClockOffset
+from gswarm_tui.link.limits import Reserve
 from gswarm_tui.link.link import Clocks, Link
 
 E = TypeVar("E", bound=Event)
@@ -163,7 +164,7 @@ class LinkTest:
             self.launcher,
             1000,
             self.events.append,
-            resumed=resumed,
+            reserve=Reserve(1000, BEGIN, resumed=resumed),
             clocks=self.clock.clocks,
             rng=random.Random(1),
         )

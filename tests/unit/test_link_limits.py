@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import random
 import time
@@ -31,7 +32,7 @@ from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import link
-from gswarm_tui.link.limits import Allowance, Backlog, spool_bytes
+from gswarm_tui.link.limits import Allowance, Backlog, Reserve
 from gswarm_tui.link.link import Backoff, Link
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, gpu_row, hello, host_row, query
@@ -39,6 +40,7 @@ from tests.unit.test_link import (
     BEGIN,
     FORMER,
     FRAME,
+    HELLO,
     NOW,
     SECOND_NS,
     FakeAgent,
@@ -286,8 +288,9 @@ SHORT_CUTS, DAY = (5, 60, 1, 1, 600), 86_400
 )
 def test_no_limit_is_reached_by_an_honest_node_that_delivers_its_spool_at_once(node: Honest) -> None:
     """After each cut, all waiting frames arrive, those of the last 5 s twice; then 10 normal seconds."""
-    spool, at = spool_bytes(None), BEGIN
-    allowance = Allowance(node.interval_ms, at, spool_bytes=spool)
+    at = BEGIN
+    reserve = Reserve(node.interval_ms, at)
+    spool, allowance = reserve.spool_bytes, Allowance(reserve, at)
     introduction, frame = replace(hello(gpus=node.gpus), clock=NOW), node.frame()
     size, interval_s = len(encode(frame)), node.interval_ms / 1000
 
@@ -304,6 +307,55 @@ def test_no_limit_is_reached_by_an_honest_node_that_delivers_its_spool_at_once(n
             at += interval_s
             send(frame, size)
             send(Pong(NOW), 50)
+
+
+def test_many_hostile_nodes_bring_little_more_than_their_shares() -> None:
+    """Sixty-four nodes send as much as they may for ten minutes, beside one of 8 GPUs at 10 Hz."""
+    at, taken = BEGIN, Counter[str]()
+    reserve = Reserve(100, at)
+    hostile, honest = [Allowance(reserve, at) for _ in range(64)], Allowance(reserve, at)
+    frame = Honest(100, 8, 8, "python train.py", ()).frame()
+    size, reasons = len(encode(frame)), set[str]()
+    for _ in range(6000):
+        at += 0.1
+        honest.take_bytes(size, at)
+        honest.take(frame, size, at)
+        for one in hostile:
+            try:
+                for _ in range(30):
+                    one.take_bytes(50_000, at)
+                    taken["bytes"] += 50_000
+            except LaunchError as error:
+                reasons.add(error.reason)
+    assert reasons == {
+        "its agent sent too much: over 1,000,000 bytes per second on average, "
+        "and what all nodes share above that is used up"
+    }
+    assert 64 * 600 * 10**6 < taken["bytes"] < 76 * 600 * 10**6
+
+
+def refused(one: Allowance, message: Message, size: int, every_s: float) -> tuple[int, str]:
+    """Send a message over and over; return the bytes that were taken, and why no more were."""
+    for count in itertools.count():
+        try:
+            one.take(message, size, BEGIN + count * every_s)
+        except LaunchError as error:
+            return count * size, error.reason
+    raise AssertionError
+
+
+def test_introductions_of_all_nodes_have_a_bound() -> None:
+    reserve, large = Reserve(1000, BEGIN), replace(hello(), capabilities={"gpu": "x" * 500_000})
+    sent = [refused(Allowance(reserve, BEGIN), large, 500_000, 10) for _ in range(100)]
+    assert {reason for _, reason in sent} == {"its agent announced too many agent runs, GPUs or losses"}
+    assert 200e6 < sum(size for size, _ in sent) < 300e6
+
+
+def test_node_without_new_frames_sends_no_more_than_it_can_keep() -> None:
+    reserve = Reserve(1000, BEGIN, resumed=True, only_left=True)
+    size, reason = refused(Allowance(reserve, BEGIN), FRAME, 10_000, 1)
+    assert reason == "its agent sent more frames than a node can keep"
+    assert reserve.spool_bytes < size <= 4 * reserve.spool_bytes
 
 
 def test_pauses_of_a_node_that_was_cut_off_double_up_to_an_hour() -> None:
@@ -385,6 +437,22 @@ async def test_node_that_sends_single_bytes_counts_as_silent() -> None:
             await test.clock.advance(1)
         lost = test.of(LinkChanged)[2]
     assert (lost.phase, lost.reason) == (Phase.LOST, "no complete message for 15 s")
+
+
+@pytest.mark.parametrize("sent", [MAGIC + encode(HELLO), b""], ids=["a dribbled hello", "nothing"])
+async def test_node_without_a_hello_is_reported_after_half_a_minute(sent: bytes) -> None:
+    agents = (FakeAgent(),) if sent else ()
+    fleet = Fleet(["gpu01"])
+    async with running_link(*agents) as test:
+        for byte in sent[:31] or bytes(31):
+            if agents:
+                agents[0].outgoing.put_nowait(bytes([byte]))
+            await test.clock.advance(1)
+    for change in test.of(LinkChanged):
+        fleet.apply(change)
+    assert fleet.tick(BEGIN + 29) == []
+    (logged,) = fleet.tick(BEGIN + 31)
+    assert (logged.node, logged.message) == ("gpu01", "no complete message for 31 s")
 
 
 async def test_large_message_over_a_slow_connection_arrives() -> None:
@@ -476,8 +544,9 @@ async def test_flooding_node_costs_no_other_nodes_frames(
     hub.sinks.append(recorder)
     flood, calm = Flooding(2000), FakeAgent()
     launcher = FakeFleet({"flood": flood, "calm": calm})
+    reserve = Reserve(100, time.time(), resumed=True)
     for node in hub.fleet.nodes:
-        hub.links[node] = Link(node, launcher, 100, hub.publish, of_nodes=2, resumed=True)
+        hub.links[node] = Link(node, launcher, 100, hub.publish, of_nodes=2, reserve=reserve)
     running = asyncio.create_task(hub.run())
     try:
         calm.greet(replace(hello("calm", gpus=1), clock=NOW))
