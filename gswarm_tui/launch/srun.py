@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 
 from gswarm_tui.launch.base import (
@@ -19,6 +20,8 @@ from gswarm_tui.launch.process import ProcessChannel
 
 # Each step asks the controller, which serves the whole cluster.
 STEPS_AT_ONCE = 16
+SLOT_S = 10.0
+"""A step that takes longer to start no longer counts: other nodes must not wait for one that hangs."""
 # Lines that srun adds after the task's own output when the task has ended.
 _TASK_ENDED = re.compile(rb"^srun: (error: \S+: task \d+: .*|Terminating .*)\n", re.MULTILINE)
 
@@ -62,8 +65,12 @@ class SrunLauncher(Launcher):
         check_name(node)
         if not self._job_id.replace("_", "").replace("+", "").isalnum():
             raise LaunchError(f"{clean(self._job_id, 40)!r} isn't a job ID", "correct --job", Retry.NEVER)
-        async with self._starting:
+        with contextlib.ExitStack() as slot:
+            await self._starting.acquire()
+            slot.callback(self._starting.release)
             channel = await ProcessChannel.start(self.command(node, *arguments))
+            freeing = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
+            slot.callback(freeing.cancel)
             try:
                 await greet(channel, self._bootstrap)
             except LaunchError as error:

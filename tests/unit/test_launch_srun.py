@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gswarm_agent.wire import MAGIC, WIRE_VERSION
 from gswarm_tui.launch.base import LaunchError, Retry
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
-from gswarm_tui.launch.srun import SrunLauncher
+from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 
 
 @pytest.fixture
@@ -90,3 +91,21 @@ async def test_invalid_job_ids_and_node_names_are_refused(job: str, node: str) -
     with pytest.raises(LaunchError) as caught:
         await SrunLauncher(job).open(node)
     assert caught.value.retry is Retry.NEVER
+
+
+async def test_steps_that_hang_keep_no_other_node_waiting(
+    srun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.launch.srun.SLOT_S", 0.2)
+    agent = f"printf '\\000gswarm-wire-{WIRE_VERSION}\\n'; exec sleep 60"
+    write(srun, f'case "$*" in *nodelist=hangs*) exec sleep 60;; esac; {agent}')
+    launcher = SrunLauncher("7")
+    hanging = [asyncio.create_task(launcher.open(f"hangs{n}")) for n in range(2 * STEPS_AT_ONCE)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        channel = await launcher.open("gpu01")
+    assert (await channel.read()).startswith(MAGIC)
+    assert not any(one.done() for one in hanging)
+    for one in hanging:
+        one.cancel()
+    await asyncio.gather(channel.close(), *hanging, return_exceptions=True)
