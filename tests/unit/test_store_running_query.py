@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -280,3 +282,31 @@ def test_opening_another_kind_of_file_is_reported_in_a_sentence(tmp_path: Path) 
     path.write_text("not a database, only notes" * 1000)
     with pytest.raises(StoreError, match="is not a DuckDB file"):
         FileSource(path)
+
+
+def test_spill_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    path, records = tmp_path / "run.duckdb", tmp_path / "gswarm-tui-1000"
+    record(path, EVENTS)
+    records.mkdir()
+    imports = "import sys, pathlib; from gswarm_tui.store.querying.file_source import FileSource"
+    body = f"{imports}; source = FileSource(pathlib.Path({str(path)!r})); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", body]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    for one in both:
+        assert one.stdout is not None
+        assert one.stdout.readline()
+    killed, running = both
+    killed.kill()
+    killed.communicate()
+    left = {folder for folder in tmp_path.iterdir() if folder.is_dir()} - {records}
+    assert len(left) == 2
+    FileSource(path).close()
+    kept = {folder for folder in tmp_path.iterdir() if folder.is_dir()} - {records}
+    assert len(kept) == 1
+    running.communicate(b"")
+    FileSource(path).close()
+    assert [folder for folder in tmp_path.iterdir() if folder.is_dir()] == [records]

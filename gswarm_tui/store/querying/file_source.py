@@ -11,7 +11,8 @@ import duckdb
 
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.opening import open_for_reading
-from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery, SpillFolder
+from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery
+from gswarm_tui.store.querying.spill_folder import SpillFolder
 
 MEMORY = "2GB"
 THREADS = 4

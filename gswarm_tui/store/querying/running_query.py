@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from gswarm_tui.common.errors import print_notice
-from gswarm_tui.store.duckdb_internals import Settings, query_problem, table_functions
+from gswarm_tui.store.duckdb_internals import query_problem, table_functions
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
 
@@ -307,23 +304,3 @@ def _name(statement: str, kind: duckdb.StatementType) -> str:
     """Return a statement's name; DuckDB reports a wrong kind for some."""
     word = re.match(r"\s*(VACUUM|ANALYZE|(?:FORCE\s+)?CHECKPOINT)\b", statement, re.IGNORECASE)
     return word[1].upper() if word else kind.name.replace("_", " ")
-
-
-class SpillFolder:
-    """A temporary folder with a random name, created by DuckDB when a query needs it.
-
-    It may fill half of the free space there, at most ``max_bytes``.
-    """
-
-    def __init__(self, max_bytes: int = 1 << 40) -> None:
-        parent = Path(tempfile.gettempdir())
-        self._path = parent / f"gswarm-tui-{secrets.token_hex(8)}"
-        self._bytes = min(max_bytes, shutil.disk_usage(parent).free // 2)
-
-    def settings(self) -> Settings:
-        """Return the settings with which DuckDB connects."""
-        return {"temp_directory": str(self._path), "max_temp_directory_size": f"{self._bytes} bytes"}
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self._path, ignore_errors=True)

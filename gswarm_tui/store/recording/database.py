@@ -22,7 +22,7 @@ from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns
-from gswarm_tui.store.querying.running_query import SpillFolder
+from gswarm_tui.store.querying.spill_folder import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
