@@ -16,6 +16,7 @@ from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, s
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.sql.first_events import first_events
 
 MAX_ROWS = 5_000
 """Rows of a result that the screen shows."""
@@ -26,12 +27,9 @@ MAX_EVENTS = 2_000
 _SAME_START_S = 1e-3
 """Tolerance in seconds when a session is found by its start."""
 
-_EVENTS = """
-SELECT e.ts, e.kind, e.severity, coalesce(e.message, ''), n.node, g.gpu_index, e.detail
-FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
-WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP
-ORDER BY e.ts LIMIT ?
-"""
+_EVENTS = first_events(
+    "e.kind, e.severity, coalesce(e.message, ''), n.node, g.gpu_index, e.detail", "true", MAX_EVENTS
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class RecordingQueries:
 
     def _events(self, period: Period) -> Iterator[EventLogged]:
         span = period.recording_id, period.started_at, period.until
-        for ts, *values in self._source.query(_EVENTS, *span, MAX_EVENTS).rows():
+        for ts, *values in self._source.query(_EVENTS, *span).rows():
             yield EventLogged(_unix(ts), *values)
 
     def stop(self) -> None:

@@ -8,8 +8,11 @@ from contextlib import closing
 from gswarm_tui.analysis import periods, session_list
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
-from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
+
+MOST_LISTED = 1_000
+"""Each takes a tenth of a second, and a crafted file may have 100,000."""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -28,6 +31,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         listed = found or periods.load_recordings(source)
         if not listed:
             raise UserError(f"{printable(str(source.path))} has no recording.")
+        if len(listed) > MOST_LISTED:
+            print_notice(
+                f"only the newest {MOST_LISTED:,} of {len(listed):,} are listed; "
+                "`gswarm-tui sql 'FROM sessions'` lists all"
+            )
+            found, listed = found[-MOST_LISTED:], listed[-MOST_LISTED:]
         with Progress(f"summarising {printable(str(source.path))}") as progress:
             entries = session_list.list_periods(source, listed, progress.report)
         if form.format not in ("table", "markdown"):

@@ -12,6 +12,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.sql.first_events import first_events
 
 MARK = "mark"
 MOST_EVENTS = 20_000
@@ -65,16 +66,12 @@ KINDS = {
 }
 """Labels of the kinds of events that plots show; errors of other kinds are "error"."""
 
-_EVENTS = f"""
-SELECT e.ts, e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu,
-       coalesce(e.message, '') AS message, e.detail
-FROM events e
-LEFT JOIN nodes n USING (node_id)
-LEFT JOIN gpus g USING (gpu_id)
-WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND g.allocated IS NOT FALSE
-  AND (e.kind = '{MARK}' OR e.severity <> '{INFO}')
-ORDER BY e.ts LIMIT {MOST_EVENTS}
-"""  # noqa: S608 (own names)
+_EVENTS = first_events(
+    "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
+    "coalesce(e.message, '') AS message, e.detail",
+    f"g.allocated IS NOT FALSE AND (e.kind = '{MARK}' OR e.severity <> '{INFO}')",
+    MOST_EVENTS,
+)
 
 
 def load_annotations(source: QuerySource, period: Period) -> tuple[list[SessionMark], list[Incident]]:

@@ -12,6 +12,7 @@ from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, s
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.sql.first_events import first_events
 
 Row = dict[str, Any]
 
@@ -41,13 +42,12 @@ FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.allocated IS NOT FA
 WHERE n.recording_id = ?
 GROUP BY ALL ORDER BY n.node_id
 """
-_EVENTS = f"""
-SELECT e.ts, e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, coalesce(e.message, '') AS
-       message, coalesce(e.detail, '') AS detail
-FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
-WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND g.allocated IS NOT FALSE
-ORDER BY e.ts LIMIT {MOST_EVENTS}
-"""  # noqa: S608 (own names)
+_EVENTS = first_events(
+    "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
+    "coalesce(e.message, '') AS message, coalesce(e.detail, '') AS detail",
+    "g.allocated IS NOT FALSE",
+    MOST_EVENTS,
+)
 # A frame covers the time since the one before it; gaps lie between frames and at both ends.
 _GAPS = f"""
 WITH frames AS (

@@ -13,8 +13,10 @@ import duckdb
 import pytest
 
 from gswarm_tui.cli import main
+from gswarm_tui.commands import sessions
+from gswarm_tui.fleet.events import SessionStarted
 from tests.integration.exchange_recording import run
-from tests.unit.store_recording import introduced, record
+from tests.unit.store_recording import T0, introduced, record
 
 COMMANDS = ["summary", "sessions", "report", "plot", "export"]
 
@@ -209,3 +211,15 @@ def test_saved_options_with_an_infinite_number_are_invalid(
 def test_recover_ignores_a_link_that_leads_to_itself(recording: Path) -> None:
     (recording.parent / "loop.duckdb").symlink_to("loop.duckdb")
     assert main(["recover"]) == 0
+
+
+def test_recording_with_too_many_sessions_lists_the_newest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_LISTED", 3)
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(), *(SessionStarted(f"{n}", T0 + n, f"session-{n}", T0 + n) for n in range(9))])
+    assert main(["sessions", "--db", str(path), "--format", "csv"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split(",")[1] for line in out.splitlines()[1:]] == ["session-6", "session-7", "session-8"]
+    assert "only the newest 3 of 9 are listed; `gswarm-tui sql 'FROM sessions'` lists all" in err
