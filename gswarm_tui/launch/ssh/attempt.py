@@ -16,7 +16,7 @@ from typing import cast
 
 import asyncssh
 
-from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.base import LaunchError, Retry, clean
 from gswarm_tui.launch.ssh.asyncssh_internals import (
     TrustedKeys,
     configured,
@@ -44,6 +44,8 @@ _LONGEST_BANNER = 4096
 MAX_OVERHEAD_BYTES = 128 * 1024
 OVERHEAD_BYTES_PER_S = 1024
 """Limits for what a server sends beyond twice the agent's bytes; a login takes about 5 kB."""
+JUMP_HOST_FACTOR = 16
+"""A jump host may send so much more: it reports each connection that it can't make."""
 
 
 @dataclass
@@ -51,15 +53,16 @@ class Attempt(asyncssh.SSHClient):
     """One attempt to connect to a host, with all that explains its failure.
 
     ``options`` is what the SSH configuration sets for the host, None until it is read. A connection through
-    which the server sends much more than ``carried`` bytes of the agent is aborted. That of a jump host
-    carries other connections and is ``unlimited``.
+    which the server sends much more than ``carried`` bytes of the agent is aborted. So is that of a jump
+    host, whose ``carried`` bytes are those of the connections through it.
     """
 
     host: str
     options: asyncssh.SSHClientConnectionOptions | None = None
     banner: str = ""
     host_is_known: bool = False
-    unlimited: bool = False
+    is_jump_host: bool = False
+    jump_host: Attempt | None = None
     flooded: LaunchError | None = None
     carried: int = 0
     _received: int = 0
@@ -67,14 +70,17 @@ class Attempt(asyncssh.SSHClient):
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         """Count received bytes: packets that SSH ignores or refuses cost the head as much time as others."""
-        if self.unlimited:
-            return
         began = time.monotonic()
 
         def watch(size: int) -> bool:
             allowed = MAX_OVERHEAD_BYTES + OVERHEAD_BYTES_PER_S * (time.monotonic() - began)
+            if self.is_jump_host:
+                allowed *= JUMP_HOST_FACTOR
+            if self.jump_host is not None:
+                self.jump_host.carried += size
             if self._received - 2 * self.carried > allowed and self.flooded is None:
-                reason = "its SSH server sent too much besides the agent's data"
+                what = "connections to nodes" if self.is_jump_host else "the agent's data"
+                reason = f"its SSH server sent too much besides {what}"
                 self.flooded = LaunchError(reason, "check the sshd process on that node", Retry.CUT_OFF)
                 conn.abort()
             self._received += size
@@ -85,6 +91,14 @@ class Attempt(asyncssh.SSHClient):
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep the server's banner: it often explains why the server refuses the user."""
         self.banner = f"{self.banner} {msg[:_LONGEST_BANNER]}"[:_LONGEST_BANNER]
+
+    @property
+    def cut_off(self) -> LaunchError | None:
+        """Why this connection or its jump host's was aborted, None if it wasn't."""
+        if self.flooded is not None or self.jump_host is None:
+            return self.flooded
+        error = self.jump_host.cut_off
+        return None if error is None else of_jump_host(self.jump_host.host, error)
 
     def is_set(self, name: str) -> bool:
         """Return whether the SSH configuration sets an option, and not to ``no``."""
@@ -145,6 +159,13 @@ class Attempt(asyncssh.SSHClient):
         trusted = self._trusted[host, port]
         self.host_is_known = bool(trusted[0] or trusted[1])
         return trusted
+
+
+def of_jump_host(host: str, error: LaunchError) -> LaunchError:
+    """Return the error of a connection through a jump host that failed with this error."""
+    return LaunchError(
+        clean(f"the jump host {host} can't be used: {error.reason}"), error.remedy, error.retry
+    )
 
 
 @functools.lru_cache(maxsize=4)

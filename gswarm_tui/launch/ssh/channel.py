@@ -50,7 +50,7 @@ class _Channel(Inbox):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the session is closed."""
-        self.ended((self.attempt and self.attempt.flooded) or exc)
+        self.ended((self.attempt and self.attempt.cut_off) or exc)
 
     def write(self, data: bytes) -> None:
         """Send bytes to the agent."""

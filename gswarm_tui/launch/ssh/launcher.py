@@ -18,7 +18,7 @@ from gswarm_agent.folder import SOCKET, name_of, tops
 from gswarm_agent.wire import MAGIC, QUERY_LIFE
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, greet
-from gswarm_tui.launch.ssh.attempt import Attempt
+from gswarm_tui.launch.ssh.attempt import Attempt, of_jump_host
 from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
 from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
@@ -101,9 +101,10 @@ class SshLauncher(Launcher):
         for path in sockets(recording, node, self._tops.get(node, "")):
             channel = ForwardedChannel(connection, partial(self._explain_end, connection, node))
             try:
-                await channel.open(path)
-            except asyncssh.ChannelOpenError as error:
-                _LOG.debug("%s: can't connect to %s: %s", node, path, error.reason)
+                async with asyncio.timeout(REPLY_S):
+                    await channel.open(path)
+            except (asyncssh.ChannelOpenError, TimeoutError) as error:
+                _LOG.debug("%s: can't connect to %s: %s", node, path, error)
                 continue
             if await identify(channel, lives):
                 return channel
@@ -126,10 +127,15 @@ class SshLauncher(Launcher):
         attempt = channel.attempt
         line = self._bootstrap.command_line(*arguments)
         try:
-            await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
+            async with asyncio.timeout(LOGIN_S):
+                await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
+        except TimeoutError:
+            connection.abort()
+            reason = f"its SSH server started no command within {LOGIN_S:.0f} s"
+            raise LaunchError(reason, f"try `ssh {node} true`") from None
         except (asyncssh.Error, OSError) as error:
-            if attempt is not None and attempt.flooded is not None:
-                raise attempt.flooded from None
+            if attempt is not None and (cut_off := attempt.cut_off) is not None:
+                raise cut_off from None
             if connection.is_closed():
                 raise LaunchError("the connection broke off") from None
             connection.abort()
@@ -160,12 +166,14 @@ class SshLauncher(Launcher):
 
         ``through`` holds the jump hosts on the way here, so that a jump host isn't its own jump host.
         """
-        attempt = Attempt(host, unlimited=bool(through))
+        attempt = Attempt(host, is_jump_host=bool(through))
         try:
             files = self._settings.config_files()
             options = attempt.options = await self._configuration.options(host, files, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
+            if tunnel is not None and isinstance(owner := tunnel.get_owner(), Attempt):
+                attempt.jump_host = owner
             named = [
                 path for path in attempt.files("IdentityFile") if path.exists()
             ]  # ssh skips missing keys
@@ -193,7 +201,7 @@ class SshLauncher(Launcher):
         except asyncssh.PermissionDenied:
             raise await explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
-            raise attempt.flooded or explain(error, attempt) from None
+            raise attempt.cut_off or explain(error, attempt) from None
 
     async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         """Return the shared connection to the last of these jump hosts, ``[user@]host[:port],…``."""
@@ -213,8 +221,7 @@ class SshLauncher(Launcher):
             check_name(host, "--jump")
             return await self._connect(host, user, before, (*through, jump), int(port))
         except LaunchError as error:
-            reason = clean(f"the jump host {host} can't be used: {error.reason}")
-            raise LaunchError(reason, error.remedy, error.retry) from None
+            raise of_jump_host(host, error) from None
 
 
 def sockets(recording: str, node: str, top: str = "") -> list[str]:
