@@ -22,6 +22,17 @@ Settings = dict[str, str | bool | int | float | list[str]]
 NO_EXTENSIONS: Settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """Settings of every connection: a query must not download code."""
 
+
+def connect_in_memory(settings: Settings) -> duckdb.DuckDBPyConnection:
+    """Return a connection to a new database in memory with these settings. Raises duckdb.Error."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config=settings)
+    if (most := settings.get("max_temp_directory_size")) is not None:
+        connection.execute("SET max_temp_directory_size = ?", [most])  # DuckDB 2.0 ignores it before
+    return connection
+
+
 # Error texts
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -282,6 +283,17 @@ def test_opening_another_kind_of_file_is_reported_in_a_sentence(tmp_path: Path) 
     path.write_text("not a database, only notes" * 1000)
     with pytest.raises(StoreError, match="is not a DuckDB file"):
         FileSource(path)
+
+
+def test_full_disk_for_temporary_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gswarm_tui.store.querying.file_source.MEMORY", "100MB")
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: Mock(free=4_000_000))
+    path = tmp_path / "run.duckdb"
+    record(path, EVENTS)
+    source = FileSource(path)
+    with pytest.raises(QueryError, match="more space for temporary files than is free; set TMPDIR"):
+        source.query("SELECT i, md5(i::VARCHAR) AS m FROM range(3000000) t(i) ORDER BY m DESC, i").rows()
+    source.close()
 
 
 def test_spill_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_kept(

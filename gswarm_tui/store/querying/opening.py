@@ -18,7 +18,7 @@ import duckdb
 
 from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.common.errors import quote
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import NotARecordingError, StoreError, open_error
 from gswarm_tui.store.sql.schema import (
     EVENTS,
@@ -99,7 +99,7 @@ def open_for_reading(
     Raises NotARecordingError, StoreError.
     """
     check_regular_file(path)
-    connection = duckdb.connect(":memory:", config={**NO_EXTENSIONS, **settings})
+    connection = connect_in_memory({**NO_EXTENSIONS, **settings})
     try:
         if folder is not None:
             connection.execute("SET allowed_directories = ?", [[str(folder)]])

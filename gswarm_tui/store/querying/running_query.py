@@ -252,6 +252,8 @@ class LocalSource:
 
 def explain_query(error: Exception) -> str:
     """Return the error of a query as one line; DuckDB's has a hint and the query's line."""
+    if isinstance(error, duckdb.OutOfMemoryException) and "max_temp_directory_size" in str(error):
+        return "the query needs more space for temporary files than is free; set TMPDIR to a larger disk"
     if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
         return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
     if not isinstance(error, duckdb.Error):  # DuckDB makes Python's values, which have ranges of their own

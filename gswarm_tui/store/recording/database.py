@@ -18,7 +18,7 @@ from typing import Any
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns
@@ -118,7 +118,7 @@ class Database:
             )
         new = not path.exists()
         check_regular_file(path, may_be_missing=True)
-        connection = duckdb.connect(":memory:", config=_SETTINGS | self._spill_folder.settings())
+        connection = connect_in_memory(_SETTINGS | self._spill_folder.settings())
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
             options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})" if new else ""

@@ -214,6 +214,8 @@ def write_parquet(result: Result, path: Path) -> None:
             # DuckDB numbers repeated names.
             named = ", ".join(f"{c} AS {_quoted(name)}" for c, name in zip(names, result.names, strict=True))
             connection.execute(_copy(f"SELECT {named} FROM result", path))  # noqa: S608 (quoted names)
+        except duckdb.IOException as error:
+            raise StoreError(explain(error, Path("the result"))) from error
         except duckdb.Error as error:
             raise QueryError(f"the result can't be written as Parquet: {explain_query(error)}") from error
         finally:
