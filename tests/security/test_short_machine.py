@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.terminal import InTerminal
+from tests.unit.store_recording import introduced, record
 
 PROGRAM = f"{shlex.quote(sys.executable)} -m gswarm_tui --demo 1x1"
 NO_TERMINAL = "the screen needs a terminal, but standard {} isn't one; remove the pipe."
@@ -55,3 +57,26 @@ def test_home_that_is_not_a_folder_does_not_stop_the_program(tmp_path: Path) -> 
         running.wait_for(" rows")
         running.press("q")
         assert running.exit_status() == 0
+
+
+def test_query_without_a_writable_temporary_folder_works(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced()])
+    program = f"{shlex.quote(sys.executable)} -m gswarm_tui"
+    line = f"ulimit -f 0; exec {program} sql 'SELECT 41 + 1 AS sum' --db {path} --format csv"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["sum", "42"], "")
+
+
+def test_full_disk_under_a_result_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced()])
+    program = f"{shlex.quote(sys.executable)} -m gswarm_tui"
+    query = "sql 'SELECT i, random() FROM range(300000) t(i)' --format parquet -o out.parquet"
+    line = f"ulimit -f 100; exec {program} {query} --db {path}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "gswarm-tui: the result can't grow because of a limit on file sizes (ulimit -f).\n"
+    )
+    assert [each.name for each in tmp_path.iterdir()] == ["run.duckdb"]

@@ -23,8 +23,11 @@ class SpillFolder:
     """
 
     def __init__(self, max_bytes: int = 1 << 40) -> None:
-        parent = Path(tempfile.gettempdir())
-        self._bytes = min(max_bytes, shutil.disk_usage(parent).free // 2)
+        try:
+            parent = Path(tempfile.gettempdir())
+            self._bytes = min(max_bytes, shutil.disk_usage(parent).free // 2)
+        except FileNotFoundError:  # all are full; only queries that need one fail
+            parent, self._bytes = Path("/tmp"), 0  # noqa: S108
         for left in parent.glob(f"{_SPILL}*"):
             if (lock := _lock(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)

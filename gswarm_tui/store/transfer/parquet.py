@@ -202,7 +202,7 @@ def write_parquet(result: Result, path: Path) -> None:
     """Write a result to a Parquet file with its DuckDB types. Raises StoreError."""
     names = [f"c{index}" for index in range(len(result.names))]
     made = ", ".join(f"{name} {kind}" for name, kind in zip(names, result.types, strict=True))
-    with tempfile.TemporaryDirectory(prefix="gswarm-tui-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=".gswarm-tui-", dir=path.parent) as scratch:
         connection = duckdb.connect(config=SETTINGS | {"temp_directory": scratch})
         try:
             connection.execute(f"CREATE TABLE result ({made})")
