@@ -17,7 +17,8 @@ from tests.security.test_flooding_servers import IGNORE, flood, server
 
 __all__ = ["server"]
 
-Reader, Writer = asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]
+Reader = asyncssh.SSHReader[bytes]
+Writer = asyncssh.SSHWriter[bytes]
 Handler = Callable[[Reader, Writer], Awaitable[None]]
 LIMIT_S = 1.0
 PATIENCE_S = 20.0
