@@ -15,7 +15,8 @@ class Period:
     """A session, or with ``session_id`` None a whole recording. Times are naive UTC.
 
     ``ended_at`` is None while it runs. ``until`` is its end; without one, the newest sample's time.
-    ``namesakes`` are the ids of older sessions of the same name.
+    ``namesakes`` are the ids of older sessions of the same name; ``others`` are the references of all other
+    sessions, newest first, of one that was chosen without a name.
     """
 
     recording_id: int
@@ -28,6 +29,7 @@ class Period:
     note: str
     job: str
     namesakes: tuple[int, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -66,6 +68,12 @@ def load_recordings(source: QuerySource) -> list[Period]:
     return [one for one in _load(source) if one.session_id is None]
 
 
+def references(sessions: Sequence[Period]) -> list[str]:
+    """Return what a command takes for each session: its name, or its number if several have that name."""
+    names = [one.name for one in sessions]
+    return [one.name if names.count(one.name) == 1 else str(one.session_id) for one in sessions]
+
+
 def find_period(source: QuerySource, wanted: str = "") -> Period:
     """Find a session by name or number; without one, the newest session, else the newest recording.
 
@@ -78,8 +86,10 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
     found = _load(source)
     sessions = [one for one in found if one.session_id is not None]
     if not wanted:
+        if sessions:
+            return replace(sessions[-1], others=tuple(reversed(references(sessions)[:-1])))
         if found:
-            return (sessions or found)[-1]
+            return found[-1]
         raise UserError(f"{source.path} holds no recording.")
     if named := [one for one in sessions if one.name == wanted]:
         older = tuple(one.session_id for one in named[:-1] if one.session_id is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.recording.files import has_log
 
 SUFFIX = ".duckdb"
+MOST_NAMED = 6
+"""Sessions that a message names."""
 _PATIENCE_S = 1.5
 """A head that is starting or ending holds its file for a moment without answering."""
 
@@ -100,7 +102,7 @@ def _why_unreachable(error: FileInUseError, path: Path, environ: Mapping[str, st
 
 
 def choose_session(source: QuerySource, name: str) -> Period:
-    """Return the session of this name or number; of several, the newest, with a notice.
+    """Return the session of this name or number, or the newest; a notice names the others to choose from.
 
     Raises UserError, StoreError.
     """
@@ -112,7 +114,20 @@ def choose_session(source: QuerySource, name: str) -> Period:
             f"{len(older) + 1} sessions are named {period.name}; using the newest, "
             f"number {period.session_id}. Choose {other} by its number: {numbers}."
         )
+    if period.others:
+        count = len(period.others) + 1
+        print_notice(
+            f"{source.path} has {count:,} sessions; using the newest, {period.name}. "
+            f"Name another to use it: {list_some(period.others)}."
+        )
     return period
+
+
+def list_some(names: Sequence[str]) -> str:
+    """Return the first names in a list, and how many more ``gswarm-tui sessions`` prints."""
+    more = len(names) - MOST_NAMED
+    rest = f" and {more:,} more (gswarm-tui sessions lists them)" if more > 0 else ""
+    return ", ".join(names[:MOST_NAMED]) + rest
 
 
 def add_session(parser: CommandParser, nargs: str = "?") -> None:

@@ -120,7 +120,7 @@ def test_recordings_of_one_file_are_numbered(tmp_path: Path, capsys: pytest.Capt
 def test_summary_prints_the_whole_then_nodes_and_gpus(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = output_of(capsys, "summary")
+    shown = output_of(capsys, "summary", "train")
     assert shown.startswith(f"""\
 train · {recording.name}
 2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711
@@ -151,7 +151,7 @@ coverage     100 % of the GPU time, 32 samples
 def test_summary_in_markdown_is_the_terminals_text_in_ten_columns(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    title, times, empty, *lines = output_of(capsys, "summary", "--format", "markdown").splitlines()
+    title, times, empty, *lines = output_of(capsys, "summary", "train", "--format", "markdown").splitlines()
     assert (title, times, empty) == (
         f"**train** · {recording.name}  ",
         "2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711",
@@ -170,7 +170,7 @@ def test_summary_in_markdown_is_the_terminals_text_in_ten_columns(
         "| n1:0 | 79 | 90 | 88 % | 12 % | 538 | 2.22 Wh | 39.1 GiB | 0 % | 100 % |",
         "| n1:1 | 80 | 80 | 100 % | 0 % | 500 | 2.22 Wh | 20 GiB | 62 % | 100 % |",
     ]
-    (header, *_) = output_of(capsys, "summary", "--format", "csv").splitlines()
+    (header, *_) = output_of(capsys, "summary", "train", "--format", "csv").splitlines()
     assert header.count(",") > 30
 
 
@@ -228,6 +228,35 @@ def test_newest_session_of_a_name_is_chosen_with_a_notice(
     assert printed.err == ""
 
 
+def test_without_a_name_the_notice_lists_the_sessions_to_choose_from(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["summary", "--format", "csv"]) == 0
+    printed = capsys.readouterr()
+    assert next(csv.DictReader(printed.out.splitlines()))["session"] == "train"
+    assert printed.err == (
+        "gswarm-tui: run.duckdb has 2 sessions; using the newest, train. Name another to use it: warm.\n"
+    )
+
+
+def test_notice_lists_numbers_of_namesakes_and_the_first_of_many_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["probe", *(f"epoch {i}" for i in range(1, 7)), "probe", "train"]
+    spans = [event for at, name in enumerate(names) for event in past(at, name)]
+    record(tmp_path / "run.duckdb", [*frames(), *spans])
+    assert main(["summary"]) == 0
+    assert capsys.readouterr().err == (
+        "gswarm-tui: run.duckdb has 9 sessions; using the newest, train. Name another to use it: "
+        "8, epoch 6, epoch 5, epoch 4, epoch 3, epoch 2 and 2 more (gswarm-tui sessions lists them).\n"
+    )
+
+
+def past(at: int, name: str) -> Iterator[Event]:
+    yield SessionStarted(str(at), T0 + at, name, T0 + at)
+    yield SessionStopped(str(at), T0 + at + 5, T0 + at + 5)
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not true():
@@ -236,13 +265,17 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_by_chooses_the_grouping(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = output_of(capsys, "summary")
-    alone = output_of(capsys, "summary", "--by", "all")
+    plain = output_of(capsys, "summary", "train")
+    alone = output_of(capsys, "summary", "train", "--by", "all")
     assert plain.startswith(alone)
     for by, names in (("node", ["n1"]), ("gpu", ["n1:0", "n1:1"])):
-        _, _, *rows = output_of(capsys, "summary", "--by", by).removeprefix(alone).strip().splitlines()
+        _, _, *rows = (
+            output_of(capsys, "summary", "train", "--by", by).removeprefix(alone).strip().splitlines()
+        )
         assert [row.split()[0] for row in rows] == names
-    _, _, row = output_of(capsys, "summary", "--by", "process").removeprefix(alone).strip().splitlines()
+    _, _, row = (
+        output_of(capsys, "summary", "train", "--by", "process").removeprefix(alone).strip().splitlines()
+    )
     assert " ".join(row.split()) == "n1:0 11 0 39.1 GiB 88 – – train.py ada"
 
 
@@ -270,7 +303,7 @@ def test_summary_is_written_as_data_with_units(
     ]
     assert {(row["session"], row["recording_id"], row["duration_s"]) for row in found} == {("warm", 1, 5.0)}
     assert (found[0]["energy_j"], found[0]["busy_s"], found[0]["bubbles"]) == (3000.0, 6.0, 0)
-    assert output_of(capsys, "summary", "--by", "process", "-o", "peaks.csv") == ""
+    assert output_of(capsys, "summary", "train", "--by", "process", "-o", "peaks.csv") == ""
     (row,) = csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines())
     assert (row["pid"], row["command"], row["gpu_memory_max_mib"]) == ("11", "train.py", "40000")
 
@@ -286,14 +319,16 @@ def test_summary_names_partial_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = [output_of(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")]
+    before = [
+        output_of(capsys, *words.split()) for words in ("sessions", "summary train", "compare warm train")
+    ]
     with duckdb.connect(str(recording)) as connection:
         views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         for (view,) in views:
             connection.execute(f"DROP VIEW {view}")
     assert views
     assert [
-        output_of(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")
+        output_of(capsys, *words.split()) for words in ("sessions", "summary train", "compare warm train")
     ] == before
 
 
@@ -304,7 +339,9 @@ def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.
         (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a grouping; perhaps you meant gpu.'),
         (["summary", "--format", "xml"], '--format: "xml" isn\'t a format; it is one of'),
         (["summary", "empty"], "empty in {path} has no GPU samples; gswarm-tui sessions lists others."),
-        (["compare", "train"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb."),
+        (["compare"], "compare needs two runs or more; {path} has the sessions train, empty."),
+        (["compare", "train"], "compare needs two runs or more; {path} has the sessions train, empty."),
+        (["compare", "other.duckdb"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b"),
         (["compare", "train", "empty"], "empty in {path} has no GPU samples"),
     ],
 )
