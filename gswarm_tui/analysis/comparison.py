@@ -33,6 +33,11 @@ class ComparedRun:
         return self.summary.period.seconds
 
     @property
+    def gpu_s(self) -> float:
+        """Its GPU time in seconds: its duration times its GPUs."""
+        return self.seconds * self.whole.gpus
+
+    @property
     def balance(self) -> float | None:
         """Load balance of the GPUs: the mean of their mean utilisations over the highest; 1 is even.
 
@@ -60,10 +65,13 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
     return dict(result.rows())
 
 
+BASIS = "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the GPUs and assume equal work."
 _USUAL_RATIO = 0.08
 """Usual relative difference: runs of the same work on other GPUs differ by 8 % (Sinha et al., SC 2022)."""
 _USUAL_SHARE = 0.05
 """Usual difference of shares: GPUs within 5 % count as balanced (ClusterCockpit, Omnistat)."""
+_ALIKE = 10.0
+"""Runs whose GPU times differ by more than this factor aren't taken for the same work."""
 _NOTABLE = 2.0
 """Differences of at least twice the usual one are reported."""
 
@@ -92,7 +100,7 @@ def _throttled(one: Figures) -> float | None:
 
 
 _QUANTITIES = (
-    _Quantity("GPU time", lambda run: run.seconds * run.whole.gpus, gpu_time, True, adds_up=True),
+    _Quantity("GPU time", lambda run: run.gpu_s, gpu_time, True, adds_up=True),
     _Quantity("energy", lambda run: run.whole.energy_j, energy, True, adds_up=True),
     _Quantity("mean utilisation", lambda run: _util(run.whole), share, False, _util),
     _Quantity("balance", lambda run: run.balance, share, False),
@@ -112,13 +120,14 @@ _QUANTITIES = (
 def largest_difference(runs: Sequence[ComparedRun]) -> str:
     """Return a sentence on the largest difference from the first run, relative to the usual difference.
 
+    What adds up over time counts only between runs that may have done the same work.
     Usual is the spread over the GPUs of one run, and at least the known difference of runs of the same work.
     """
     candidates = [
         (times, quantity, run)
         for run in runs[1:]
         for quantity in _QUANTITIES
-        if not (quantity.adds_up and (run.summary.running or runs[0].summary.running))
+        if not (quantity.adds_up and not comparable(runs[0], run))
         and (times := _times_usual(quantity, runs[0], run)) is not None
         and times >= _NOTABLE
     ]
@@ -170,7 +179,14 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: assumptions, and running or partial runs."""
     if _all_ended(runs[0]):
-        yield "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work."
+        yield BASIS
+    if unlike := [run for run in runs[1:] if _all_ended(runs[0], run) and not comparable(runs[0], run)]:
+        first = runs[0]
+        others = ", ".join(f"{run.label} ({gpu_time(run.gpu_s)})" for run in unlike)
+        yield (
+            f"No speed-up, efficiency or energy ratio: {others} and {first.label} ({gpu_time(first.gpu_s)}) "
+            f"differ more than {_ALIKE:.0f}-fold in GPU time, so they hardly did the same work."
+        )
     if running := [run.label for run in runs if run.summary.running]:
         yield f"Still running: {', '.join(running)}; figures are as of now, without speed-up until the end."
     without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
@@ -188,20 +204,23 @@ def _all_ended(*runs: ComparedRun) -> bool:
     return not any(run.summary.running for run in runs)
 
 
+def comparable(first: ComparedRun, run: ComparedRun) -> bool:
+    """Return whether two runs may have done the same work: both ended, and their GPU times are alike."""
+    return _all_ended(first, run) and max(first.gpu_s, run.gpu_s) <= _ALIKE * min(first.gpu_s, run.gpu_s)
+
+
 def speed_up(first: ComparedRun, run: ComparedRun) -> float | None:
-    """Return how many times as fast a run is as the first one; None if either still runs."""
-    return part_of(first.seconds, run.seconds) if _all_ended(first, run) else None
+    """Return how many times as fast a run is as the first one; None if they aren't comparable."""
+    return part_of(first.seconds, run.seconds) if comparable(first, run) else None
 
 
 def _energy_ratio(first: ComparedRun, run: ComparedRun) -> float | None:
-    return part_of(run.whole.energy_j, first.whole.energy_j) if _all_ended(first, run) else None
+    return part_of(run.whole.energy_j, first.whole.energy_j) if comparable(first, run) else None
 
 
 def efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
     """Return the scaling efficiency T1 / (n · Tn); n is a run's GPUs relative to those of the first one."""
-    if not _all_ended(first, run):
-        return None
-    return part_of(first.seconds * first.whole.gpus, run.seconds * run.whole.gpus)
+    return part_of(first.gpu_s, run.gpu_s) if comparable(first, run) else None
 
 
 def _formatted(value: float | None, pattern: str) -> str:

@@ -27,6 +27,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
+BASIS = "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the GPUs and assume equal work."
 STILL_RUNNING = "Still running: {}; figures are as of now, without speed-up until the end."
 GPU = Figures(
     scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
@@ -108,6 +109,27 @@ def test_running_session_has_no_speed_up() -> None:
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
+def test_runs_of_very_different_length_have_no_speed_up() -> None:
+    hours, minutes, slower = (
+        run("hours", seconds=18_000),
+        run("minutes", seconds=300),
+        run("slower", seconds=30_000),
+    )
+    runs = [hours, minutes, slower]
+    rows = {row[0]: row[1:] for row in comparison_table(runs).rows}
+    assert rows["duration"] == ("05:00:00", "00:05:00", "08:20:00")
+    assert [rows[name] for name in ("speed-up", "efficiency", "energy ratio")] == [
+        ("1.00 ×", "–", "0.60 ×"), ("100.0 %", "–", "60.0 %"), ("1.00 ×", "–", "1.00 ×"),
+    ]  # fmt: skip
+    assert list(comparison_notes(runs)) == [
+        BASIS,
+        "No speed-up, efficiency or energy ratio: minutes (5 GPU-min) and hours (5 GPU-h) differ more than "
+        "10-fold in GPU time, so they hardly did the same work.",
+    ]
+    assert largest_difference([hours, minutes]).startswith("No figure differs")
+    assert [row["speed_up"] for row in comparison_result(runs).dicts()] == [1.0, None, 0.6]
+
+
 def test_notes_list_running_runs_and_runs_without_an_end() -> None:
     ended = [run(name) for name in "abc"]
     running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]
@@ -167,7 +189,7 @@ def test_runs_of_different_files_are_compared(two_files: Path, capsys: pytest.Ca
     assert values["energy ratio 1.00 ×"] == ("1.23", "×")
     lines = [" ".join(row) for row in rows]
     assert "loss 0.5 1" in lines
-    assert "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work." in lines
+    assert BASIS in lines
     assert any(line.startswith("Largest difference: GPU time, 50 GPU-s in two,") for line in lines)
 
 
@@ -191,7 +213,7 @@ def test_comparison_in_markdown_has_at_most_ten_columns(
     assert labels[0] == labels[1]
     assert "| speed-up" in labels[0]
     assert lines[-2:] == [
-        "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work.  ",
+        f"{BASIS}  ",
         next(line for line in lines if line.startswith("Largest difference: ")),
     ]
 
