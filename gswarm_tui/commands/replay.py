@@ -19,7 +19,8 @@ from gswarm_tui.commands.recording_choice import (
     open_source,
     parse_reference,
 )
-from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import require_terminal
@@ -29,6 +30,7 @@ from gswarm_tui.store.querying.file_source import FileSource
 if TYPE_CHECKING:
     from gswarm_tui.playback.player import Player
 
+SOON_S = 0.3
 MARGIN_SHARE, MARGIN_LEAST_S = 0.05, 5.0
 """Time shown before and after a session: this share of it, but at least these seconds."""
 
@@ -52,10 +54,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             )
         player, title, recording_id = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)
-        from gswarm_tui.analysis.queries import RecordingQueries
-        from gswarm_tui.common.query_history import QueryHistory, history_path
-        from gswarm_tui.run.session_files import write_session_files
-        from gswarm_tui.tui.replay import ReplayApp
+        from gswarm_tui.printing.progress import Progress
+
+        with Progress(f"loading {printable(str(source.path))}", after_s=SOON_S):  # a slow disk takes seconds
+            from gswarm_tui.analysis.queries import RecordingQueries
+            from gswarm_tui.common.query_history import QueryHistory, history_path
+            from gswarm_tui.run.session_files import write_session_files
+            from gswarm_tui.tui.replay import ReplayApp
 
         app = ReplayApp(
             player,
@@ -68,7 +73,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             history=QueryHistory(history_path()),
             write_files=partial(write_session_files, source.path),
         )
-        asyncio.run(app.run_async())
+
+        async def play() -> None:
+            await app.run_async()
+            source.close()  # or the loop would wait for the queries that read ahead
+
+        asyncio.run(play())
     return app.return_code or 0
 
 
@@ -114,6 +124,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
+    from gswarm_tui.printing.progress import Progress
 
     if session:
         period = choose_session(source, session)
@@ -121,11 +132,12 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
         period = whole[-1]
     else:
         raise UserError(f"{source.path} has no recording.")
-    replay = RecordedSource(source, period.recording_id)
-    recording = replay.recording
     start, end = _unix(period.started_at), _unix(period.until)
-    if not recording.has_frames(start, end):
-        raise UserError(f"{period.name} in {source.path} has no samples to play.")
+    with Progress(f"loading {elapsed(end - start)} of {printable(str(source.path))}"):
+        replay = RecordedSource(source, period.recording_id)
+        recording = replay.recording
+        if not recording.has_frames(start, end):
+            raise UserError(f"{period.name} in {source.path} has no samples to play.")
     margin = max(MARGIN_LEAST_S, MARGIN_SHARE * (end - start)) if period.session_id is not None else 0.0
     playhead = Playhead(
         max(recording.start, start - margin), min(recording.end, end + margin), start, time.monotonic

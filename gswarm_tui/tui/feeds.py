@@ -16,6 +16,8 @@ from gswarm_tui.tui.drawing.text import clean
 class LiveFeed:
     """Feed of the hub's fleet; ``reading`` while the past is being opened."""
 
+    loading = ""
+
     def __init__(self, hub: Hub, *, reading: bool = False) -> None:
         self.fleet = hub.fleet
         self.started_at = hub.started_at
@@ -46,6 +48,14 @@ class PlayedFeed:
     def fleet(self) -> Fleet:
         """The fleet at the player's position."""
         return self._player.fleet
+
+    @property
+    def loading(self) -> str:
+        """What is read before the first fleet can be shown; empty from then on."""
+        if self._player.opened:
+            return ""
+        head = self._player.playhead
+        return f"Loading {elapsed(head.end - head.start)} of {self._file} …"
 
     def now(self) -> float:
         """Return the player's position."""

@@ -12,6 +12,7 @@ from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, ask
 from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
 
@@ -52,6 +53,18 @@ class ReplayApp(Viewer):
             self.show_notice("the session begins here; go to its end and press x")
         else:
             self.name_interval(self.begun, self._first_player.wanted)
+
+    async def action_quit(self) -> None:
+        """Quit; confirm it first if a session was begun that has no end."""
+        if self.begun is None:
+            self.request_quit("quit")
+            return
+        moment = datetime.fromtimestamp(self.begun, self.timezone)
+        lines = [
+            f"The session begun at {moment:%H:%M:%S} has no end yet. Quitting forgets it;",
+            "to save it, stay, go to its end and press x.",
+        ]
+        ask(self, ConfirmDialog("quit?", lines, "quit"), lambda _: self.request_quit("quit"))
 
     async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Write the session into the file and show it."""

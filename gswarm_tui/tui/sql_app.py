@@ -21,6 +21,7 @@ class RecordingFeed:
     """Feed without nodes: only the state of the recording is shown."""
 
     started_at = 0.0
+    loading = ""
 
     def __init__(self, *, running: bool) -> None:
         self.fleet = Fleet(())

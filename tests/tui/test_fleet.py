@@ -366,7 +366,10 @@ async def test_metric_list_is_filtered_as_one_types() -> None:
         await pilot.press(*["backspace"] * 5, *"temp", "enter")
         await pilot.pause()
         assert line_with("unmeasured", app).startswith(" temperature °C")
-        await pilot.press("m", *"xyzzy", "enter", "escape")
+        await pilot.press("m", *"xyzzy", "enter")
+        await pilot.pause()
+        assert "no match" in screen_text(app)
+        await pilot.press("escape")
         await pilot.pause()
         assert line_with("unmeasured", app).startswith(" temperature °C")
 

@@ -82,6 +82,42 @@ async def test_space_plays_and_pauses(deck: Deck) -> None:
         assert deck.seconds == here
 
 
+@pytest.mark.parametrize("key", ["escape", "q", "ctrl+q"])
+async def test_recording_being_loaded_is_named_and_can_be_left_at_once(path: Path, key: str) -> None:
+    async def never(_call: Callable[..., object], *_values: object) -> None:
+        await asyncio.Event().wait()
+
+    with closing(FileSource(path)) as source:
+        app = Deck(source, in_thread=never).app
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            assert "Loading 00:02:00 of run.duckdb …  esc quits" in line_with(app, "Loading")
+            assert "nodes 0/0" not in screen_text(app)
+            await pilot.press(key)
+        assert app.return_value == "quit"
+
+
+async def test_loading_ends_with_the_first_picture(deck: Deck) -> None:
+    async with deck.app.run_test(size=(80, 24)) as pilot:
+        await deck.settle(pilot)
+        assert "Loading" not in screen_text(deck.app)
+        await pilot.press("escape")
+        await deck.settle(pilot)
+        assert deck.app.return_value is None
+
+
+async def test_quitting_asks_while_a_begun_session_has_no_end(deck: Deck) -> None:
+    async with deck.app.run_test(size=(80, 24)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "s", "q")
+        assert "The session begun at 14:00:00 has no end yet. Quitting forgets it;" in screen_text(deck.app)
+        await deck.press(pilot, "enter")
+        assert deck.app.return_value is None
+        await deck.press(pilot, "q")
+        await pilot.press("y")
+    assert deck.app.return_value == "quit"
+
+
 async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)

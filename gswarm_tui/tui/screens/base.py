@@ -36,6 +36,10 @@ class Feed(Protocol):
     def started_at(self) -> float:
         """Start of the recording, or of the run."""
 
+    @property
+    def loading(self) -> str:
+        """What is read before the first fleet can be shown; empty from then on."""
+
     def now(self) -> float:
         """Return the time that is shown."""
 

@@ -208,6 +208,8 @@ class PickDialog(Dialog[str]):
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
+        if not shown:
+            choices.add_option(Option(Text("no match"), disabled=True))
         names = [name for name, *_ in shown]
         at = names.index(self._chosen) if self._chosen in names and shown is self._options else 0
         choices.highlighted = at if names else None

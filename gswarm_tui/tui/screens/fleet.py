@@ -172,7 +172,11 @@ class FleetScreen(ViewerScreen):
         self.query_one("#header", Bar).show(
             header_line(self._job, fleet, sums.simulated, self.feed.state(), width)
         )
-        self.query_one("#totals", Bar).show(totals_line(sums, fleet.interval_s, width))
+        if loading := self.feed.loading:
+            line: Line = [Span(f" {loading}  "), Span("esc", "key"), Span(" quits", "dim")]
+        else:
+            line = totals_line(sums, fleet.interval_s, width)
+        self.query_one("#totals", Bar).show(line)
         self._legend()
         self._below(now)
 
@@ -275,10 +279,12 @@ class FleetScreen(ViewerScreen):
                 return
         self.viewer.show_notice("every node is live")
 
-    def action_drop_filter(self) -> None:
-        """Show everything."""
+    async def action_drop_filter(self) -> None:
+        """Show everything; while a recording is being loaded, quit."""
         if self._filter is not None:
             self._choose(None)
+        elif self.feed.loading:
+            await self.action_quit()
 
     # The metric, the order, the size
 
