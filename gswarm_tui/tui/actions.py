@@ -277,6 +277,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("run_query", ("ctrl+r", "f5"), "Run query (⏎ after ; also runs)", VIEWING, (SQL,), 8, "run"),
     Action("recipes", ("ctrl+o", "f2"), "Show example queries", VIEWING, (SQL,), 9, "recipes"),
+    Action("undo", ("ctrl+z",), "Undo change of query", VIEWING, (SQL,), words="restore revert"),
     Action(
         "step_focus",
         ("tab", "shift+tab"),

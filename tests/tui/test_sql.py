@@ -137,6 +137,34 @@ async def test_enter_runs_the_query_after_a_semicolon(app: GswarmApp) -> None:
         assert "1 row in" in screen_text(app)
 
 
+async def test_undo_restores_the_query_that_an_example_replaced(app: GswarmApp) -> None:
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await pilot.press("Q", *"SELECT 42 AS mine", "ctrl+o", "enter")
+        await settle(app, pilot)
+        assert app.screen.query_one(Editor).text == RECIPES[0].sql
+        assert "^z restores your query" in screen_text(app)
+        await pilot.press("ctrl+z", "ctrl+r")
+        await settle(app, pilot)
+        assert app.screen.query_one(Editor).text == "SELECT 42 AS mine"
+        assert "42" in screen_text(app)
+
+
+async def test_error_disappears_when_the_query_is_changed_or_another_runs(app: GswarmApp) -> None:
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("Q", *"SELEC 1", "ctrl+r")
+        await settle(app, pilot)
+        assert "syntax error" in screen_text(app)
+        await pilot.press("end", "2")
+        await pilot.pause()
+        assert "syntax error" not in screen_text(app)
+        await pilot.press("ctrl+r")
+        await settle(app, pilot)
+        assert "syntax error" in screen_text(app)
+        await pilot.press("ctrl+o", "enter")
+        await settle(app, pilot)
+        assert "syntax error" not in screen_text(app)
+
+
 async def test_error_of_a_query_keeps_the_last_result(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")

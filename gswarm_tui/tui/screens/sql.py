@@ -228,6 +228,7 @@ class SqlScreen(ViewerScreen):
         if self._queries is None or self._query_running or not sql:
             return
         self.state.remember(sql)
+        self.state.problem = ""
         self._recalled, self._query_running = None, True
         self.run_worker(self._run_query(self._queries, sql), group="query")
         self.update_view()
@@ -259,8 +260,12 @@ class SqlScreen(ViewerScreen):
     # History
 
     def on_text_area_changed(self, event: Editor.Changed) -> None:
-        """Keep the draft for when the screen opens again."""
-        self.state.draft = event.text_area.text
+        """Keep the draft for when the screen opens again; an error was about another text."""
+        text = event.text_area.text
+        if text != self.state.draft and self.state.problem:
+            self.state.problem = ""
+            self.update_view()
+        self.state.draft = text
 
     def on_editor_recalled(self, event: Editor.Recalled) -> None:
         """Show another query of the history; an empty one follows the newest."""
@@ -279,6 +284,10 @@ class SqlScreen(ViewerScreen):
         """Show example queries."""
         self._show_recipes()
         self.query_one(TableView).focus()
+
+    def action_undo(self) -> None:
+        """Undo the last change of the query, also while the result has the focus."""
+        self.query_one(Editor).undo()
 
     def action_step_focus(self) -> None:
         """Switch between editor and result."""
@@ -301,7 +310,10 @@ class SqlScreen(ViewerScreen):
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Run an example, or show a row whole."""
         if self._recipes_shown:
-            self.query_one(Editor).write(RECIPES[event.row].sql)
+            editor = self.query_one(Editor)
+            if editor.text.strip():
+                self.viewer.show_notice("^z restores your query")
+            editor.write(RECIPES[event.row].sql)
             self.action_run_query()
         elif (result := self.state.result) is not None and event.row < len(result.rows):
             names = [column.heading for column in result.columns]

@@ -58,8 +58,8 @@ class Editor(TextArea):
         super().__init__(text, placeholder=placeholder, highlight_cursor_line=False)
 
     def write(self, text: str) -> None:
-        """Replace the text and put the cursor at its end."""
-        self.text = text
+        """Replace the text, which can be undone, and put the cursor at its end."""
+        self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
     def action_submit(self) -> None:
