@@ -125,16 +125,21 @@ def summarize(source: QuerySource, period: Period) -> Summary:
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
     for row in sorted(rows, key=_place):
         by_scope[row.scope].append(row)
-    covered = source.query(summaries.coverage(sql_periods)).dicts()
     return Summary(
         period,
         period.ended_at is None and source.running,
         next(iter(by_scope["all"]), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
-        tuple(
-            sorted((_from_row(NodeCoverage, row) for row in covered), key=lambda one: natural_key(one.node))
-        ),
+        load_coverage(source, period),
+    )
+
+
+def load_coverage(source: QuerySource, period: Period) -> tuple[NodeCoverage, ...]:
+    """Return the coverage of a period by each node. Raises StoreError."""
+    rows = source.query(summaries.coverage(_spans(period))).dicts()
+    return tuple(
+        sorted((_from_row(NodeCoverage, row) for row in rows), key=lambda one: natural_key(one.node))
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from gswarm_tui.analysis.summary_data import Figures, ProcessPeaks, Summary
+from gswarm_tui.analysis.summary_data import Figures, NodeCoverage, ProcessPeaks, Summary
 from gswarm_tui.common.quantities import (
     DASH,
     duration,
@@ -90,7 +90,8 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("hosts", _hosts(one)),
         ("coverage", f"{share(one.coverage)} of the GPU time, {one.samples:,} samples"),
     ]
-    return lines + [("", words) for words in _partial(summary)]
+    partial = partial_sentence(summary.covered)
+    return [*lines, ("", partial)] if partial else lines
 
 
 def _utilisation(one: Figures) -> str:
@@ -164,16 +165,18 @@ def _holder(summary: Summary, name: str) -> str:
     return f" ({holders[0]})" if most is not None and len(holders) == 1 < len(summary.gpus) else ""
 
 
-def _partial(summary: Summary) -> list[str]:
-    if not summary.partial:
-        return []
-    least = min((one.coverage or 0.0) for one in summary.covered if not one.complete)
-    few = len(summary.partial) == 1
-    whole_ones = len(summary.covered) - len(summary.partial)
-    return [
-        f"partial: {whole_ones:,} of {len(summary.covered):,} nodes cover all of it; "
-        f"{hosts.fold(summary.partial)} {'covers' if few else 'cover as little as'} {share(least)}"
-    ]
+def partial_sentence(covered: Sequence[NodeCoverage]) -> str:
+    """Return which nodes don't cover a whole period, empty if all do."""
+    partial = [one for one in covered if not one.complete]
+    if not partial:
+        return ""
+    least = min(one.coverage or 0.0 for one in partial)
+    whole_ones = len(covered) - len(partial)
+    return (
+        f"partial: {whole_ones:,} of {len(covered):,} nodes cover all of it; "
+        f"{hosts.fold([one.node for one in partial])} "
+        f"{'covers' if len(partial) == 1 else 'cover as little as'} {share(least)}"
+    )
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gswarm_tui.analysis.summary_data import load_coverage
+from gswarm_tui.analysis.summary_text import partial_sentence
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import print_notice, printable
@@ -56,10 +58,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         how = MAX if arguments.max else MEAN
         with Progress(f"reading {printable(period.name)}"):
             material = load_plot_data(source, period, choices, values, how, all_of_them=chosen)
+            partial = partial_sentence(load_coverage(source, period))
     for path in files:
         with atomic_file(path) as part, Progress(f"drawing {printable(path.name)}"):
             part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
+    if partial:
+        print_notice(f"{period.name} is {partial} (hatched).")
+    for sentence in material.omissions:
+        print_notice(sentence)
     if material.running:
         print_notice(f"{period.name} is still running; plotted as far as recorded.")
     return 0

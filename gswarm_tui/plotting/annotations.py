@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
@@ -17,6 +19,8 @@ from gswarm_tui.store.sql.first_events import first_events
 MARK = "mark"
 MOST_EVENTS = 20_000
 """Events of a period that are read, the earliest; more would fill memory and hide each other."""
+MOST_KINDS = 6
+"""Kinds of warnings that a sentence names."""
 LARGEST_VALUE = 1e100
 """Larger values of marks are not drawn: the axis would overflow."""
 
@@ -74,10 +78,21 @@ _EVENTS = first_events(
 )
 
 
-def load_annotations(source: QuerySource, period: Period) -> tuple[list[SessionMark], list[Incident]]:
-    """Return the marks and the incidents of a period, in order of time. Raises StoreError."""
+@dataclass(frozen=True)
+class Annotations:
+    """Marks and incidents of a period by time; ``omissions`` are sentences on what they leave out."""
+
+    marks: list[SessionMark]
+    incidents: list[Incident]
+    omissions: tuple[str, ...]
+
+
+def load_annotations(source: QuerySource, period: Period) -> Annotations:
+    """Return the annotations of a period. Raises StoreError."""
     marks, incidents = [], []
-    for row in source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts():
+    others: Counter[str] = Counter()
+    rows = source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts()
+    for row in rows:
         at = _seconds(period, row["ts"])
         if row["kind"] == MARK:
             marks.append(SessionMark(at, row["message"], row["node"], numbers(row["detail"])))
@@ -85,7 +100,18 @@ def load_annotations(source: QuerySource, period: Period) -> tuple[list[SessionM
             incidents.append(
                 Incident(at, row["kind"], row["severity"], row["node"], row["gpu"], row["message"])
             )
-    return marks, incidents
+        else:
+            others[row["kind"]] += 1
+    omissions = []
+    if others:
+        counts = ", ".join(f"{kind} ({number:,})" for kind, number in others.most_common(MOST_KINDS))
+        rest = f" and {plural(len(others) - MOST_KINDS, 'other kind')}" if len(others) > MOST_KINDS else ""
+        omissions.append(f"the plot leaves out warnings of these kinds: {counts}{rest}; report lists them.")
+    if len(rows) == MOST_EVENTS:
+        omissions.append(
+            f"only the first {MOST_EVENTS:,} marks, warnings and errors were read; later ones aren't drawn."
+        )
+    return Annotations(marks, incidents, tuple(omissions))
 
 
 def kind_label(incident: Incident) -> str:

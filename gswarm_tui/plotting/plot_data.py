@@ -27,7 +27,7 @@ class PlotData:
 
     Bins hold the mean or the maximum (``how``: "mean", "max"). ``values`` are the names of mark values to
     draw, ``devices`` describes the hardware: "2 nodes, 16 × NVIDIA H100". ``running`` is false for a session
-    without an end whose recording was interrupted.
+    without an end whose recording was interrupted. ``omissions`` are sentences on events that aren't drawn.
     """
 
     period: Period
@@ -40,6 +40,7 @@ class PlotData:
     values: tuple[str, ...]
     incidents: tuple[Incident, ...]
     others: tuple[OverlappingSession, ...]
+    omissions: tuple[str, ...] = ()
 
 
 def load_plot_data(
@@ -60,8 +61,8 @@ def load_plot_data(
     """
     if period.seconds <= 0:
         raise UserError(f"{quote(period.name)} has no data: it ended when it began.")
-    marks, incidents = load_annotations(source, period)
-    require_values(values, marks, period)
+    annotations = load_annotations(source, period)
+    require_values(values, annotations.marks, period)
     grids_by_metric: dict[tuple[str, bool], MetricGrid] = {}
     for host in (False, True):
         if metrics := [choice.metric for choice in choices if choice.host is host]:
@@ -80,10 +81,11 @@ def load_plot_data(
         choices=tuple(measured),
         grids=tuple(grids_by_metric[one.metric.name, one.host] for one in measured),
         devices=_devices(source, period),
-        marks=tuple(marks),
+        marks=tuple(annotations.marks),
         values=tuple(dict.fromkeys(values)),
-        incidents=tuple(incidents),
+        incidents=tuple(annotations.incidents),
         others=tuple(overlapping_sessions(source, period)),
+        omissions=annotations.omissions,
     )
 
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from gswarm_agent.frame import ERROR, INFO, Note
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.metrics import GPU_BY_SHORT
 from gswarm_tui import cli
 from gswarm_tui.analysis import periods
@@ -510,6 +510,40 @@ def test_default_file_name_is_the_session(
     assert cli.main(["plot", "--db", str(path)]) == 0
     assert capsys.readouterr().out == "my-run-2-bf16.pdf\n"
     assert (tmp_path / "my-run-2-bf16.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_command_says_what_the_plot_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [gpu_row(util_pct=5), gpu_row(util_pct=6)]
+    frames = [arrived(seq, rows) for seq in range(1, 31)]
+    other: list[Event] = [introduced("n2"), *(arrived(seq, rows, node="n2") for seq in range(1, 4))]
+    warnings = [
+        EventLogged(T0 + at, kind, WARNING, "", "n1") for at in range(5, 8) for kind in ("late", "stale")
+    ]
+    warnings.append(EventLogged(T0 + 9, "late", WARNING, "", "n1"))
+    record(tmp_path / "run.duckdb", [introduced(), *session("train", 0, 30), *frames, *other, *warnings])
+    assert cli.main(["plot", "train", "-o", "x.svg"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "x.svg\n"
+    assert printed.err.splitlines() == [
+        "gswarm-tui: train is partial: 1 of 2 nodes cover all of it; n2 covers 6.7 % (hatched).",
+        "gswarm-tui: the plot leaves out warnings of these kinds: late (4), stale (3); report lists them.",
+    ]
+
+
+def test_command_says_that_not_all_events_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    late = [EventLogged(T0 + at / 1000, "late", WARNING, "", "n1") for at in range(20_001)]
+    path = small(tmp_path / "run.duckdb", *late)
+    assert cli.main(["plot", "--db", str(path), "-o", "x.svg"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "gswarm-tui: the plot leaves out warnings of these kinds: late (20,000); report lists them.",
+        "gswarm-tui: only the first 20,000 marks, warnings and errors were read; later ones aren't drawn.",
+    ]
 
 
 @pytest.mark.parametrize(
