@@ -36,12 +36,12 @@ def _figures(summary: Summary) -> str:
     length = duration(summary.period.seconds)
     if (whole := summary.whole) is None:
         return f"recorded {length}, without a GPU sample"
-    parts = [energy(whole.energy_j), f"mean utilisation {percent(whole.util_mean_pct)}"]
+    parts = [energy(whole.energy_j), f"mean util {percent(whole.util_mean_pct)}"]
     measured = [gpu for gpu in summary.gpus if gpu.util_mean_pct is not None]
     if len(measured) > 1:
         worst = min(measured, key=_mean_util)
-        parts.append(f"worst GPU {printable(worst.label)} with {percent(worst.util_mean_pct)}")
-    return f"recorded {length} of {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
+        parts.append(f"worst {printable(worst.label)} ({percent(worst.util_mean_pct)})")
+    return f"recorded {length}, {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
 
 
 def _mean_util(gpu: Figures) -> float:

@@ -46,10 +46,10 @@ def test_figures_are_those_of_the_summary(path: Path, capsys: pytest.CaptureFixt
     worst = min(
         (row for row in summary if row["scope"] == "gpu"), key=lambda row: float(row["util_mean_pct"])
     )
-    assert line.startswith("recorded 30 s of 4 GPUs: ")
-    assert f"mean utilisation {float(whole['util_mean_pct']):.0f} %" in line
+    assert line.startswith("recorded 30 s, 4 GPUs: ")
+    assert f"mean util {float(whole['util_mean_pct']):.0f} %" in line
     gpu = f"{worst['node']}:{worst['gpu_index']}"
-    assert line.endswith(f"worst GPU {gpu} with {float(worst['util_mean_pct']):.0f} %")
+    assert line.endswith(f"worst {gpu} ({float(worst['util_mean_pct']):.0f} %)")
 
 
 def test_figures_of_a_file_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
