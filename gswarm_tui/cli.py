@@ -9,7 +9,13 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from gswarm_tui.common.ascii_signs import ASCII_SIGNS, cells_of, is_utf8, register_ascii_signs
+from gswarm_tui.common.ascii_signs import (
+    ASCII_SIGNS,
+    cells_of,
+    is_utf8,
+    register_ascii_signs,
+    terminal_takes_utf8,
+)
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
 from gswarm_tui.run.supervisor import supervise
@@ -61,12 +67,14 @@ def _open_standard_files() -> None:
 def _print_in_any_locale() -> None:
     """Let terminals get ASCII and files UTF-8 where the locale isn't UTF-8, so that no sign is an error."""
     for file in (sys.stdout, sys.stderr):
-        if isinstance(file, io.TextIOWrapper) and not is_utf8(file.encoding):
-            if file.isatty():
+        if not isinstance(file, io.TextIOWrapper):
+            continue
+        if file.isatty():
+            if not terminal_takes_utf8(file, os.environ):
                 register_ascii_signs(cells_of)
                 file.reconfigure(encoding="ascii", errors=ASCII_SIGNS)
-            else:
-                file.reconfigure(encoding="utf-8", errors="backslashreplace")
+        elif not is_utf8(file.encoding):
+            file.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _command_first(args: list[str]) -> list[str]:

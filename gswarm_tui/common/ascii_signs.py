@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TextIO
 
 ASCII_SIGNS = "gswarm-ascii-signs"
 """Error handler of encodings, once ``register_ascii_signs`` was called."""
 
+IUTF8 = 0o40000
+"""Linux's flag of terminals whose input is UTF-8; Python's termios doesn't name it."""
 _SIGNS = {
     **dict.fromkeys("–—−─╌", "-"),
     **dict.fromkeys("━═", "="),
@@ -59,6 +62,18 @@ def cells_of(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def terminal_takes_utf8(file: TextIO, environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal shows UTF-8: by the locale, in C and POSIX by the terminal's own setting.
+
+    In these two Python assumes UTF-8. Terminals in UTF-8 set IUTF8, and OpenSSH and tmux pass it on.
+    """
+    if not is_utf8(file.encoding) or environ.get("LC_ALL") not in ("C", "POSIX"):
+        return is_utf8(file.encoding)
+    import termios
+
+    return bool(termios.tcgetattr(file.fileno())[0] & IUTF8)
 
 
 def is_utf8(encoding: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,17 @@ def test_commands_print_ascii_on_a_terminal(words: list[str], folder: Path, lati
     assert printed
     assert "Traceback" not in printed
     assert (done.returncode == 0) == (words[-1] != "nothing – such")
+
+
+@pytest.mark.parametrize("utf8", [False, True], ids=["iutf8 off", "iutf8 on"])
+def test_c_locale_prints_what_the_terminal_takes(utf8: bool, folder: Path) -> None:
+    """With LC_ALL=C, a terminal that isn't in UTF-8 gets ASCII on the screen and after it."""
+    command = shlex.join([*GSWARM, "summary"]) + "; " + shlex.join([*GSWARM, "sql"])
+    shell = ["sh", "-c", f"stty {'' if utf8 else '-'}iutf8; {command}"]
+    with InTerminal(shell, size=(100, 40), env={"LC_ALL": "C"}, folder=folder) as running:
+        running.wait_for("coverage")
+        running.wait_for("○ finished" if utf8 else "o finished")
+        assert running.screen().isascii() is not utf8
 
 
 def test_no_cell_of_the_screen_moves(folder: Path, latin1: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import locale
+import os
 import signal
 import sys
 import termios
@@ -18,7 +19,7 @@ from textual.driver import Driver
 from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
 
-from gswarm_tui.common.ascii_signs import ASCII_SIGNS, is_utf8, register_ascii_signs
+from gswarm_tui.common.ascii_signs import ASCII_SIGNS, register_ascii_signs, terminal_takes_utf8
 
 
 class DetachableFile:
@@ -53,7 +54,7 @@ class DetachableDriver(LinuxDriver):
         usual = sys.__stdout__
         assert usual is not None  # noqa: S101 - require_terminal
         encoding, errors = "utf-8", "backslashreplace"
-        if not is_utf8(usual.encoding):
+        if not terminal_takes_utf8(usual, os.environ):
             encoding, errors = "ascii", ASCII_SIGNS
             register_ascii_signs(cell_len)  # as wide as Textual counts
         file = open(usual.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
