@@ -7,11 +7,24 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.errors import UserError, nearest
 
 _NAME = "gswarm-tui"
+MOST_NAMED = 3
+"""Recordings that a message names."""
 _LONGEST_NAME = 200
 """File systems take 255 bytes; a suffix follows, and more in the name of the file while it is written."""
+
+
+def recordings_beside(path: Path) -> str:
+    """Return a clause on the recordings in the folder of a missing one."""
+    names = sorted(each.name for each in path.parent.glob("*.duckdb"))
+    if not names:
+        return f"; {path.parent.absolute()} has no recording"
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    if close := nearest(path.stem, [name.removesuffix(".duckdb") for name in names]):
+        return f"{close}.duckdb"
+    return f"; its folder has {', '.join(names[:MOST_NAMED])}{more}"
 
 
 def config_file() -> Path:

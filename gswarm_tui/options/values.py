@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
+from gswarm_tui.common.paths import recordings_beside
 
 MAX_DEMO_NODES = 1024
 MAX_DEMO_GPUS = 16
@@ -91,6 +92,9 @@ def database(value: object) -> Path:
 
 def recording(value: object) -> Path:
     """Parse the path of an existing database."""
+    found = path(value)
+    if not found.exists():
+        raise ValueError(f"there is no file {quote(str(found))}{recordings_beside(found)}")
     return _for_duckdb(file(value))
 
 

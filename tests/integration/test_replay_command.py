@@ -119,7 +119,7 @@ def test_unplayable_file_is_reported_before_a_missing_terminal(path: Path, sessi
 
 
 def test_missing_file_is_reported_before_a_missing_terminal(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="doesn't exist"):
+    with pytest.raises(StoreError, match="there is no file"):
         run([str(tmp_path / "nope.duckdb")], {})
 
 

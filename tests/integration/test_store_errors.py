@@ -342,7 +342,7 @@ def test_a_device_is_refused() -> None:
 
 
 def test_reading_a_missing_file_is_reported(path: Path) -> None:
-    with pytest.raises(StoreError, match=f"the file {path} doesn't exist"):
+    with pytest.raises(StoreError, match=f"there is no file {path}"):
         open_for_reading(path)
     assert not path.exists()
 

@@ -355,6 +355,14 @@ def test_mistake_prints_one_sentence(
     assert output.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [["summary", "rum.duckdb"], ["summary", "--db", "rum.duckdb"]])
+def test_missing_file_names_the_recordings_that_there_are(
+    words: list[str], recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output_of(capsys, *words, status=2).endswith("; perhaps you meant run.duckdb.\n")
+    assert output_of(capsys, *words[:-1], "x.duckdb", status=2).endswith("; its folder has run.duckdb.\n")
+
+
 def test_other_file_prints_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "notes.duckdb"
     with duckdb.connect(str(path)) as connection:
