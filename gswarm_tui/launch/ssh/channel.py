@@ -14,6 +14,8 @@ from gswarm_tui.launch.ssh.attempt import Attempt
 
 _CLOSE_TIMEOUT_S = 2.0
 _EXPLAIN_TIMEOUT_S = 10.0
+_WINDOW_BYTES = 2 * 1024 * 1024
+"""What the other end of a channel may send before the head reads it: asyncssh's default."""
 _Session = asyncssh.SSHClientChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
 
 
@@ -100,9 +102,11 @@ class ForwardedChannel(_Channel, asyncssh.SSHUNIXSession[bytes]):
         await self._connection.create_unix_connection(lambda: self, path)
 
     def abort(self) -> None:
-        """Close the socket, but not the connection."""
+        """Close the socket, but not the connection, through which what was already sent may still arrive."""
         if self._session is not None:
             self._session.abort()
+        if self.attempt is not None:
+            self.attempt.carried += _WINDOW_BYTES
 
     async def explain_end(self) -> str:
         """Explain how the agent or the connection ended, in one clause."""
