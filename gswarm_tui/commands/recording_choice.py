@@ -11,11 +11,11 @@ from pathlib import Path
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.common.paths import working_folder
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import describe_hang, running_heads
 from gswarm_tui.control.source import HeadSource
 from gswarm_tui.options.arguments import CommandParser, parse
-from gswarm_tui.run import build
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QuerySource
@@ -55,7 +55,7 @@ def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
         return db
     if (usual := parse([], environ).db) is not None and usual.exists():
         return usual
-    folder = build.working_folder()
+    folder = working_folder()
     files = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
     if files:
         return max(files, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)

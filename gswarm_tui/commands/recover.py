@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gswarm_tui.common.errors import quote
+from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import CommandParser, UsageError, parse_connection
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
@@ -48,9 +49,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         )
 
     share_one_arena(os.environ)
-    from gswarm_tui.run import build, interrupted
+    from gswarm_tui.run import interrupted
 
-    where = build.working_folder(), arguments.db, settings.db
+    where = working_folder(), arguments.db, settings.db
     found, unreadable = interrupted.find(*where)
     if not arguments.recording:
         return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout))

@@ -27,6 +27,14 @@ def recordings_beside(path: Path) -> str:
     return f"; its folder has {', '.join(names[:MOST_NAMED])}{more}"
 
 
+def working_folder() -> Path:
+    """Return the current folder. Raises UserError if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was deleted; change to another one.") from None
+
+
 def config_file() -> Path:
     """Return ``~/.config/gswarm-tui/config.toml``, or where ``XDG_CONFIG_HOME`` puts it. Raises UserError."""
     import platformdirs  # late: --help and mark need neither file

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_agent import __version__
 from gswarm_agent.redact import HIDDEN, redact
-from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, write_note
@@ -103,14 +103,6 @@ def _command(words: Sequence[str]) -> str:
         shown.append(HIDDEN if before == "--setup" else f"--setup={HIDDEN}" if is_setup else word)
         before = word
     return shlex.join(redact(shown))
-
-
-def working_folder() -> Path:
-    """Return the current folder. Raises UserError if it was deleted."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise UserError("the current folder was deleted; change to another one.") from None
 
 
 def user_name() -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.paths import working_folder
 from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.run.build import user_name, working_folder
+from gswarm_tui.run.build import user_name
 from gswarm_tui.run.lifetime import RunResult
 from gswarm_tui.run.watch import _print_result
 
