@@ -251,7 +251,7 @@ class Allowance:
         if self._reserve.only_left:
             return _cut_off(MORE_THAN_KEPT)
         rate = f"over {each / self._reserve.interval_s:,.0f} {what} per second on average"
-        used_up = "" if each == MESSAGES else ", and what all nodes share above that is used up"
+        used_up = "" if each == MESSAGES else ", and the allowance shared by all nodes is used up"
         return _cut_off(f"its agent sent too much: {rate}{used_up}")
 
 

@@ -350,7 +350,7 @@ def test_node_that_starts_slowly_is_logged_once_until_it_is_live() -> None:
     assert ([h.message for h in logged], node.reason) == (["connected"], "")
 
 
-def test_pause_of_the_head_is_no_slow_start() -> None:
+def test_pause_of_the_head_does_not_count_as_a_slow_start() -> None:
     fleet = Fleet(["gpu01"])
     fleet.apply(LinkChanged("gpu01", T0, Phase.CONNECTING))
     fleet.excuse_silence(100)

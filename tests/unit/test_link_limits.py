@@ -329,7 +329,7 @@ def test_many_hostile_nodes_bring_little_more_than_their_shares() -> None:
                 reasons.add(error.reason)
     assert reasons == {
         "its agent sent too much: over 1,000,000 bytes per second on average, "
-        "and what all nodes share above that is used up"
+        "and the allowance shared by all nodes is used up"
     }
     assert 64 * 600 * 10**6 < taken["bytes"] < 76 * 600 * 10**6
 

@@ -2,7 +2,7 @@
 
 
 def first_events(columns: str, condition: str, most: int) -> str:
-    """Return a query for the ``most`` earliest events in order; it takes a recording, its begin and its end.
+    """Return a query for the ``most`` earliest events in order; its parameters are recording, start and end.
 
     ``columns`` and ``condition`` refer to the event e, its node n and its GPU g. The time of the last one is
     found first: sorting millions of events with their messages would take gigabytes.
