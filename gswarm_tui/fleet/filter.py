@@ -38,14 +38,26 @@ class FilterError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """A filter parsed from ``text``."""
+    """A filter parsed from ``text``; ``names`` are its words that stand for a part of a node's name."""
 
     text: str
     test: Test
+    names: tuple[str, ...] = ()
 
     def match(self, node: NodeState, now: float) -> Matches:
         """Return whether each GPU of a node matches; a node without GPUs has one value for itself."""
         return self.test(node, now)
+
+    def unknown_name(self, nodes: Iterable[str]) -> str:
+        """Return which word is in no node's name and what may be meant, empty if there is none."""
+        known = list(nodes)
+        for word in self.names:
+            if any(_text_matches(name, word) for name in known):
+                continue
+            if word in _NUMBERS:
+                return f"{word!r} is in no node's name; to compare the metric, write {word}>5"
+            return f"{word!r} is in no node's name{nearest(word, _NUMBERS)}"
+        return ""
 
 
 def next_match(
@@ -125,7 +137,7 @@ def parse(text: str) -> Filter:
     test = parser.either()
     if (left := parser.peek()) is not None:
         raise FilterError(f"{left.text!r} has no opening parenthesis", left.position)
-    return Filter(text, test)
+    return Filter(text, test, tuple(parser.names))
 
 
 class _FilterParser:
@@ -136,6 +148,7 @@ class _FilterParser:
         self._at = 0
         self._end = end
         self._depth = 0
+        self.names: list[str] = []
 
     def peek(self) -> _Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -186,9 +199,16 @@ class _FilterParser:
             raise FilterError(f"expected a node name or metric before {token.text!r}", token.position)
         self._at += 1
         operator = self._take(*_OPERATORS)
-        return _plain(token) if operator is None else self._comparison(token, operator)
+        if operator is not None:
+            return self._comparison(token, operator)
+        if token.text != "mine" and ":" not in token.text:
+            self.names.append(token.text)
+        return _plain(token)
 
     def _comparison(self, name: _Token, operator: _Token) -> Test:
+        of_text = name.text.lower() in _TEXTS
+        if name.text not in _NUMBERS and not of_text:
+            raise FilterError(f"unknown metric {name.text!r}{nearest(name.text, _NUMBERS)}", name.position)
         number = self.peek()
         if number is None or not number.word:
             raise FilterError(
@@ -196,11 +216,9 @@ class _FilterParser:
             )
         self._at += 1
         match = _NUMBER.fullmatch(number.text)
-        if match is None:
-            meant = f"; write {name.text}:{number.text}" if name.text.lower() in _TEXTS else ""
+        if match is None or of_text:
+            meant = f"; write {name.text}:{number.text}" if of_text else ""
             raise FilterError(f"{number.text!r} isn't a number{meant}", number.position)
-        if name.text not in _NUMBERS:
-            raise FilterError(f"unknown metric {name.text!r}{nearest(name.text, _NUMBERS)}", name.position)
         numbers, suffixes = _NUMBERS[name.text]
         value = float(match[1]) * suffixes.get(match[2].lower(), 1)
         compare = _OPERATORS[operator.text]

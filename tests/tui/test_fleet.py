@@ -265,7 +265,7 @@ async def test_large_counts_have_separators() -> None:
         await pilot.pause()
         assert "1,001 nodes · 1,001 GPUs" in line_with("gswarm", app)
         assert "nodes 1,001/1,001" in screen_text(app)
-        assert " of 1,001 nodes: gpu1*" in screen_text(app)
+        assert " of 1,001 nodes" in line_with("filter gpu1*: ", app)
 
 
 async def test_small_blocks_have_headings_only_above_nodes() -> None:
@@ -423,12 +423,55 @@ async def test_filter_applies_while_typing_and_marks_errors() -> None:
         assert "the filter ends too early" in lines[typed + 1]
         await pilot.press("backspace", "backspace", "backspace", "enter")
         await pilot.pause()
-        assert "1 of 4 nodes: util<5" in screen_text(app)
+        assert "filter util<5: 1 GPU on 1 of 4 nodes" in screen_text(app)
         assert "\n gpu01 " not in screen_text(app)
         assert "\n gpu02 " in screen_text(app)
         await pilot.press("escape")
         await pilot.pause()
         assert "\n gpu01 " in screen_text(app)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 20), (80, 24), (200, 60)])
+@pytest.mark.parametrize("metric", ["util_pct", "clock_reasons", "nvlink_tx_mb_s"])
+async def test_filter_in_use_is_shown_at_every_size(size: tuple[int, int], metric: str) -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=size) as pilot:
+        app.show_metric(metric)
+        await pilot.press("slash", *"util<5", "enter")
+        await pilot.pause()
+        assert "filter util<5" in screen_text(app)
+        if size[0] >= 80:
+            assert "filter util<5: 1 GPU on 1 of 4 nodes" in screen_text(app)
+
+
+async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"powr")
+        await pilot.pause()
+        assert "nothing matches: 'powr' is in no node's name; perhaps power is meant" in screen_text(app)
+        await pilot.press("space", "greater_than_sign")
+        await pilot.pause()
+        assert "^ unknown metric 'powr'; perhaps power is meant" in screen_text(app)
+        assert "filter powr" not in screen_text(app)
+        assert "\n gpu01 " in screen_text(app), "a text that isn't a filter filters nothing"
+        await pilot.press(*["backspace"] * 6, *"power")
+        await pilot.pause()
+        assert "to compare the metric, write power>5" in screen_text(app)
+        await pilot.press(*">5000")
+        await pilot.pause()
+        assert line_with("nothing matches", app).strip() == "nothing matches"
+
+
+async def test_error_at_the_end_of_a_long_filter_is_read_in_full() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"util<5 | power>300 | temp>60 | gpu01 | gpu02 | gpu03 | powr>3")
+        await pilot.pause()
+        lines = screen_text(app).splitlines()
+        typed = next(i for i, line in enumerate(lines) if "powr>3" in line)
+        assert lines[typed + 1].index("^") == lines[typed].index("powr>3")
+        assert "unknown metric 'powr'; perhaps power is meant ^" in lines[typed + 1]
 
 
 async def test_filter_puts_the_cursor_on_a_match_and_n_goes_to_the_next() -> None:

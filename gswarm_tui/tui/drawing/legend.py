@@ -9,13 +9,17 @@ from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, is_logarithmic
-from gswarm_tui.tui.drawing.spans import Line, Span, spread
+from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
+from gswarm_tui.tui.drawing.text import clip, width
 
 HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowait"}
 
 
 def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Line:
-    """Return the metric, its colour scale with both ends, and the filter and order in use."""
+    """Return the metric, its colour scale with both ends, and the filter and order in use (``state``).
+
+    Where both don't fit, the end of the scale is left out; only without a scale the state is cut.
+    """
     metric = picture.metric
     unit = shown_unit(metric).name
     left = [Span(f" {label(metric)}", "accent"), Span(f" {unit}  " if unit else "  ", "dim")]
@@ -29,7 +33,10 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
         if is_logarithmic(metric):
             left.append(Span(", logarithmic", "dim"))
     left.append(Span(f"   {quantities.DASH} unmeasured", "dim"))
-    return spread(left, [Span(f"{state} ", "accent")] if state else [], cells)
+    while len(left) > 1 and state and measure(left) + width(state) + 3 > cells:
+        left.pop()
+    words = clip(state, max(0, cells - measure(left) - 3))
+    return spread(left, [Span(f"{words} ", "accent")] if words else [], cells)
 
 
 def label(metric: Metric) -> str:

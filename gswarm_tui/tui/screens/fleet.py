@@ -65,6 +65,7 @@ class FleetScreen(ViewerScreen):
         self._filter: Filter | None = None
         self._order = Order.GIVEN
         self._shown: list[NodeState] = []
+        self._matching = 0
         self._arranged_at = 0.0
         self._trends = Trends()
         self._plots_key: Hashable = ()
@@ -122,6 +123,8 @@ class FleetScreen(ViewerScreen):
         self._trends.settle(self._shown, now)
         self.heatmap.span_s = self._trends.span_s
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
+        nodes = () if matches is None else self._shown
+        self._matching = sum(int(matches[node.name].sum()) for node in nodes if node.facts)
         self.heatmap.show_nodes(self._shown, hidden)
         self._lines(now)
 
@@ -209,9 +212,8 @@ class FleetScreen(ViewerScreen):
         heatmap = self.heatmap
         state = []
         if self._filter is not None:
-            state.append(
-                f"{len(self._shown):,} of {plural(len(self.fleet.nodes), 'node')}: {clean(self._filter.text)}"
-            )
+            nodes = f"{len(self._shown):,} of {plural(len(self.fleet.nodes), 'node')}"
+            state.append(f"filter {clean(self._filter.text)}: {plural(self._matching, 'GPU')} on {nodes}")
         if self._order is not Order.GIVEN:
             state.append(self._order.value)
         if heatmap.zoom_wanted is not None:
@@ -336,8 +338,10 @@ class FleetScreen(ViewerScreen):
         self.query_one(FilterLine).ask(self._filter.text if self._filter else "")
 
     def on_filter_line_changed(self, event: FilterLine.Changed) -> None:
-        """Apply another filter."""
+        """Apply another filter, and show while it is typed if nothing matches."""
         self._choose(event.filter)
+        if event.filter is not None and not self._shown:
+            self.query_one(FilterLine).show_no_match(event.filter.unknown_name(self.fleet.nodes))
 
     def filter(self, text: str) -> None:
         """Show only the GPUs that a valid filter selects."""

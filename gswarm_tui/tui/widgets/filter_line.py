@@ -1,4 +1,4 @@
-"""Filter input: the filter applies while it is typed, and errors are shown below it."""
+"""Filter input: the filter applies while it is typed; below it are errors, or what it finds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from textual.widgets import Input
 
 from gswarm_tui.fleet.filter import Filter, FilterError, parse
 from gswarm_tui.tui.drawing.spans import Span
-from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.widgets.lines import Bar
 
-HINT = "util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   (a | b)   ⏎ keep   esc clear"
+HINT = "⏎ keep   esc clear   util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   (a | b)"
 
 
 class FilterLine(Vertical):
-    """Input line above the footer."""
+    """Input line above the footer. A text that isn't a filter filters nothing."""
 
     DEFAULT_CSS = """
     FilterLine { height: 2; display: none; background: $background; }
@@ -48,15 +48,13 @@ class FilterLine(Vertical):
         line.disabled = False
         line.value = text
         line.focus()
-        self._parse("")
+        self._parse(text)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Apply a valid filter."""
+        """Apply a valid filter, and none while the text isn't one."""
         event.stop()
-        if not self.has_class("asking"):
-            return
-        wanted = self._parse(event.value)
-        if wanted is not None:
+        if self.has_class("asking"):
+            wanted = self._parse(event.value)
             self.post_message(self.Changed(wanted if event.value.strip() else None))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -82,8 +80,16 @@ class FilterLine(Vertical):
         try:
             parsed = parse(text)
         except FilterError as wrong:
-            caret = " " * (wrong.position + 1) + "^ "
-            message.show([Span(caret, "error"), Span(clean(str(wrong)), "error")])
+            words, at = clean(str(wrong)), wrong.position + 1
+            if at + 2 + width(words) < self.size.width or at < width(words) + 2:
+                message.show([Span(f"{' ' * at}^ {words}", "error")])
+            else:
+                message.show([Span(f"{f'{words} ':>{at}}^", "error")])
             return None
         message.show([Span(f" {HINT}", "dim")])
         return parsed
+
+    def show_no_match(self, reason: str) -> None:
+        """Show that no GPU and no node matches, and the reason where one is known."""
+        words = f" nothing matches: {reason}" if reason else " nothing matches"
+        self.query_one("#filter-message", Bar).show([Span(clean(words), "warning")])
