@@ -78,7 +78,8 @@ class Viewer(TerminalApp):
     CSS = """
     * { scrollbar-size-vertical: 1; }
     SearchIcon { display: none; }
-    ToastRack { margin-bottom: 3; }
+    ToastRack { dock: top; align: right top; margin: 0; }
+    Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
 
     def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
@@ -95,6 +96,7 @@ class Viewer(TerminalApp):
         self._first_theme = options.get("theme", DARK)
         self._job = clean(options.get("title", ""))
         self._first_metric = options.get("metric", "util_pct")
+        self._error_noticed = False
         self._updated_at = 0.0
         self._update_posted = False
         for each in themes():
@@ -221,11 +223,18 @@ class Viewer(TerminalApp):
         known = self.theme if self.theme in THEME_NAMES else THEME_NAMES[-1]
         self.theme = THEME_NAMES[(THEME_NAMES.index(known) + 1) % len(THEME_NAMES)]
 
-    def show_notice(self, sentence: str, *, error: bool = False, seconds: float = NOTICE_S) -> None:
-        """Show a notice for a few seconds in the place of the last one."""
+    def show_notice(self, sentence: str, *, error: bool = False, seconds: float | None = None) -> None:
+        """Show a notice for a few seconds in the place of the last one, over the recorder's state."""
         self.clear_notifications()
+        self._error_noticed = error
         severity: Literal["error", "information"] = "error" if error else "information"
+        seconds = seconds or (UNTIL_READ_S if error else NOTICE_S)
         self.notify(clean(sentence), severity=severity, timeout=seconds, markup=False)
+
+    def leave_notice(self) -> None:
+        """Remove the notice when its screen is left, unless it is an error."""
+        if not self._error_noticed:
+            self.clear_notifications()
 
     async def action_quit(self) -> None:
         """Quit."""

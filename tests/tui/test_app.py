@@ -360,6 +360,38 @@ async def test_key_without_effect_says_why(keys: tuple[str, ...], reason: str) -
         assert app.is_running
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_notice_covers_only_the_end_of_the_title(size: tuple[int, int]) -> None:
+    app = app_on(scene(4, 8, 30).recording())
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.pause()
+        before = screen_text(app).splitlines()
+        app.show_notice("every node is live")
+        await pilot.pause()
+        first, *rest = screen_text(app).splitlines()
+        assert first.startswith(before[0][:30])
+        assert first.endswith("every node is live")
+        assert rest == before[1:]
+
+
+@pytest.mark.parametrize("keys", ["e", "S", "enter", "m", "question_mark", "colon"])
+async def test_notice_goes_with_its_screen_unless_it_is_an_error(keys: str) -> None:
+    app = app_on(scene(4, 8, 30).recording())
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        app.show_notice("every node is live")
+        await pilot.press(keys)
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "every node is live" not in screen_text(app)
+        app.show_notice("gpu03 can't be read", error=True)
+        await pilot.press(keys)
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "gpu03 can't be read" in screen_text(app)
+
+
 async def test_first_demo_shows_hints_that_go_away() -> None:
     made = scene(2, 2, 5).recording()
     app = GswarmApp(made.hub, timezone=UTC, hints=True)

@@ -72,6 +72,9 @@ class ViewerApp(Protocol):
     def show_notice(self, sentence: str, *, error: bool = False) -> None:
         """Show a short notice for a few seconds."""
 
+    def leave_notice(self) -> None:
+        """Remove the notice when its screen is left, unless it is an error."""
+
     def show(self, screen: ViewerScreen) -> None:
         """Put a screen in front, in the place of an open one of its kind."""
 
@@ -236,6 +239,10 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     def on_canvas_resized(self) -> None:
         """Draw into the new space."""
         self.update_after_layout()
+
+    def on_screen_suspend(self) -> None:
+        """Take the screen's notice away with it."""
+        self.viewer.leave_notice()
 
     def on_screen_resume(self) -> None:
         """Draw what changed while another screen was in front."""
