@@ -33,8 +33,8 @@ class JumpTarget:
     description: str
 
 
-KINDS = (INFO, MARK, WARNING, ERROR)
-"""Kinds of jump targets, the most severe last; sessions begin and end with info."""
+KINDS = (INFO, WARNING, MARK, ERROR)
+"""Kinds of jump targets; in one place a later kind hides an earlier one. Sessions begin and end with info."""
 
 
 class ReplayTimeline:

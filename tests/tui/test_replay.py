@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gswarm_agent.frame import WARNING, Note
+from gswarm_agent.frame import ERROR, WARNING, Note
 from gswarm_tui.analysis.periods import load_sessions
+from gswarm_tui.playback.timeline import MARK, JumpTarget, ReplayTimeline, SessionRange
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.timeline import Timeline
+from gswarm_tui.tui.widgets.timeline import Timeline, TimelineState, timeline_lines
 from tests.recorded import recorded
 from tests.tui.conftest import line_with, screen_text
 from tests.tui.deck import Deck
@@ -61,6 +62,55 @@ async def test_replay_matches_picture(
         deck.player.seek(BEGINNING + 80)
         await deck.settle(pilot)
         matches_picture(deck.app, f"replay-{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize("keys", [(), ("enter",), ("enter", "tab", "tab"), ("enter", "enter")])
+async def test_time_axes_end_with_the_time_shown(deck: Deck, keys: tuple[str, ...]) -> None:
+    async with deck.app.run_test(size=(120, 40)) as pilot:
+        await deck.settle(pilot)
+        deck.player.seek(BEGINNING + 80)
+        await deck.settle(pilot)
+        await deck.press(pilot, *keys)
+        await pilot.pause()
+        assert line_with(deck.app, "╵−30 s").rstrip().endswith(" 14:01:20")
+        assert " now" not in screen_text(deck.app)
+        await deck.press(pilot, "full_stop")
+        await pilot.pause()
+        assert line_with(deck.app, "╵−30 s").rstrip().endswith(" 14:01:21")
+
+
+def drawn_lane(
+    *sessions: tuple[str, float, float | None], chosen: tuple[float, float] | None = None, cells: int = 84
+) -> str:
+    """The line of the sessions of a recording of 60 seconds, a cell for each at 84 cells."""
+    track = ReplayTimeline([SessionRange(*session) for session in sessions])
+    _, lane = timeline_lines(TimelineState(0, 60, 5, "‖", 1, track, UTC, chosen=chosen), cells)
+    return "".join(span.text for span in lane)[13:-11]
+
+
+def test_session_with_a_shorter_one_above_it_is_named_once_and_whole() -> None:
+    assert drawn_lane(("full_training", 0, None), ("eval", 20, 30)).count("full_training") == 1
+    lane = drawn_lane(("full_training", 0, None), ("eval", 8, 20))
+    assert " full_training " in lane[20:]
+    assert " eval " in lane[8:21]
+    assert "full" not in lane[:8]
+
+
+def test_chosen_time_cuts_no_session_name() -> None:
+    lane = drawn_lane(("full_training", 0, None), chosen=(10, 30))
+    assert lane[10] + lane[30] == "├┤"
+    assert " full_training " in lane[31:]
+    lane = drawn_lane(("full_training", 0, None), chosen=(12, 50))
+    assert " full_tr… " in lane[:12]
+
+
+def test_mark_hides_a_warning_and_an_error_hides_a_mark() -> None:
+    targets = [JumpTarget(10, MARK, "epoch 1"), JumpTarget(10, WARNING, "throttled")]
+    targets += [JumpTarget(30, MARK, "epoch 2"), JumpTarget(30, ERROR, "lost")]
+    track = ReplayTimeline((), targets)
+    upper, _ = timeline_lines(TimelineState(0, 60, 5, "‖", 1, track, UTC), 84)
+    text = "".join(span.text for span in upper)[13:]
+    assert (text[10], text[30]) == ("◆", "╳")
 
 
 async def test_space_plays_and_pauses(deck: Deck) -> None:

@@ -19,7 +19,7 @@ async def test_worst_gpus_are_ranked_and_enter_opens_one() -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("W")
         await pilot.pause()
-        assert "500 of 512 GPUs" in line_with(app, "lowest GPU util first")
+        assert "first 500 of 512 GPUs" in line_with(app, "lowest GPU util first")
         means = [int(text) for text in listed(app, 3)]
         assert len(means) > 30
         assert means == sorted(means)

@@ -87,9 +87,8 @@ class BandPlot:
 
     def axis(self) -> Spans:
         """Return the time axis below all bands."""
-        return beside(
-            [[bands_axis(self.trends.span_s, self.width, newest=self.newest)] for _ in self.metrics]
-        )[0]
+        axis = bands_axis(self.trends.span_s, self.width, self.trends.last, newest=self.newest)
+        return beside([[axis]] * len(self.metrics))[0]
 
 
 @dataclass(frozen=True)

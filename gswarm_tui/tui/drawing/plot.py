@@ -181,9 +181,9 @@ def band_bins(height: int) -> int:
     return 1 if height == 1 else 2
 
 
-def bands_axis(span_s: float, width: int, *, newest: bool = True) -> Spans:
+def bands_axis(span_s: float, width: int, last: str, *, newest: bool = True) -> Spans:
     """Return the time axis under bands."""
-    axis = " " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width, newest=newest))
+    axis = " " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width, newest=newest), last)
     return (Span(f"{axis:<{width}}", "dim"),)
 
 

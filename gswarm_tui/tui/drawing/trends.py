@@ -43,10 +43,14 @@ def _history_s(nodes: Iterable[NodeState], now: float) -> float:
 
 
 class Trends:
-    """Makes plots of a fleet's history. Scales without a fixed top only grow."""
+    """Makes plots of a fleet's history. Scales without a fixed top only grow.
+
+    ``last`` names the right end of time axes: "now", or the time shown.
+    """
 
     def __init__(self) -> None:
         self.span_s = SPANS_S[0]
+        self.last = "now"
         self._picked = False
         self._grown: dict[Metric, float] = {}
 
@@ -60,8 +64,9 @@ class Trends:
         """ "last 5 min" """
         return f"last {self.span_s / 60:g} min"
 
-    def settle(self, nodes: Iterable[NodeState], now: float) -> None:
-        """Choose the range that fits the history of nodes, until the user chooses one."""
+    def settle(self, nodes: Iterable[NodeState], now: float, last: str = "now") -> None:
+        """Choose the range that fits the history of nodes, until the user does; ``last`` names its end."""
+        self.last = last
         if not self._picked:
             self.span_s = opening_span(_history_s(nodes, now))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual.app import ComposeResult
@@ -141,6 +141,13 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
                 self.update_after_layout()
             self.query_one(Footer).show_mode(self.viewer.mode, typing=self.typing)
             self.draw()
+
+    @property
+    def time_shown(self) -> str:
+        """The time that is shown: "now", or the time of day in a recording."""
+        if self.viewer.player is None:
+            return "now"
+        return f"{datetime.fromtimestamp(self.feed.now(), self.viewer.timezone):%H:%M:%S}"
 
     def update_after_layout(self) -> None:
         """Update once when all widgets have their new sizes."""

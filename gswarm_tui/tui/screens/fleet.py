@@ -120,7 +120,7 @@ class FleetScreen(ViewerScreen):
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
         self.heatmap.spare = self._room - self.heatmap.size.height
-        self._trends.settle(self._shown, now)
+        self._trends.settle(self._shown, now, self.time_shown)
         self.heatmap.span_s = self._trends.span_s
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
         nodes = () if matches is None else self._shown
@@ -142,7 +142,7 @@ class FleetScreen(ViewerScreen):
             nodes = [node for node in nodes if at is not None and node.name == at[0]]
         height = minutes_height(nodes, picture.metric, room)
         every_s = max(PLOTS_EVERY_S, trends.span_s / PLOT_REDRAWS)
-        drawn_for = now // every_s, trends.span_s, picture.metric
+        drawn_for = now // every_s, trends.span_s, trends.last, picture.metric
         shown = [(node.name, len(node.facts)) for node in nodes] if height else []
         plots_key = *drawn_for, shown, height, self.size.width
         if plots_key != self._plots_key:

@@ -164,7 +164,7 @@ class GpuScreen(ViewerScreen):
         """Draw the GPU."""
         now, node = self.feed.now(), self.state
         self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.feed, self.size.width))
-        self._trends.settle([node], now)
+        self._trends.settle([node], now, self.time_shown)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", TableView)
@@ -208,7 +208,7 @@ class GpuScreen(ViewerScreen):
             for name in names:
                 plot = self._trends.gpu(node, self.gpu, GPU_BY_NAME[name], bins, now)
                 axis = self._trends.span_s if lowest else None
-                panels.append(panel(plot, width, tall, axis, marks=marks))
+                panels.append(panel(plot, width, tall, axis, self._trends.last, marks=marks))
             lines += beside(panels)
         return lines
 

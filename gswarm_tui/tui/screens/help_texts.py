@@ -90,7 +90,7 @@ WORDS: dict[str, Entries] = {
     WORST: (
         ("rank", "rank of the job's process on the GPU"),
         ("1 min", "mean of the last minute; of counters, the latest value"),
-        ("now", "latest value"),
+        ("latest", "latest value"),
         ("notes", "status of a node that isn't live, throttling, process on the GPU"),
     ),
     SESSIONS: (
@@ -140,7 +140,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),
     ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
     ("┊ ◆", "mark in a plot", _WITH_CURVES),
-    ("╵−5 min", "how long ago, at the position of the sign", _WITH_CURVES),
+    ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_CURVES),
     ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),

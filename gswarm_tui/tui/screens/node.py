@@ -91,7 +91,7 @@ def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: fl
         for metric in HOST_METRICS
         for line in _lines(metric, trends.host(node, metric, curve, now), each)
     ]
-    return [*lines, (Span(" " * (1 + WORDS_WIDTH) + time_axis(trends.span_s, curve), "dim"),)]
+    return [*lines, (Span(" " * (1 + WORDS_WIDTH) + time_axis(trends.span_s, curve, trends.last), "dim"),)]
 
 
 def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
@@ -194,7 +194,7 @@ class NodeScreen(ViewerScreen):
         """Draw the node."""
         now, node = self.feed.now(), self.state
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
-        self._trends.settle([node], now)
+        self._trends.settle([node], now, self.time_shown)
         self._arrange()
         self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
@@ -252,7 +252,8 @@ class NodeScreen(ViewerScreen):
             bins = curve_width(cells) * 2
             plot = self._trends.gpu(node, row, self._metric, bins, now)
             named = plot.named(f"GPU {node.facts[row].index}, {plot.label}")
-            return panel(named, cells, room, self._trends.span_s, marks=self._marks(bins, now))
+            axis = self._trends.span_s, self._trends.last
+            return panel(named, cells, room, *axis, marks=self._marks(bins, now))
         bands = BandPlot(self._trends, self._metrics, now, cells)
         bins = bands.columns * band_bins(self._band)
         lines = bands.bands(node, self._band, self._marks(bins, now))

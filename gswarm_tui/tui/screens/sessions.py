@@ -194,7 +194,7 @@ class SessionsScreen(ViewerScreen):
         cells = (self.size.width - GAP - 1) // 2
         bins = curve_width(cells) * 2
         shown = session_window(session, self.fleet.interval_s, bins, now)
-        last = "now" if session.running else "end"
+        last = self.time_shown if session.running else "end"
         table = self.query_one(TableView)
         room = self.lines - table.heading_height - CHROME
         height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))

@@ -42,7 +42,7 @@ def worst_columns(metric: Metric) -> tuple[TableColumn, ...]:
         TableColumn("GPU", 16, left=True, frozen=True),
         TableColumn("rank", 5),
         TableColumn("1 min", 6, unit),
-        TableColumn("now", 6, shown_unit(metric).name),
+        TableColumn("latest", 6, shown_unit(metric).name),
         *others,
         TableColumn("notes", 16, left=True, grows=True),
     )

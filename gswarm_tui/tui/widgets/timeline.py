@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
+from operator import itemgetter
 
 from textual.events import Click, Leave, MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
@@ -21,6 +22,8 @@ from gswarm_tui.tui.drawing.text import clean, clip, pad, width
 
 SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 NARROW = 60
+NAME_MARGIN = 4
+"""Cells around a session's name: its ends and a blank on both sides."""
 PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 
@@ -111,7 +114,11 @@ def _track(state: TimelineState, room: TrackScale) -> Spans:
 
 
 def _lane(state: TimelineState, room: TrackScale) -> Spans:
-    """Draw the sessions in one line, shorter ones above longer ones; the played one is bright."""
+    """Draw the sessions in one line, shorter ones above longer ones; the played one is bright.
+
+    A session is named once: where its whole name fits first, else shortened in its longest visible part, else
+    not at all.
+    """
     cells = [(" ", "text")] * room.cells
     owners: list[SessionRange | None] = [None] * room.cells
     inside = [s for s in state.track.sessions if s.start < state.end and (s.end or state.end) > state.start]
@@ -119,16 +126,22 @@ def _lane(state: TimelineState, room: TrackScale) -> Spans:
         first, last = room.cell_of(session.start), room.cell_of(session.end or state.end)
         cells[first : last + 1] = _bar(session, last + 1 - first, state)
         owners[first : last + 1] = [session] * (last + 1 - first)
-    at = 0
-    for owner, run in itertools.groupby(owners):
-        length = len(list(run))
-        if owner is not None:
-            _name(cells, owner, at, length, state)
-        at += length
     if state.chosen is not None:
         first, last = sorted(map(room.cell_of, state.chosen))
         bar = ["├", *"─" * (last - first - 1), "┤"] if last > first else ["┃"]
         cells[first : last + 1] = [(sign, "accent") for sign in bar]
+        owners[first : last + 1] = [None] * (last + 1 - first)
+    runs: dict[SessionRange, list[tuple[int, int]]] = {}
+    at = 0
+    for owner, run in itertools.groupby(owners):
+        length = len(list(run))
+        if owner is not None:
+            runs.setdefault(owner, []).append((at, length))
+        at += length
+    for session, parts in runs.items():
+        whole = width(clean(session.name)) + NAME_MARGIN
+        fits = (part for part in parts if part[1] >= whole)
+        _name(cells, session, *next(fits, max(parts, key=itemgetter(1))), state)
     return joined_cells(cells)
 
 
@@ -151,7 +164,7 @@ def _name(
 ) -> None:
     """Write a session's name into its cells if most of it fits."""
     whole = clean(session.name)
-    name = clip(whole, length - 4)
+    name = clip(whole, length - NAME_MARGIN)
     if len(name) == width(name) and width(name) >= min(6, width(whole)):
         role = "title" if _is_current(session, state) else "dim"
         cells[at + 1 : at + 3 + len(name)] = [(letter, role) for letter in f" {name} "]
