@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gswarm_agent.frame import INFO
-from gswarm_tui.common.quantities import plural
+from gswarm_tui.common.quantities import elapsed, plural
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 
@@ -29,7 +29,7 @@ _SUBJECTS = {
 
 @dataclass(eq=False)
 class EventGroup:
-    """Events of one kind, severity and minute, in the order of the log; ``at`` is the earliest time."""
+    """Events of one kind, severity and minute, in the order of the log; ``at`` is the latest time."""
 
     events: list[EventLogged]
     at: float
@@ -41,10 +41,12 @@ class EventGroup:
 
     @property
     def message(self) -> str:
-        """A single event's message, else subject and places: "power cap: 38 GPUs on 21 nodes"."""
+        """A single event's message, else all in one: "power cap: 38 GPUs on 21 nodes within 9 s"."""
         if len(self.events) == 1:
             return self.first.message
-        return f"{_subject(self.first)}: {self._places()}"
+        lasted = self.at - min(event.at for event in self.events)
+        within = f" within {elapsed(lasted)}" if lasted >= 1 else ""
+        return f"{_subject(self.first)}: {self._places()}{within}"
 
     @property
     def node(self) -> str | None:
@@ -79,7 +81,7 @@ def _subject(event: EventLogged) -> str:
 
 
 class EventGroups:
-    """Groups of the events in a fleet's log, by time of their first event; ``take`` adds new events.
+    """Groups of the events in a fleet's log, by time of their latest event; ``take`` adds new events.
 
     Events that ``fits`` rejects are left out and counted in ``hidden``. Without ``grouped`` each event is a
     group of its own.
@@ -119,18 +121,19 @@ class EventGroups:
                 self._known[key] = group
             return
         group.events.append(event)
-        if event.at < group.at:
-            self.groups.remove(group)
+        if event.at > group.at:
+            place = bisect_left(self.groups, group.at, key=_time)
+            del self.groups[self.groups.index(group, place)]
             group.at = event.at
             insort(self.groups, group, key=_time)
 
     def index(self, event: EventLogged) -> int | None:
         """Return the place of the group with this event, None without it."""
-        start = bisect_left(self.groups, event.at - GROUPED_S, key=_time)
+        start = bisect_left(self.groups, event.at, key=_time)
         for place, group in enumerate(self.groups[start:], start):
             if any(one is event for one in group.events):
                 return place
-            if group.at > event.at:
+            if group.at > event.at + GROUPED_S:
                 break
         return None
 
@@ -153,7 +156,7 @@ def latest(groups: Sequence[EventGroup], most: int, now: float) -> list[EventGro
     If only one fits, a warning or error of the last minute is preferred.
     """
     severe = islice((g for g in reversed(groups) if g.first.severity != INFO), max(1, most // 2))
-    chosen = [g for g in severe if most > 1 or now - g.events[-1].at < PINNED_S]
+    chosen = [g for g in severe if most > 1 or now - g.at < PINNED_S]
     for group in reversed(groups):
         if len(chosen) >= most:
             break

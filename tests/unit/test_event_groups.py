@@ -18,8 +18,8 @@ def cap(at: float, node: str, gpu: int | None) -> EventLogged:
 def test_events_of_one_kind_and_minute_are_counted_in_one_line() -> None:
     events = [cap(T0 + gpu, f"gpu{gpu % 21:02}", gpu) for gpu in range(38)]
     (group,) = grouped(events)
-    assert group.message == "power cap: 38 GPUs on 21 nodes"
-    assert (group.at, group.node, group.gpu) == (T0, None, None)
+    assert group.message == "power cap: 38 GPUs on 21 nodes within 37 s"
+    assert (group.at, group.node, group.gpu) == (T0 + 37, None, None)
 
 
 def test_few_gpus_are_named_and_one_node_is_named() -> None:
@@ -51,9 +51,9 @@ def test_messages_that_differ_only_in_figures_are_one_line() -> None:
         EventLogged(T0 + gpu, "throttle_end", INFO, f"no longer throttled, after {gpu} s", "gpu01", gpu)
         for gpu in range(5)
     ]
-    assert [g.message for g in grouped(ends)] == ["no longer throttled: 5 GPUs"]
+    assert [g.message for g in grouped(ends)] == ["no longer throttled: 5 GPUs within 4 s"]
     again = [cap(T0 + second, "gpu01", 3) for second in (1, 2)]
-    assert [g.message for g in grouped(again)] == ["power cap: 2 times"]
+    assert [g.message for g in grouped(again)] == ["power cap: 2 times within 1 s"]
     lost = [EventLogged(T0, "link_lost", ERROR, "connection reset", f"gpu{n:02}") for n in range(12)]
     assert [g.message for g in grouped(lost)] == ["connection reset: 12 nodes"]
 
@@ -70,7 +70,23 @@ def test_event_logged_late_stands_at_its_own_time() -> None:
     groups = grouped([*events, cap(T0 - 1, "gpu03", 0)])
     assert [g.at for g in groups] == [T0 - 1, T0, T0 + 5, T0 + 30]
     earlier = grouped([cap(T0 + 9, "gpu01", 0), events[1], cap(T0 + 2, "gpu02", 0)])
-    assert [(g.at, len(g.events)) for g in earlier] == [(T0 + 2, 2), (T0 + 30, 1)]
+    assert [(g.at, len(g.events)) for g in earlier] == [(T0 + 9, 2), (T0 + 30, 1)]
+
+
+def test_group_stands_at_its_latest_event_below_what_happened_before() -> None:
+    groups = EventGroups()
+    first, between, last = (
+        cap(T0, "gpu01", 0),
+        EventLogged(T0 + 9, "stale", WARNING, "no data", "gpu02"),
+        cap(T0 + 20, "gpu03", 0),
+    )
+    for event in (first, between, last):
+        groups.add(event)
+    assert [(g.at, g.message) for g in groups.groups] == [
+        (T0 + 9, "no data"),
+        (T0 + 20, "power cap: gpu01:0, gpu03:0 within 20 s"),
+    ]
+    assert [groups.index(event) for event in (first, between, last)] == [1, 0, 1]
 
 
 def test_new_events_join_their_group_and_dropped_ones_leave() -> None:

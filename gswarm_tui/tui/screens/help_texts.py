@@ -99,10 +99,11 @@ WORDS: dict[str, Entries] = {
         ("partial", "nodes whose samples don't cover the whole session"),
     ),
     EVENTS: (
-        ("time", "when it happened"),
+        ("time", "when it happened; in a line for several events, when the latest did"),
         ("gpu", "index of the GPU on its node, as nvidia-smi counts"),
         ("details", "reason, and what to do about it"),
         ("in 7 lines", "events of one kind and minute share a line; z lists each event"),
+        ("within 9 s", "time from the first to the latest event of the line"),
     ),
     SESSION: _FIGURES,
     COMPARISON: (
