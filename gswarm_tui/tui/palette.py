@@ -14,6 +14,7 @@ from textual.widgets import OptionList
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.order import Order
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.matching import highlighted, match_score
@@ -21,8 +22,8 @@ from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 
-IDLE = "util<5"
-"""Filter of the command that finds idle GPUs."""
+IDLE = f"util<{BUSY_FROM_PCT:g}"
+"""Filter of the command that finds idle GPUs: all that aren't busy."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note
-from gswarm_agent.metrics import GPU_BY_NAME
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.fleet.events import EventLogged, RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
@@ -495,6 +495,40 @@ async def test_filter_puts_the_cursor_on_a_match_and_n_goes_to_the_next() -> Non
         await pilot.press("slash", *["backspace"] * 5, *"util>200", "enter", "n")
         await pilot.pause()
         assert "nothing matches the filter" in screen_text(app)
+
+
+async def test_n_visits_the_gpus_that_the_totals_do_not_count_as_busy() -> None:
+    made = scene(4, 8, 30)
+    made.forget_gpu("gpu03", 6)
+    made.advance(2)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.pause()
+        busy, known = map(int, line_with(" busy ", app).split("busy ")[1].split()[0].split("/"))
+        seen = []
+        for _ in range(known - busy + 1):
+            await pilot.press("n")
+            await pilot.pause()
+            seen.append(app.fleet_screen.heatmap.at)
+        assert ("gpu03", 6) in seen
+        assert len(set(seen)) == known - busy
+        assert seen[0] == seen[-1]
+        made.lose("gpu04", "connection reset")
+        made.advance(1)
+        await pilot.press("n")
+        await pilot.pause()
+        assert "connection reset" in line_with(" gpu04:0 ", app), "a node that isn't live comes first"
+
+
+async def test_n_says_that_there_is_no_problem() -> None:
+    made = scene(4, 8, 30)
+    for node in made.fleet.nodes.values():
+        node.gpus[:, GPU_COLUMNS.index("util_pct")] = 90
+    app = app_on(made)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("n")
+        await pilot.pause()
+        assert "every node is live and every GPU is busy" in screen_text(app)
 
 
 async def test_many_events_of_one_kind_take_one_line_and_an_error_stays() -> None:

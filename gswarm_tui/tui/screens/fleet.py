@@ -13,7 +13,7 @@ from gswarm_tui.fleet.event_groups import EventGroups, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match, parse
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
-from gswarm_tui.fleet.totals import totals
+from gswarm_tui.fleet.totals import not_busy, totals
 from gswarm_tui.tui.actions import FLEET, bindings_of
 from gswarm_tui.tui.drawing.bands import BandPlot, Minutes, metrics_beside, minutes, minutes_height
 from gswarm_tui.tui.drawing.fleet_lines import (
@@ -255,7 +255,10 @@ class FleetScreen(ViewerScreen):
             self.viewer.show(NodeScreen(*self.heatmap.at))
 
     def action_next_match(self) -> None:
-        """Go to the next GPU that matches the filter; without a filter, to the next node that isn't live."""
+        """Go to the next GPU that matches the filter; without one, to the next node that isn't live.
+
+        If all are live, go to the next of the job's GPUs that isn't busy.
+        """
         if self._filter is None:
             self._next_trouble()
         elif not self._go_to_match():
@@ -272,14 +275,17 @@ class FleetScreen(ViewerScreen):
         return found is not None
 
     def _next_trouble(self) -> None:
-        """Go to the next node that isn't live."""
         heatmap, now = self.heatmap, self.feed.now()
         start = heatmap.cursor[0] if heatmap.cursor is not None else 0
         for node in [*self._shown[start + 1 :], *self._shown[: start + 1]]:
             if node.standing(now).value != "live":
                 heatmap.point_at(node.name, 0 if node.facts else None)
                 return
-        self.viewer.show_notice("every node is live")
+        idle = {node.name: not_busy(node) for node in self._shown}
+        if (found := next_match(self._shown, idle, heatmap.at)) is not None:
+            heatmap.point_at(*found)
+        else:
+            self.viewer.show_notice("every node is live and every GPU is busy")
 
     async def action_drop_filter(self) -> None:
         """Show everything; while a recording is being loaded, quit."""

@@ -23,6 +23,7 @@ from gswarm_tui.tui.actions import (
     WORST,
 )
 from gswarm_tui.tui.drawing.legend import meaning
+from gswarm_tui.tui.screens.worst import LISTED_MOST
 
 Entries = Sequence[tuple[str, str]]
 
@@ -65,7 +66,7 @@ ABOUT: dict[str, str] = {
 WORDS: dict[str, Entries] = {
     FLEET: (
         ("nodes 3/4", "nodes that send fresh data, out of all nodes"),
-        ("busy 30/32", f"{_BUSY}, out of all GPUs of live nodes"),
+        ("busy 30/32", f"{_BUSY}, out of your job's GPUs on live nodes; n goes to the others"),
         ("util", "mean utilisation: share of time in which any kernel ran"),
         ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
         ("mem", "GPU memory in use, out of the total; on a node's row, host memory in use"),
@@ -80,6 +81,7 @@ WORDS: dict[str, Entries] = {
         ("GB/s in/out", "received and sent by the node: InfiniBand if it has any, else network"),
     ),
     NODE: (
+        ("plot: GPU util", "metric that is plotted below the table, and the ends of its scale"),
         ("every, late", "time between samples; delay of the newest one"),
         ("clock", "how far the node's clock is ahead of this machine's"),
     ),
@@ -88,6 +90,10 @@ WORDS: dict[str, Entries] = {
         ("mean min max", "mean, minimum and maximum in the plotted time"),
     ),
     WORST: (
+        (
+            f"first {LISTED_MOST}",
+            f"the list ends after {LISTED_MOST} GPUs; reversed, it begins at the other end",
+        ),
         ("rank", "rank of the job's process on the GPU"),
         ("1 min", "mean of the last minute; of counters, the latest value"),
         ("latest", "latest value"),

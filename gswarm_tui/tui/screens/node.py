@@ -274,12 +274,12 @@ class NodeScreen(ViewerScreen):
         """Return the plotted metrics and their scales, which bands don't print."""
         if self.view not in (ALL, PLOTS):
             return self._trends.span_label if self.view == HOST else ""
-        return " · ".join(self._scale(node, metric) for metric in self._metrics)
+        return f"plot: {' · '.join(self._scale(node, metric) for metric in self._metrics)}"
 
     def _scale(self, node: NodeState, metric: Metric) -> str:
         facts = node.facts[0] if node.facts else None
         top = self._trends.top(metric, facts, node.history_values(GPU_METRICS.index(metric)))
-        low = "log, to" if is_logarithmic(metric) else "0 to"
+        low = "on a log scale to" if is_logarithmic(metric) else "0 to"
         return f"{label(metric)} {low} {quantity(top, metric)}"
 
     # Actions

@@ -133,7 +133,7 @@ class WorstGpusScreen(ViewerScreen):
     def _title(self) -> Line:
         order = "highest" if self._ranking.highest_first else "lowest"
         listed, known = len(self._listed), len(self._ranked)
-        gpus = plural(known, "GPU") if listed == known else f"{listed:,} of {plural(known, 'GPU')}"
+        gpus = plural(known, "GPU") if listed == known else f"first {listed:,} of {plural(known, 'GPU')}"
         left = [
             Span(f" {gpus}", "title"),
             Span(f"  {order} {label(self._ranking.metric)} first", "accent"),
