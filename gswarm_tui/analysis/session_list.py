@@ -45,6 +45,10 @@ def list_periods(
     return listed
 
 
+_ENDED = {"stopped": "ended"}
+"""As on the screens, a session that was stopped has ended; data has the status as it is recorded."""
+
+
 def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> TextTable:
     """Return the list as a table, with times in a zone (None: local)."""
     rows = [
@@ -53,7 +57,7 @@ def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> 
             one.period.name,
             f"{local_time(one.period.started_at, zone):%Y-%m-%d %H:%M}",
             duration(one.period.seconds),
-            one.status or "no end",
+            _ENDED.get(one.status, one.status) or "no end",
             str(one.whole.gpus) if one.whole else DASH,
             percent(one.whole.util_mean_pct if one.whole else None),
             energy(one.whole.energy_j if one.whole else None),

@@ -11,7 +11,7 @@ from typing import Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import age, elapsed, plural
+from gswarm_tui.common.quantities import age, duration, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
@@ -204,7 +204,7 @@ class GswarmApp(Viewer):
         session_id = self.hub.start_session(name, started_at=started_at)
         self.hub.stop_session(session_id, ended_at=ended_at)
         self._show_change()
-        self.show_notice(f"saved {name}, {elapsed(ended_at - started_at)}")
+        self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
 
     def _show_change(self) -> None:
         """Show changed sessions: on the timeline at once, in the past fleet as soon as they are on disk."""
@@ -257,7 +257,7 @@ class GswarmApp(Viewer):
             return
         self.hub.stop_session(session_id, ended_at=at)
         self._stopped.append((session_id, self.hub.now()))
-        what = f"{session.name}{self._moment(at)} after {elapsed(session.seconds(at))}"
+        what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
         self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
         self._show_change()
 

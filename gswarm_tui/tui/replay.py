@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Unpack
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import elapsed
+from gswarm_tui.common.quantities import duration
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
@@ -75,5 +75,5 @@ class ReplayApp(Viewer):
             return
         self.begun = None
         self._first_player.reload()
-        self.show_notice(f"saved {name}, {elapsed(ended_at - started_at)}")
+        self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
         self.update_view()

@@ -81,8 +81,8 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) 
 def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads, _, warm, train = [" ".join(line.split()) for line in output_of(capsys, "sessions").splitlines()]
     assert heads == "id session began duration status GPUs util energy coverage note"
-    assert warm == "1 warm 2027-01-15 17:00 5 s stopped 2 85 % 3,000 J 60 % too cold"
-    assert train == "2 train 2027-01-15 17:00 16 s stopped 2 79 % 4.44 Wh 100 %"
+    assert warm == "1 warm 2027-01-15 17:00 5 s ended 2 85 % 3,000 J 60 % too cold"
+    assert train == "2 train 2027-01-15 17:00 16 s ended 2 79 % 4.44 Wh 100 %"
 
 
 def test_sessions_are_written_as_data(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +179,7 @@ def test_sessions_in_markdown_are_the_terminals_table(
 ) -> None:
     heads, _, warm, _ = output_of(capsys, "sessions", "--format", "markdown").splitlines()
     assert heads == ("| id | session | began | duration | status | GPUs | util | energy | coverage | note |")
-    assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | stopped | 2 | 85 % | 3,000 J | 60 % | too cold |"
+    assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | ended | 2 | 85 % | 3,000 J | 60 % | too cold |"
 
 
 def test_file_named_twice_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:

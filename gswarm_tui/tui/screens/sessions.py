@@ -10,7 +10,8 @@ from functools import partial
 from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
-from gswarm_tui.common.quantities import DASH, elapsed, energy, percent, plural, watts
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.quantities import DASH, duration, elapsed, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -67,7 +68,7 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
                 Span("●", "good") if session.running else Span("○", "dim"),
                 Span(clean(session.name), role),
                 Span(started(session.started_at, now, zone), role),
-                Span(elapsed(session.seconds(now)), role),
+                Span((elapsed if session.running else duration)(session.seconds(now)), role),
                 Span(percent(session.mean_util), role),
                 Span(watts(session.mean_power_w), role),
                 Span(energy(session.energy_j) if measured else DASH, role),
@@ -90,7 +91,7 @@ def sessions_ahead(player: Player | None) -> list[Session]:
 
 def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
     """Return a row of a session ahead: its name, time and note are known, its figures aren't yet."""
-    length = DASH if session.ended_at is None else elapsed(session.seconds(now))
+    length = DASH if session.ended_at is None else duration(session.seconds(now))
     wait = f"begins in {elapsed(session.started_at - now)}"
     texts = (AHEAD, session.name, started(session.started_at, now, zone), length, DASH, DASH, DASH)
     return (
