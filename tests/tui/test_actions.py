@@ -73,6 +73,15 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str, mode: s
                 assert (bound.node, bound.binding.action) == (owner, action.name)
 
 
+async def test_help_of_a_narrow_terminal_says_that_something_is_hidden() -> None:
+    for cells, hidden in ((80, True), (120, False)):
+        app = app_on(scene(2, 2, 5))
+        async with app.run_test(size=(cells, 30)) as pilot:
+            await pilot.press("question_mark")
+            await pilot.pause()
+            assert ("Hidden (terminal has only 80 columns)" in screen_text(app)) is hidden
+
+
 FRAME = 5
 """Columns of help's border, padding and scroll bar."""
 

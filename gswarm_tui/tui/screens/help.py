@@ -17,6 +17,12 @@ from gswarm_tui.tui.widgets.lines import Bar
 
 WIDTH, WORD_WIDTH = 75, 16
 """Cells of a line on a terminal of 80, and of its first column."""
+COMPLETE_FROM = 120
+"""Cells of a terminal from which the fleet screen has all its columns and figures."""
+HIDDEN = (
+    "Hidden (terminal has only {} columns): some of the columns and figures below, and some keys of the last "
+    "line. All keys work."
+)
 FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
     ("mem>40G", "k, M, G, T after a number; without one the database's unit"),
@@ -27,9 +33,15 @@ FILTERS: Entries = (
 )
 
 
-def help_lines(screen_name: str, mode: str) -> list[Line]:
-    """Return what a screen shows, its actions by group, its signs and the filter language."""
-    lines: list[Line] = [[Span(line)] for line in wrap(ABOUT[screen_name], WIDTH)]
+def help_lines(screen_name: str, mode: str, cells: int = COMPLETE_FROM) -> list[Line]:
+    """Return what a screen shows, its actions by group, its signs and the filter language.
+
+    On a terminal of fewer ``cells`` than the screens need, a note says that some of it is hidden.
+    """
+    about = ABOUT[screen_name]
+    if cells < COMPLETE_FROM:
+        about += f" {HIDDEN.format(cells)}"
+    lines: list[Line] = [[Span(line)] for line in wrap(about, WIDTH)]
     sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
         actions = [action for action in actions_of(screen_name, mode) if action.group == group]
@@ -71,4 +83,4 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         """Scrollable lines."""
         with VerticalScroll():
-            yield Bar(*help_lines(self._screen_name, self._mode))
+            yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width))
