@@ -96,6 +96,10 @@ class RecordingQueries:
             summarize(self._source, period), processes(self._source, period), list(self._events(period))
         )
 
+    def summary(self, session: SessionKey) -> Summary:
+        """Return the figures of a session, as far as it is on disk. Raises UserError."""
+        return summarize(self._source, self._find(session))
+
     def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
         """Return sessions to compare, with distinct labels. Raises UserError."""
         found = [self._find(session) for session in sessions]

@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.quantities import energy, percent
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -336,3 +337,24 @@ async def test_unreadable_past_is_reported_and_the_screen_stays_live(live: Live)
             while "isn't open now" not in screen_text(live.app):
                 await pilot.pause(0.01)
         assert live.app.player is None
+
+
+async def test_session_older_than_the_history_has_the_figures_of_the_recording(live: Live) -> None:
+    live.made.connect()
+    live.app.open_queries = lambda: RecordingQueries(live.recorder.queries())
+    async with live.app.run_test(size=(120, 40)) as pilot:
+        await live.advance(10, pilot)
+        live.made.hub.start_session("train")
+        await live.advance(20, pilot)
+        (session,) = live.made.fleet.sessions.running
+        live.made.hub.stop_session(session.session_id)
+        await live.advance(10, pilot)
+        mean, energy_used = percent(session.mean_util), energy(session.energy_j)
+        session.forget()  # as if it had ended before the history begins
+        await pilot.press("S")
+        async with asyncio.timeout(30):
+            while percent(None) in line_with(live.app, "○ train"):
+                await pilot.pause(0.01)
+        assert f" 20 s {mean:>6}" in line_with(live.app, "○ train")
+        assert energy_used in line_with(live.app, "○ train")
+        assert "partial" not in screen_text(live.app)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
 from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
@@ -27,7 +32,13 @@ from gswarm_tui.tui.screens.titles import joined, title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
+if TYPE_CHECKING:
+    from gswarm_tui.analysis.queries import RecordingQueries
+    from gswarm_tui.analysis.summary_data import Summary
+
 NAME, NOTE = 1, -1
+READ_EVERY_S = 5.0
+"""Seconds until figures that weren't on disk yet are read again."""
 AHEAD = "›"
 """Sign of a session that begins after the time shown."""
 SESSION_TABLE = (
@@ -55,14 +66,25 @@ def in_order(sessions: list[Session]) -> list[Session]:
     return sorted(sessions, key=lambda s: (not s.running, -s.started_at))
 
 
-def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo | None) -> list[Row]:
-    """Return a row per session: state, name, start, duration, means, energy, missing data and note."""
+def session_rows(
+    sessions: list[Session],
+    fleet: Fleet,
+    now: float,
+    zone: tzinfo | None,
+    recorded: Mapping[tuple[str, int], Summary],
+) -> list[Row]:
+    """Return a row per session: state, name, start, duration, means, energy, missing data and note.
+
+    The fleet lacks the figures of a session that ended before its history begins; ``recorded`` has them.
+    """
     rows: list[Row] = []
     for session in sessions:
+        if session.key in recorded:
+            rows.append(_recorded_row(session, recorded[session.key], now, zone))
+            continue
         partial = session.partial(fleet.nodes, now, stale_after_s(fleet.interval_s))
         note = clean(session.note)
         role = "text" if session.running else "dim"
-        measured = session.util_count or session.power_count
         rows.append(
             (
                 Span("●", "good") if session.running else Span("○", "dim"),
@@ -71,11 +93,36 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
                 Span((elapsed if session.running else duration)(session.seconds(now)), role),
                 Span(percent(session.mean_util), role),
                 Span(watts(session.mean_power_w), role),
-                Span(energy(session.energy_j) if measured else DASH, role),
+                Span(energy(session.energy_j) if is_measured(session) else DASH, role),
                 Span(joined((partial, note)), "warning" if partial else "dim"),
             )
         )
     return rows
+
+
+def _recorded_row(session: Session, summary: Summary, now: float, zone: tzinfo | None) -> Row:
+    """Return the row of an ended session with the figures of the recording."""
+    whole, known = summary.whole, len(summary.covered)
+    complete = f"{known - len(summary.partial):,} of {known:,}"
+    partial = f"partial: {complete} nodes" if summary.partial else ""
+    texts = (
+        session.name,
+        started(session.started_at, now, zone),
+        duration(session.seconds(now)),
+        percent(whole and whole.util_mean_pct),
+        watts(whole and whole.power_mean_w),
+        energy(whole and whole.energy_j),
+    )
+    return (
+        Span("○", "dim"),
+        *(Span(clean(text), "dim") for text in texts),
+        Span(joined((partial, clean(session.note))), "warning" if partial else "dim"),
+    )
+
+
+def is_measured(session: Session) -> bool:
+    """Return whether the fleet has figures of a session."""
+    return bool(session.util_count or session.power_count)
 
 
 def sessions_ahead(player: Player | None) -> list[Session]:
@@ -134,6 +181,9 @@ class SessionsScreen(ViewerScreen):
         self._picked: set[str] = set()
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
+        self._recorded: dict[tuple[str, int], Summary] = {}
+        self._queries: RecordingQueries | None = None
+        self._read_at = -math.inf
 
     def compose(self) -> ComposeResult:
         """Title, table, plots."""
@@ -152,6 +202,9 @@ class SessionsScreen(ViewerScreen):
         before = self.chosen_session()
         begun = in_order(list(self.fleet.sessions.sessions.values()))
         ahead = sessions_ahead(self.viewer.player)
+        for session in begun:
+            if session.running:  # its stop may have been undone
+                self._recorded.pop(session.key, None)
         self._begun, self._shown = len(begun), [*begun, *ahead]
         running = sum(s.running for s in begun)
         words = f"  {running} running" if running else "  none running"
@@ -165,7 +218,8 @@ class SessionsScreen(ViewerScreen):
         can_start = self.viewer.can_start_session
         table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
         zone = self.viewer.timezone
-        rows = session_rows(begun, self.fleet, now, zone) + [ahead_row(one, now, zone) for one in ahead]
+        rows = session_rows(begun, self.fleet, now, zone, self._recorded)
+        rows += [ahead_row(one, now, zone) for one in ahead]
         for at, session in enumerate(self._shown):
             if session.session_id in self._picked:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
@@ -174,6 +228,26 @@ class SessionsScreen(ViewerScreen):
         if before is not None and before.key in keys:
             table.move_to(keys.index(before.key))
         self._plot(now)
+        unknown = [s for s in begun if not (s.running or is_measured(s) or s.key in self._recorded)]
+        if unknown and now - self._read_at >= READ_EVERY_S and self.viewer.open_queries is not None:
+            self._read_at = math.inf
+            self._queries = self._queries or self.viewer.open_queries()
+            self.run_worker(self._read(self._queries, unknown))
+
+    async def _read(self, queries: RecordingQueries, sessions: Sequence[Session]) -> None:
+        """Read the figures of sessions from the recording; one that isn't there yet is read later."""
+        from gswarm_tui.tui.screens.computed import session_key
+
+        for session in sessions:
+            with suppress(UserError):
+                self._recorded[session.key] = await asyncio.to_thread(queries.summary, session_key(session))
+        self._read_at = self.feed.now()
+        self.update_view()
+
+    def on_unmount(self) -> None:
+        """Close the connection; cancelling its query may take a moment."""
+        if self._queries is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     def _plot(self, now: float) -> None:
         """Plot the selected session where the table leaves space.
@@ -202,11 +276,14 @@ class SessionsScreen(ViewerScreen):
         table.styles.height = min(len(self._shown), room - height) + table.heading_height
         marks = marks_in(self.fleet.event_log, shown)
         panels = []
+        older = not session.running
         for name in PLOTTED:
             plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
             named = plot.named(f"{plot.label}, mean of all GPUs")
+            older = older and not np.isfinite(plot.levels).any()
             panels.append(panel(named, cells, height, shown.end - shown.start, last, marks=marks))
-        heading = heading_rule(clip(clean(session.name), self.size.width - 4), self.size.width)
+        words = clean(session.name) + (": older than the plots reach; ⏎ shows its figures" if older else "")
+        heading = heading_rule(clip(words, self.size.width - 4), self.size.width)
         plots.show([heading, *beside(panels)])
 
     def chosen_session(self) -> Session | None:
