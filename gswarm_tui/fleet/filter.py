@@ -55,7 +55,7 @@ class Filter:
             if any(_text_matches(name, word) for name in known):
                 continue
             if word in _NUMBERS:
-                return f"{word!r} is in no node's name; to compare the metric, write {word}>5"
+                return f"{word!r} is in no node's name; for the metric, write {word}>5"
             return f"{word!r} is in no node's name{nearest(word, _NUMBERS)}"
         return ""
 

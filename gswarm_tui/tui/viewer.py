@@ -78,7 +78,7 @@ class Viewer(TerminalApp):
     CSS = """
     * { scrollbar-size-vertical: 1; }
     SearchIcon { display: none; }
-    ToastRack { dock: top; align: right top; margin: 0; }
+    ToastRack { dock: top; align: right top; margin: 0; overflow-y: hidden; }
     Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
 

@@ -421,7 +421,7 @@ async def test_filter_applies_while_typing_and_marks_errors() -> None:
         typed = next(i for i, line in enumerate(lines) if "util<5 | x(" in line)
         assert lines[typed + 1].index("^") == lines[typed].index("x(") + 2
         assert "the filter ends too early" in lines[typed + 1]
-        await pilot.press("backspace", "backspace", "backspace", "enter")
+        await pilot.press(*["backspace"] * 4, "enter")
         await pilot.pause()
         assert "filter util<5: 1 GPU on 1 of 4 nodes" in screen_text(app)
         assert "\n gpu01 " not in screen_text(app)
@@ -457,7 +457,7 @@ async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
         assert "\n gpu01 " in screen_text(app), "a text that isn't a filter filters nothing"
         await pilot.press(*["backspace"] * 6, *"power")
         await pilot.pause()
-        assert "to compare the metric, write power>5" in screen_text(app)
+        assert "for the metric, write power>5" in screen_text(app)
         await pilot.press(*">5000")
         await pilot.pause()
         assert line_with("nothing matches", app).strip() == "nothing matches"
