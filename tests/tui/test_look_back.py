@@ -23,6 +23,7 @@ from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.screens.computed import session_key
 from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text
@@ -349,12 +350,14 @@ async def test_session_older_than_the_history_has_the_figures_of_the_recording(l
         (session,) = live.made.fleet.sessions.running
         live.made.hub.stop_session(session.session_id)
         await live.advance(10, pilot)
-        mean, energy_used = percent(session.mean_util), energy(session.energy_j)
+        with closing(RecordingQueries(live.recorder.queries())) as queries:
+            whole = queries.summary(session_key(session)).whole
+        assert whole is not None
         session.forget()  # as if it had ended before the history begins
         await pilot.press("S")
         async with asyncio.timeout(30):
             while percent(None) in line_with(live.app, "○ train"):
                 await pilot.pause(0.01)
-        assert f" 20 s {mean:>6}" in line_with(live.app, "○ train")
-        assert energy_used in line_with(live.app, "○ train")
+        assert f" 20 s {percent(whole.util_mean_pct):>6}" in line_with(live.app, "○ train")
+        assert energy(whole.energy_j) in line_with(live.app, "○ train")
         assert "partial" not in screen_text(live.app)

@@ -213,7 +213,9 @@ class FleetScreen(ViewerScreen):
         state = []
         if self._filter is not None:
             nodes = f"{len(self._shown):,} of {plural(len(self.fleet.nodes), 'node')}"
-            state.append(f"filter {clean(self._filter.text.strip())}: {plural(self._matching, 'GPU')} on {nodes}")
+            state.append(
+                f"filter {clean(self._filter.text.strip())}: {plural(self._matching, 'GPU')} on {nodes}"
+            )
         if self._order is not Order.GIVEN:
             state.append(self._order.value)
         if heatmap.zoom_wanted is not None:

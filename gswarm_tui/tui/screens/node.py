@@ -196,7 +196,7 @@ class NodeScreen(ViewerScreen):
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
         self._trends.settle([node], now, self.time_shown)
         self._arrange()
-        self.query_one(ViewBar).show_hint(self._hint(node))
+        self.query_one(ViewBar).show_hint(*self._hints(node))
         old = node.standing(now) is not Standing.LIVE
         if self.query_one("#gpus", TableView).display:
             self.query_one("#gpus", TableView).show(gpu_rows(node, self._metric, now))
@@ -270,11 +270,12 @@ class NodeScreen(ViewerScreen):
     def _marks(self, bins: int, now: float) -> list[PlotMark]:
         return marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
 
-    def _hint(self, node: NodeState) -> str:
-        """Return the plotted metrics and their scales, which bands don't print."""
+    def _hints(self, node: NodeState) -> tuple[str, ...]:
+        """Return the plotted metrics and their scales, which bands don't print; then the same, shorter."""
         if self.view not in (ALL, PLOTS):
-            return self._trends.span_label if self.view == HOST else ""
-        return f"plot: {' · '.join(self._scale(node, metric) for metric in self._metrics)}"
+            return (self._trends.span_label if self.view == HOST else "",)
+        scales = " · ".join(self._scale(node, metric) for metric in self._metrics)
+        return f"plot: {scales}", scales
 
     def _scale(self, node: NodeState, metric: Metric) -> str:
         facts = node.facts[0] if node.facts else None

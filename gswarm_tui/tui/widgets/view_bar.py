@@ -24,7 +24,7 @@ class ViewBar(Widget):
         super().__init__()
         self.views = tuple(views)
         self.picked = self.views[0]
-        self._hint = ""
+        self._hint = self._shorter = ""
 
     def pick(self, view: str) -> None:
         """Select a view."""
@@ -37,10 +37,10 @@ class ViewBar(Widget):
         """Select the next view, the first after the last."""
         self.pick(self.views[(self.views.index(self.picked) + by) % len(self.views)])
 
-    def show_hint(self, hint: str) -> None:
-        """Show a hint at the right end."""
-        if hint != self._hint:
-            self._hint = hint
+    def show_hint(self, hint: str, shorter: str = "") -> None:
+        """Show a hint at the right end, the shorter one where it has no room."""
+        if (hint, shorter) != (self._hint, self._shorter):
+            self._hint, self._shorter = hint, shorter
             self.refresh()
 
     def on_click(self, event: events.Click) -> None:
@@ -56,9 +56,8 @@ class ViewBar(Widget):
         spans = [Span("─", "faint")]
         spans += (Span(f" {view} ", "accent" if view == self.picked else "dim") for view in self.views)
         used = sum(len(s.text) for s in spans)
-        hint = f" {self._hint} " if self._hint else ""
-        rule = self.size.width - used - len(hint) - 1
-        if rule < 0:
-            hint, rule = "", max(0, self.size.width - used - 1)
-        spans += (Span("─" * rule, "faint"), Span(hint, "dim"), Span("─", "faint"))
+        room = self.size.width - used - 1
+        hints = (f" {hint} " for hint in (self._hint, self._shorter) if hint)
+        hint = next((hint for hint in hints if len(hint) <= room), "")
+        spans += (Span("─" * max(0, room - len(hint)), "faint"), Span(hint, "dim"), Span("─", "faint"))
         return drawn(tuple(spans), self.size.width, self.app.theme)
