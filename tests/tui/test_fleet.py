@@ -449,10 +449,10 @@ async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("slash", *"powr")
         await pilot.pause()
-        assert "nothing matches: 'powr' is in no node's name; perhaps power is meant" in screen_text(app)
+        assert "nothing matches: 'powr' is in no node's name; perhaps you meant power" in screen_text(app)
         await pilot.press("space", "greater_than_sign")
         await pilot.pause()
-        assert "^ unknown metric 'powr'; perhaps power is meant" in screen_text(app)
+        assert "^ unknown metric 'powr'; perhaps you meant power" in screen_text(app)
         assert "filter powr" not in screen_text(app)
         assert "\n gpu01 " in screen_text(app), "a text that isn't a filter filters nothing"
         await pilot.press(*["backspace"] * 6, *"power")
@@ -471,7 +471,7 @@ async def test_error_at_the_end_of_a_long_filter_is_read_in_full() -> None:
         lines = screen_text(app).splitlines()
         typed = next(i for i, line in enumerate(lines) if "powr>3" in line)
         assert lines[typed + 1].index("^") == lines[typed].index("powr>3")
-        assert "unknown metric 'powr'; perhaps power is meant ^" in lines[typed + 1]
+        assert "unknown metric 'powr'; perhaps you meant power ^" in lines[typed + 1]
 
 
 async def test_filter_puts_the_cursor_on_a_match_and_n_goes_to_the_next() -> None:

@@ -96,6 +96,19 @@ async def test_result_matches_picture(
         matches_picture(app, f"sql-{size[0]}x{size[1]}")
 
 
+@pytest.mark.parametrize("focus", ["editor", "result", "row"])
+async def test_redraw_changes_neither_query_nor_result(app: GswarmApp, focus: str) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("Q")
+        await run_query(app, pilot, WORST)
+        await pilot.press(*{"editor": (), "result": ("tab",), "row": ("tab", "enter")}[focus])
+        await pilot.pause()
+        before = screen_text(app)
+        await pilot.press("ctrl+l", "ctrl+l")
+        await pilot.pause()
+        assert screen_text(app) == before
+
+
 async def test_characters_go_to_the_editor_from_editor_and_result(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q", *"SeQq? :/1", "space")

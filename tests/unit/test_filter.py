@@ -216,13 +216,13 @@ def test_filter_error_suggests_the_colon_for_text_fields() -> None:
 
 
 def test_unknown_metric_is_reported_before_its_number_is_typed() -> None:
-    with pytest.raises(FilterError, match=r"^unknown metric 'powr'; perhaps power is meant$"):
+    with pytest.raises(FilterError, match=r"^unknown metric 'powr'; perhaps you meant power$"):
         parse("powr >")
 
 
 def test_word_that_no_node_has_in_its_name_is_explained() -> None:
     nodes = ["gpu01", "gpu02"]
-    assert "perhaps power is meant" in parse("gpu01 | powr").unknown_name(nodes)
+    assert "perhaps you meant power" in parse("gpu01 | powr").unknown_name(nodes)
     assert "write util>5" in parse("util").unknown_name(nodes)
     assert parse("gpu0* mine state:lost util>200").unknown_name(nodes) == ""
 

@@ -280,7 +280,7 @@ class NodeScreen(ViewerScreen):
     def _scale(self, node: NodeState, metric: Metric) -> str:
         facts = node.facts[0] if node.facts else None
         top = self._trends.top(metric, facts, node.history_values(GPU_METRICS.index(metric)))
-        low = "on a log scale to" if is_logarithmic(metric) else "0 to"
+        low = "log, to" if is_logarithmic(metric) else "0 to"
         return f"{label(metric)} {low} {quantity(top, metric)}"
 
     # Actions
