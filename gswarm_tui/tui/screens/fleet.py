@@ -123,8 +123,8 @@ class FleetScreen(ViewerScreen):
         self._trends.settle(self._shown, now, self.time_shown)
         self.heatmap.span_s = self._trends.span_s
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
-        nodes = () if matches is None else self._shown
-        self._matching = sum(int(matches[node.name].sum()) for node in nodes if node.facts)
+        if matches is not None:
+            self._matching = sum(int(matches[node.name].sum()) for node in self._shown if node.facts)
         self.heatmap.show_nodes(self._shown, hidden)
         self._lines(now)
 

@@ -109,9 +109,9 @@ def _recorded_row(session: Session, summary: Summary, now: float, zone: tzinfo |
         session.name,
         started(session.started_at, now, zone),
         duration(session.seconds(now)),
-        percent(whole and whole.util_mean_pct),
-        watts(whole and whole.power_mean_w),
-        energy(whole and whole.energy_j),
+        percent(whole.util_mean_pct if whole else None),
+        watts(whole.power_mean_w if whole else None),
+        energy(whole.energy_j if whole else None),
     )
     return (
         Span("○", "dim"),
