@@ -23,19 +23,30 @@ os.umask(UMASK)
 BYTECODE = ".pytest_cache/bytecode"
 SLOWEST = (
     "cluster",
-    "tests/security/test_hostile_nodes.py",
-    "tests/cluster/test_faults.py",
-    "tests/bench/test_smoke.py",
-    "tests/integration/test_recover.py",
-    "tests/security/test_crashes.py",
-    "tests/security/test_rogue_nodes.py",
     "tests/security/test_crafted_recordings.py",
+    "tests/integration/test_import.py",
+    "tests/tui/test_fleet.py",
+    "tests/integration/test_plot.py",
+    "tests/security/test_hostile_nodes.py",
+    "tests/docs/test_docs.py",
+    "tests/tui/test_look_back.py",
+    "tests/cluster/test_faults.py",
+    "tests/tui/test_sql.py",
+    "tests/bench/test_smoke.py",
+    "tests/tui/test_replay.py",
+    "tests/integration/test_recover.py",
+    "tests/integration/test_energy.py",
+    "tests/security/test_crashes.py",
+    "tests/tui/test_app.py",
+    "tests/security/test_rogue_nodes.py",
+    "tests/integration/test_attach.py",
+    "tests/integration/test_probes_processes.py",
 )
-"""Groups of tests that take longest."""
+"""Groups of tests that take longest, those that compute beside those that wait."""
 
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
 # pytest tests/unit tests/tui tests/integration -m hypothesis --hypothesis-profile=long
-hypothesis.settings.register_profile("short", deadline=None)
+hypothesis.settings.register_profile("short", deadline=None, max_examples=30)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("short")
 

@@ -13,6 +13,7 @@ import random
 import time
 import zlib
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from gswarm_agent.frame import WARNING, GpuFacts, HostFacts, Note, ProcessSample, Row
@@ -88,9 +89,15 @@ def parse_simulation(text: str) -> Simulation:
     return Simulation(**given)
 
 
+@lru_cache(maxsize=8)
+def _order(seed: int, nodes: int) -> List[int]:
+    """Return the nodes in the order in which they get problems."""
+    return random.Random(seed).sample(range(nodes), nodes)  # noqa: S311
+
+
 def traits(simulation: Simulation) -> FrozenSet[str]:
     """Return this node's problems: five in a small fleet, one node in six of a large one."""
-    order = random.Random(simulation.seed).sample(range(simulation.nodes), simulation.nodes)  # noqa: S311
+    order = _order(simulation.seed, simulation.nodes)
     odd = [kind for kind in _ODD if kind != LOADER or simulation.nodes >= 4]
     found = set()
     for place in range(max(len(odd), simulation.nodes // 6)):

@@ -37,7 +37,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
         ("summary of a minute of it", ["summary", "minute"], None),
         ("sessions: a day, six hours, a minute", ["sessions"], None),
         ("compare the day with six hours of it", ["compare", "day", "morning"], None),
-    ):
+    )[:: options.count(1, 3)]:
         took, peaks = zip(*(command([*words, "--db", str(path)]) for _ in range(runs)), strict=True)
         wall = statistics.median(took)
         yield Figure(f"{what}, the whole command", wall, "s", goal, limit="one scan", beside=scanned)
@@ -70,7 +70,7 @@ def _plots(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
         ("plot of a day of 64 GPUs", day, "plot", "day.pdf", 5.0),
         ("report of an hour of 512 GPUs", hour, "report", "hour.html", None),
         ("report of a day of 64 GPUs", day, "report", "day.html", None),
-    ):
+    )[:: options.count(1, 3)]:
         made = options.folder / out
         words = [word, "day", "--db", str(path), "-o", str(made), "--force"]
         took, peaks = zip(*(command(words) for _ in range(runs)), strict=True)
@@ -81,7 +81,7 @@ def _plots(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
 
 def _exports(options: BenchOptions, day: Path) -> Iterator[Figure]:
     """Measure exports of the day and their imports."""
-    for kind, goal in (("parquet", 10.0), ("csv", None), ("json", 100.0)):
+    for kind, goal in (("parquet", 10.0), ("csv", None), ("json", 100.0))[: options.count(3, 1)]:
         made, back = options.folder / f"day.{kind}", options.folder / f"{kind}.duckdb"
         wall, peak = command(["export", "day", "--db", str(day), "-o", str(made)])
         yield Figure(f"export of a day of 64 GPUs as {kind}, the whole command", wall, "s", goal)

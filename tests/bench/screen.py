@@ -92,7 +92,8 @@ def _fleet(options: BenchOptions) -> Iterator[Figure]:
         yield Figure("seconds in which nothing was painted", int(seconds) - len(painted), "s", 0)
         delays = []
         for place, keys in PLACES:
-            took = [_answered(app, key, quiet=not options.smoke) for key in keys]
+            pressed = dict.fromkeys(keys) if options.smoke else keys
+            took = [_answered(app, key, quiet=not options.smoke) for key in pressed]
             print(f"{place}: {', '.join(f'{1000 * s:.0f}' for s in took)} ms", file=sys.stderr)
             delays += took
         delays.sort()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gswarm_agent.requests import status
 from tests.terminal import PATIENCE_S, InTerminal
 from tests.unit.store_recording import query
 
@@ -43,10 +42,7 @@ def rows(running: InTerminal) -> int:
 
 def agents_of(uid: str) -> list[dict[str, object]]:
     """Return the status of a recording's agents on this machine."""
-    command = [sys.executable, "-m", "gswarm_agent", "status", "--recording", uid]
-    agents = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert isinstance(agents, list)
-    return agents
+    return status(uid)
 
 
 def running(uid: str) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,15 @@ from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, 
 H100 = "NVIDIA H100"
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("recording") / "run.duckdb")
+
+
 @pytest.fixture
-def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recording(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    return run(tmp_path / "run.duckdb")
+    return Path(shutil.copy(original, tmp_path))
 
 
 def exported(*words: str) -> None:

@@ -49,19 +49,27 @@ def latin1(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environ
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with a recording, which is also the home folder."""
-    for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setenv("TZ", "UTC")
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording with a session."""
 
     def happens(made: Scene) -> None:
         made.connect().advance(10)
         made.hub.start_session("train")
         made.advance(30)
 
-    recorded(tmp_path / "run.duckdb", Scene(2, 4), happens)
+    path = tmp_path_factory.mktemp("recording") / "run.duckdb"
+    recorded(path, Scene(2, 4), happens)
+    return path
+
+
+@pytest.fixture
+def folder(recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a copy of the recording, which is also the home."""
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("TZ", "UTC")
+    shutil.copy(recording, tmp_path)
     return tmp_path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,21 @@ COMMANDS = [
 """Commands whose work fails (a session without samples, an invalid query), where that is possible."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a recording of the sessions "train", and "empty", which has no samples."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of the sessions "train", and "empty", which has no samples."""
+    path = tmp_path_factory.mktemp("recording") / "run.duckdb"
     frames = [arrived(seq, [gpu_row(util_pct=seq), gpu_row(util_pct=5)]) for seq in range(1, 10)]
     sessions = [*session("train", 0, 20), *session("empty", 50, 60)]
-    record(tmp_path / "run.duckdb", [introduced(), *frames, *sessions])
+    record(path, [introduced(), *frames, *sessions])
+    return path
+
+
+@pytest.fixture
+def folder(recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a copy of the recording."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(recording, tmp_path)
     return tmp_path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -25,10 +26,10 @@ from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 ROW = gpu_row(util_pct=50)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record 100 s with a session of 20 s, and with another in which nothing was measured."""
-    path = tmp_path / "run.duckdb"
+    path = tmp_path_factory.mktemp("recording") / "run.duckdb"
     events: list[Event] = [introduced(), *(arrived(seq, [ROW, ROW]) for seq in range(1, 91))]
     sessions: list[Event] = [
         SessionStarted("a", T0 + 30, "train", T0 + 30),
@@ -38,6 +39,11 @@ def path(tmp_path: Path) -> Path:
     ]
     record(path, [*events, *sessions])
     return path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path))
 
 
 @pytest.fixture

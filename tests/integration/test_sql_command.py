@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,13 +22,18 @@ ROOT = Path(__file__).parents[2]
 COUNT = "SELECT count(*) AS n FROM samples"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three samples of two GPUs."""
-    path = tmp_path / "run.duckdb"
+    path = tmp_path_factory.mktemp("recording") / "run.duckdb"
     frames = [arrived(seq, [gpu_row(util_pct=seq), gpu_row(pstate=0)]) for seq in (1, 2, 3)]
     record(path, [introduced(gpus=2), SessionStarted("s", T0, "train", T0), *frames])
     return path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path))
 
 
 def test_a_query_is_answered(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

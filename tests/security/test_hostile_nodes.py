@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import getpass
+import io
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from gswarm_tui.cli import main
 from tests.integration import sshd
 from tests.integration.heads import eventually, head, nothing_left, rows
 from tests.terminal import InTerminal
@@ -67,23 +68,27 @@ def watching(
     with cluster(folder, attacks, program) as config, nothing_left(path):
         words = ["--nodes", ",".join(attacks), "--ssh-config", str(config), "--interval", "0.2"]
         with head(*words, *more, "--db", str(path)) as running:
+            running.wait_for(" rows")
             yield running, path
 
 
+def number_in(path: Path, sql: str) -> int:
+    """Return what `gswarm-tui sql` reports on a running recording; 0 while the head starts."""
+    out = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+        status = main(["sql", sql, "--db", str(path), "--format", "csv"])
+    return int(out.getvalue().splitlines()[1]) if status == 0 else 0
+
+
 def frames_of(path: Path, node: str) -> int:
-    """Return how many frames of a node are in a running recording, as `gswarm-tui sql` reports it."""
-    sql = f"SELECT coalesce(sum(frames), 0) FROM links JOIN nodes USING (node_id) WHERE node = '{node}'"
-    command = [sys.executable, "-m", "gswarm_tui", "sql", sql, "--db", str(path), "--format", "csv"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout.splitlines()[1])
+    """Return how many frames of a node are in a running recording."""
+    frames = "SELECT coalesce(sum(frames), 0) FROM links JOIN nodes USING (node_id)"
+    return number_in(path, f"{frames} WHERE node = '{node}'")
 
 
 def is_logged(path: Path, text: str) -> bool:
-    """Return whether an event of a running recording contains a text, as `gswarm-tui sql` reports it."""
-    sql = f"SELECT count(*) FROM events WHERE contains(message, '{text}')"
-    command = [sys.executable, "-m", "gswarm_tui", "sql", sql, "--db", str(path), "--format", "csv"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode == 0 and int(done.stdout.splitlines()[1]) > 0  # the head may be starting
+    """Return whether an event of a running recording contains a text."""
+    return number_in(path, f"SELECT count(*) FROM events WHERE contains(message, '{text}')") > 0
 
 
 def no_frame_is_missing(path: Path, node: str) -> bool:

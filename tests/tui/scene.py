@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
-from gswarm_agent.frame import TABLES, Hello, Note
+from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
@@ -15,6 +16,55 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 
 BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
+TAPED_NODES, TAPED_READINGS = 16, 200
+"""Largest scene whose readings are kept for the next scenes, and how many of each node."""
+
+
+class Tape:
+    """Readings of a simulated node, computed once for all scenes that take them at the same times."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.probe = SimulatedNode(simulation)
+        self.times: list[int] = []
+        self._readings: list[TickSamples] = []
+
+    def reading(self, number: int, now_ns: int) -> TickSamples | None:
+        """Return a reading, None if the one of this number isn't of this time."""
+        if number == len(self.times) < TAPED_READINGS:
+            self.times.append(now_ns)
+            self._readings.append(self.probe.read(now_ns))
+        return self._readings[number] if self.times[number : number + 1] == [now_ns] else None
+
+
+@lru_cache(maxsize=64)
+def tape(simulation: Simulation, _interval_s: float) -> Tape:
+    """Return the tape of a node that is read at an interval."""
+    return Tape(simulation)
+
+
+class TapedNode:
+    """Simulated node of a scene, read from a tape as long as the times agree."""
+
+    def __init__(self, simulation: Simulation, interval_s: float) -> None:
+        self._simulation = simulation
+        self._tape = tape(simulation, interval_s)
+        self._taped = 0
+        self._own: SimulatedNode | None = None
+
+    def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
+        """Return the facts of the node."""
+        return self._tape.probe.facts()
+
+    def read(self, now_ns: int) -> TickSamples:
+        """Return the samples at a time."""
+        if self._own is None:
+            if (reading := self._tape.reading(self._taped, now_ns)) is not None:
+                self._taped += 1
+                return reading
+            self._own = SimulatedNode(self._simulation)
+            for earlier in self._tape.times[: self._taped]:
+                self._own.read(earlier)
+        return self._own.read(now_ns)
 
 
 class Scene:
@@ -42,9 +92,13 @@ class Scene:
         ids = itertools.count(1)
         self.hub = Hub(self.fleet, clock=lambda: self.time, new_id=lambda: f"id-{next(ids)}")
         self._simulated = simulated
-        self._probes = {
-            name: SimulatedNode(Simulation(name, index, len(self.names), gpus, seed, origin_ns=0))
+        simulations = {
+            name: Simulation(name, index, len(self.names), gpus, seed, origin_ns=0)
             for index, name in enumerate(self.names)
+        }
+        self._probes: dict[str, SimulatedNode | TapedNode] = {
+            name: TapedNode(each, interval_s) if len(self.names) <= TAPED_NODES else SimulatedNode(each)
+            for name, each in simulations.items()
         }
         self._seq = dict.fromkeys(self.names, 0)
         self._quiet: set[str] = set(self.names)
