@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
+from tests.terminal import PATIENCE_S
 from tests.tui.scene import Scene
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -29,6 +32,16 @@ def screen_text(app: Viewer) -> str:
     """Return the screen's lines without colours and trailing spaces."""
     strips = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
+
+
+async def shows(app: Viewer, pilot: Pilot[str], text: str) -> None:
+    """Wait until the screen shows a text, such as a notification, which is drawn some time after its cause."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while text not in screen_text(app):
+        assert asyncio.get_running_loop().time() < deadline, (
+            f"{text!r} isn't on the screen:\n{screen_text(app)}"
+        )
+        await pilot.pause(0.01)
 
 
 def line_with(app: Viewer, words: str) -> str:

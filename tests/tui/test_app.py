@@ -16,7 +16,7 @@ from gswarm_tui.run.first_demo import is_first_demo
 from gswarm_tui.tui.app import HINTS_S, GswarmApp
 from gswarm_tui.tui.palette import ActionPalette
 from tests.terminal import Screen
-from tests.tui.conftest import app_on, screen_text
+from tests.tui.conftest import app_on, screen_text, shows
 from tests.tui.scene import scene
 
 
@@ -311,7 +311,7 @@ async def test_sessions_and_marks_are_refused_without_a_recording(key: str, reas
         assert "s starts one" not in screen_text(app)
         await pilot.press(key)
         await pilot.pause()
-        assert reason in screen_text(app)
+        await shows(app, pilot, reason)
         assert [n.message.endswith("start gswarm-tui without --no-record") for n in app._notifications] == [
             True
         ]
@@ -330,7 +330,7 @@ async def test_stop_of_a_session_can_be_undone_for_ten_seconds() -> None:
         made.advance(9)
         await pilot.press("x")
         await pilot.pause()
-        assert "stopped two after 9 s; u undoes it" in screen_text(app)
+        await shows(app, pilot, "stopped two after 9 s; u undoes it")
         made.advance(2)
         await pilot.press("u")
         await pilot.pause()
@@ -339,7 +339,7 @@ async def test_stop_of_a_session_can_be_undone_for_ten_seconds() -> None:
         await pilot.press("u")
         await pilot.pause()
         assert [s.name for s in made.fleet.sessions.running] == ["two"]
-        assert "no session was stopped in the last 10 s" in screen_text(app)
+        await shows(app, pilot, "no session was stopped in the last 10 s")
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ async def test_first_demo_shows_hints_that_go_away() -> None:
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.pause()
         for hint in ("⏎ opens a node", "s starts a session, x stops it", "space looks back"):
-            assert hint in screen_text(app)
+            await shows(app, pilot, hint)
         assert "gpu01" in screen_text(app)
         await pilot.press("s", "enter")
         await pilot.pause()

@@ -26,7 +26,7 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.computed import session_key
 from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import begin
-from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.deck import Clock, settle
 from tests.tui.scene import BEGINNING, Scene
 from tests.tui.test_session import computed
@@ -164,7 +164,7 @@ async def test_session_started_while_looking_back_is_on_the_timeline(live: Live)
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(30, pilot)
         await live.press(pilot, "space", "less_than_sign", "s", "enter")
-        await _shows(live, pilot, "├ session-1 ──")
+        await shows(live.app, pilot, "├ session-1 ──")
         assert "● session-1 0 s" in screen_text(live.app)
 
 
@@ -173,16 +173,16 @@ async def test_session_begun_and_ended_while_looking_back_has_both_times(live: L
     async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
         await live.advance(60, pilot)
         await live.press(pilot, "space", "T", *"14:00:10", "enter", "s", *"train", "enter")
-        await _shows(live, pilot, "├ train ──")
+        await shows(live.app, pilot, "├ train ──")
         await live.press(pilot, "x")
-        assert "go on to a later time" in screen_text(live.app)
+        await shows(live.app, pilot, "go on to a later time")
         await live.press(pilot, "greater_than_sign", "greater_than_sign", "x")
         (session,) = live.made.fleet.sessions.sessions.values()
         assert (session.started_at, session.ended_at) == (BEGINNING + 10, BEGINNING + 30)
-        assert "stopped train at 14:00:30" in screen_text(live.app)
+        await shows(live.app, pilot, "stopped train at 14:00:30")
         await live.advance(5, pilot)
         await live.press(pilot, "S")
-        await _shows(live, pilot, "○ train")
+        await shows(live.app, pilot, "○ train")
     await asyncio.to_thread(live.recorder.close, live.made.time)
     with closing(FileSource(live.recorder.path)) as source:
         (period,) = load_sessions(source)
@@ -197,10 +197,10 @@ async def test_picked_session_would_have_the_duration_that_is_shown(live: Live) 
             live.made.hub.start_session(name)
         await live.advance(60, pilot)
         await live.press(pilot, "space", "T", *"14:00:20", "enter", "x")
-        assert "stop which session at 14:00:20?" in screen_text(live.app)
+        await shows(live.app, pilot, "stop which session at 14:00:20?")
         assert "│ 20 s  train" in screen_text(live.app)
         await live.press(pilot, "enter")
-        assert "at 14:00:20 after 20 s" in screen_text(live.app)
+        await shows(live.app, pilot, "at 14:00:20 after 20 s")
 
 
 async def test_dragging_over_the_timeline_names_a_past_interval(live: Live) -> None:
@@ -213,13 +213,13 @@ async def test_dragging_over_the_timeline_names_a_past_interval(live: Live) -> N
         await pilot.mouse_up(Timeline, offset=(13 + 40, 0))
         await pilot.pause()
         await live.press(pilot, *"dip", "enter")
-        await _shows(live, pilot, " dip ")
+        await shows(live.app, pilot, " dip ")
         (session,) = live.made.fleet.sessions.sessions.values()
         assert session.started_at == pytest.approx(BEGINNING + 20, abs=1.5)
         assert session.ended_at == pytest.approx(BEGINNING + 40, abs=1.5)
         await live.press(pilot, "S")
         await live.advance(3, pilot)
-        await _shows(live, pilot, "○ dip")
+        await shows(live.app, pilot, "○ dip")
         assert " W" in line_with(live.app, "○ dip"), "its figures come from the recording"
         await live.press(pilot, "N", "S")
         await pilot.pause()
@@ -233,17 +233,11 @@ async def test_mark_set_while_looking_back_is_shown_at_once(
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(30, pilot)
         await live.press(pilot, "space", "less_than_sign", "M", *"epoch", "tab", "tab", *"14:00:10", "enter")
-        await _shows(live, pilot, "◆")
+        await shows(live.app, pilot, "◆")
         await live.press(pilot, "e")
         assert "14:00:10" in line_with(live.app, "epoch")
         await live.press(pilot, "b")
         assert "14:00:10" in line_with(live.app, "‖"), "it is gone to as other events are"
-
-
-async def _shows(live: Live, pilot: Pilot[str], text: str) -> None:
-    async with asyncio.timeout(30):
-        while text not in screen_text(live.app):
-            await pilot.pause(0.01)
 
 
 async def test_live_actions_are_disabled_while_looking_back(live: Live) -> None:
@@ -318,9 +312,7 @@ async def test_looking_back_needs_a_recording(live: Live) -> None:
     async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
         await live.advance(5, pilot)
         await live.press(pilot, "space")
-        async with asyncio.timeout(30):
-            while "no past" not in screen_text(live.app):
-                await pilot.pause(0.01)
+        await shows(live.app, pilot, "no past")
         assert "nothing is recorded, so there is no past to show" in screen_text(live.app)
         assert live.app.player is None
 
@@ -334,9 +326,7 @@ async def test_unreadable_past_is_reported_and_the_screen_stays_live(live: Live)
     async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
         await live.advance(5, pilot)
         await live.press(pilot, "space")
-        async with asyncio.timeout(30):
-            while "isn't open now" not in screen_text(live.app):
-                await pilot.pause(0.01)
+        await shows(live.app, pilot, "isn't open now")
         assert live.app.player is None
 
 

@@ -22,7 +22,7 @@ from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline, TimelineState, timeline_lines
 from tests.recorded import recorded
-from tests.tui.conftest import line_with, screen_text
+from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene
 
@@ -244,9 +244,7 @@ async def test_keys_go_to_events_and_show_them(deck: Deck) -> None:
                 assert "gpu02:1 XID 92" in screen_text(deck.app)
         assert seen == pytest.approx(times)
         await deck.press(pilot, "w")
-        async with asyncio.timeout(30):
-            while "no later event" not in screen_text(deck.app):
-                await pilot.pause(0.01)
+        await shows(deck.app, pilot, "no later event")
         await deck.press(pilot, "b")
         assert deck.seconds == pytest.approx(times[-2])
 
@@ -345,11 +343,11 @@ async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: 
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "x")
-        assert "no session was begun" in screen_text(deck.app)
+        await shows(deck.app, pilot, "no session was begun")
         await deck.press(pilot, "greater_than_sign", "s")
-        assert "a session begins at 14:00:10" in screen_text(deck.app)
+        await shows(deck.app, pilot, "a session begins at 14:00:10")
         await deck.press(pilot, "x")
-        assert "go to its end" in screen_text(deck.app)
+        await shows(deck.app, pilot, "go to its end")
         await deck.press(pilot, "greater_than_sign", "greater_than_sign", "x")
         form = screen_text(deck.app)
         assert "14:00:10" in form
@@ -392,9 +390,7 @@ async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "greater_than_sign", "x", "enter")
-        async with asyncio.timeout(30):
-            while "session-1 was not saved: run.duckdb belongs to ada" not in screen_text(deck.app):
-                await pilot.pause(0.01)
+        await shows(deck.app, pilot, "session-1 was not saved: run.duckdb belongs to ada")
         await deck.press(pilot, "x")
         assert "name this time as a session" in screen_text(deck.app), "the begin is kept"
 

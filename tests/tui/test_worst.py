@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_tui.tui.app import GswarmApp
-from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import Scene
 
 
@@ -51,7 +51,7 @@ async def test_worst_gpus_of_another_metric_and_in_reverse() -> None:
         assert "lowest power first" in screen_text(app)
         await pilot.press("0")
         await pilot.pause()
-        assert "CPU is measured for nodes, not for GPUs" in screen_text(app)
+        await shows(app, pilot, "CPU is measured for nodes, not for GPUs")
 
 
 async def test_worst_gpus_list_says_which_nodes_are_lost_and_which_gpus_are_silent() -> None:
