@@ -35,7 +35,7 @@ def screen_text(app: Viewer) -> str:
 
 
 async def shows(app: Viewer, pilot: Pilot[str], text: str) -> None:
-    """Wait until the screen shows a text, such as a notification, which is drawn some time after its cause."""
+    """Wait until the screen shows a text, such as a notification, which is drawn a little later."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while text not in screen_text(app):
         assert asyncio.get_running_loop().time() < deadline, (
