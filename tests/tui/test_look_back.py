@@ -175,7 +175,7 @@ async def test_session_begun_and_ended_while_looking_back_has_both_times(live: L
         await live.press(pilot, "space", "T", *"14:00:10", "enter", "s", *"train", "enter")
         await shows(live.app, pilot, "├ train ──")
         await live.press(pilot, "x")
-        await shows(live.app, pilot, "go on to a later time")
+        await shows(live.app, pilot, "go to a later time")
         await live.press(pilot, "greater_than_sign", "greater_than_sign", "x")
         (session,) = live.made.fleet.sessions.sessions.values()
         assert (session.started_at, session.ended_at) == (BEGINNING + 10, BEGINNING + 30)
