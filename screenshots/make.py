@@ -163,12 +163,16 @@ async def replay_screen() -> str:
 
 
 def screen_svg(app: Viewer) -> str:
-    """Return the screen as SVG.
+    """Return the screen as SVG."""
+    return fitted_svg(app.export_screenshot(title="gswarm-tui", simplify=True))
+
+
+def fitted_svg(made: str) -> str:
+    """Return an SVG that Rich made so that its letters end in their cells and braille is drawn.
 
     Fira Code's letters are 1200/1950 of their size wide, a little wider than Rich's cells; they are made
     smaller so that long headings end in their column.
     """
-    made = app.export_screenshot(title="gswarm-tui", simplify=True)
     made = made.replace("font-size: 20px;", f"font-size: {CELL / (1200 / 1950):.3f}px;", 1)
     made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)
     made = re.sub(

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 
 from gswarm_tui.common.ascii_signs import ASCII_SIGNS, register_ascii_signs
 from tests.integration.heads import eventually
+from tests.locales import NoLocalesError, compile_latin1
 from tests.recorded import recorded
 from tests.terminal import InTerminal
 from tests.tui.scene import Scene
@@ -35,18 +36,11 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def latin1(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a real en_US.ISO-8859-1, compiled from the C library's sources."""
-    if shutil.which("localedef") is None or not Path("/usr/share/i18n/locales/en_US").exists():
-        pytest.skip("no sources of locales on this machine: apt-get install locales")
-    folder = tmp_path_factory.mktemp("locales")
-    name = "en_US.ISO-8859-1"
-    subprocess.run(["localedef", "-f", "ISO-8859-1", "-i", "en_US", str(folder / name)], check=True)
-    environ = {"LOCPATH": str(folder), "LC_ALL": name, "LANG": name}
-    script = "import sys; print(sys.stdout.encoding, sys.getfilesystemencoding())"
-    python = [sys.executable, "-c", script]
-    used = subprocess.run(python, env={**os.environ, **environ}, capture_output=True, text=True, check=True)
-    assert used.stdout.split() == ["iso8859-1", "iso8859-1"]
-    return environ
+    """The variables of a real en_US.ISO-8859-1."""
+    try:
+        return compile_latin1(tmp_path_factory.mktemp("locales"))
+    except NoLocalesError as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,9 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         self._mode = mode
 
     def compose(self) -> ComposeResult:
-        """Scrollable lines."""
-        with VerticalScroll():
+        """Scrollable lines in a frame that names the keys for it."""
+        box = VerticalScroll()
+        box.border_title = f"help: {self._screen_name}"
+        box.border_subtitle = "esc close  ↓ PgDn scroll"
+        with box:
             yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width))
