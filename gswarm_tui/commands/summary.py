@@ -70,7 +70,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _no_samples(path: Path, period: Period) -> str:
-    hint = "no node has answered yet" if period.ended_at is None else "gswarm-tui sessions lists others"
+    hint = "gswarm-tui sessions lists others"
+    if period.ended_at is None:
+        hint = "no node has answered yet"
+    elif period.session_id is None:
+        hint = "the table events may hold the reason"
     return f"{period.name} in {printable(str(path))} has no GPU samples; {hint}."
 
 

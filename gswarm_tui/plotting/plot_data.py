@@ -103,7 +103,10 @@ WHERE n.recording_id = ?
 def _nothing(source: QuerySource, period: Period, missing: Sequence[MetricChoice]) -> str:
     [(frames,)] = source.query(_FRAMES, period.recording_id, period.started_at, period.until).rows()
     if not frames:
-        return f"{quote(period.name)} has no data: no node was measured in it."
+        return (
+            f"{quote(period.name)} in {source.path} has no data: no node was measured in it; "
+            "the table events may hold the reason."
+        )
     *first, last = (one.metric.short for one in missing)
     names = f"{', '.join(first)} and {last}" if first else last
     were = "was" if len(missing) == 1 else "were"

@@ -106,6 +106,20 @@ def test_recording_without_sessions_is_listed_and_summarized(
     assert output_of(capsys, "summary").startswith(f"recording 1 · {path.name}\n")
 
 
+def test_recording_without_samples_points_to_its_events(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(tmp_path / "run.duckdb", [introduced()], ended_at=T0 + 3)
+    reason = "the table events may hold the reason.\n"
+    assert output_of(capsys, "summary", status=2) == (
+        f"gswarm-tui: recording 1 in run.duckdb has no GPU samples; {reason}"
+    )
+    for command in ("plot", "report"):
+        assert output_of(capsys, command, status=2) == (
+            f'gswarm-tui: "recording 1" in run.duckdb has no data: no node was measured in it; {reason}'
+        )
+
+
 def test_recordings_of_one_file_are_numbered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.duckdb"
     for _ in range(2):
