@@ -4,18 +4,20 @@
 def first_events(columns: str, condition: str, most: int) -> str:
     """Return a query for the ``most`` earliest events in order; its parameters are recording, start and end.
 
-    ``columns`` and ``condition`` refer to the event e, its node n and its GPU g. The time of the last one is
-    found first: sorting millions of events with their messages would take gigabytes.
+    ``columns`` and ``condition`` refer to the event e, its node n and its GPU g. The events are found by
+    their times first: sorting millions with their messages would take gigabytes. Events of one time stay in
+    the order of the file.
     """
-    chosen = f"""
-FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
-WHERE e.recording_id = $1 AND e.ts >= $2::TIMESTAMP AND e.ts < $3::TIMESTAMP AND {condition}"""
+    period = "recording_id = $1 AND ts >= $2::TIMESTAMP AND ts < $3::TIMESTAMP"
+    numbered = "SELECT *, row_number() OVER () AS place FROM events"
+    until_last = f"({numbered} WHERE {period} AND ts <= (FROM last))"
+    joined = f"e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id) WHERE {condition}"
     return f"""
-WITH latest AS (SELECT max(ts) FROM (SELECT e.ts {chosen} ORDER BY e.ts LIMIT {most}))
-FROM (
-  (SELECT e.ts, {columns} {chosen} AND e.ts < (FROM latest))
-  UNION ALL
-  (SELECT e.ts, {columns} {chosen} AND e.ts = (FROM latest) LIMIT {most})
+WITH last AS (
+  SELECT max(ts) FROM (SELECT e.ts FROM (FROM events WHERE {period}) {joined} ORDER BY e.ts LIMIT {most})
+), chosen AS (
+  SELECT e.place FROM {until_last} {joined} ORDER BY e.ts, e.place LIMIT {most}
 )
-ORDER BY ts LIMIT {most}
+SELECT e.ts, {columns} FROM {until_last} {joined} AND e.place IN (FROM chosen)
+ORDER BY e.ts, e.place
 """  # noqa: S608 (own names and numbers)
