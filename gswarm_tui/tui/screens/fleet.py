@@ -190,7 +190,9 @@ class FleetScreen(ViewerScreen):
         cursor = self._under_cursor(now, 1 + max(0, min(PROBLEM_LINES_MOST, spare)))
         self.query_one("#cursor", Bar).show(*cursor)
         spare -= self._minutes(now, spare - (EVENTS_LEAST if tall else len(cursor) - 1))
-        sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
+        sessions = []
+        if not self.feed.loading:
+            sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
         self._events.take(fleet)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
@@ -228,6 +230,8 @@ class FleetScreen(ViewerScreen):
         self.query_one("#heads", Bar).show(heads)
 
     def _under_cursor(self, now: float, most: int) -> list[Line]:
+        if self.feed.loading:
+            return [[]]
         at = self.heatmap.hovered or self.heatmap.at
         node = self.fleet.nodes.get(at[0]) if at else None
         gpu = at[1] if at else None
