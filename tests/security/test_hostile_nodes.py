@@ -126,7 +126,8 @@ def test_attack_is_named_and_cut_off(tmp_path: Path, home: Path, attack: str, re
             f"WHERE kind IN ('link_lost', 'unreachable') AND node = 'gpu66' AND message LIKE '%{reason}%'",
         )
         assert lost == 1
-        assert query(path, "SELECT count(*) < 5000 FROM events") == [(True,)]
+        # About 5,000 of 4 kB use up the allowance and the reserve at once; 1,400 per second come after them.
+        assert query(path, "SELECT count(*) < 20000 FROM events") == [(True,)]
         assert query(path, "SELECT count(*) < 20000 FROM host_samples") == [(True,)]
         assert query(path, "SELECT count(*) < 70 * 256 FROM gpus") == [(True,)]
         assert query(path, "SELECT max(length(message)) <= 500 FROM events") == [(True,)]
