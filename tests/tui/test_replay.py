@@ -177,9 +177,9 @@ async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> Non
         assert "2 ahead" in line_with(deck.app, "2 sessions")
         assert "begins in 10 s" in line_with(deck.app, "› warm_up")
         assert "begins in 40 s" in line_with(deck.app, "› full_training")
-        faint = palette(deck.app.theme).role("faint")
+        dim = palette(deck.app.theme).role("dim")
         styles = [s.style for s in deck.app.screen.query_one(TableView).render_line(3) if s.text.strip()]
-        assert faint in styles
+        assert dim in styles
         await deck.press(pilot, "down", "enter")
         assert deck.seconds == 40
         assert "1 running" in line_with(deck.app, "2 sessions")

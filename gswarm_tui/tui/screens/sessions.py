@@ -142,8 +142,8 @@ def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
     wait = f"begins in {elapsed(session.started_at - now)}"
     texts = (AHEAD, session.name, started(session.started_at, now, zone), length, DASH, DASH, DASH)
     return (
-        *(Span(clean(text), "faint") for text in texts),
-        Span(joined((wait, clean(session.note))), "faint"),
+        *(Span(clean(text), "dim") for text in texts),
+        Span(joined((wait, clean(session.note))), "dim"),
     )
 
 
