@@ -221,7 +221,7 @@ class Fleet:
         for node in self.nodes.values():
             if node.last_arrival is not None:
                 node.last_arrival += seconds
-            elif node.phase is Phase.CONNECTING:
+            elif node.phase is Phase.CONNECTING and node.since:
                 node.since += seconds
 
     def restore_sequences(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
