@@ -34,7 +34,7 @@ class ComparedRun:
 
     @property
     def gpu_s(self) -> float:
-        """Its GPU time in seconds: its duration times its GPUs."""
+        """GPU time of the session in seconds: its duration times its GPUs."""
         return self.seconds * self.whole.gpus
 
     @property
@@ -71,7 +71,7 @@ _USUAL_RATIO = 0.08
 _USUAL_SHARE = 0.05
 """Usual difference of shares: GPUs within 5 % count as balanced (ClusterCockpit, Omnistat)."""
 _ALIKE = 10.0
-"""Runs whose GPU times differ by more than this factor aren't taken for the same work."""
+"""Runs whose GPU times differ by more than this factor count as different work."""
 _NOTABLE = 2.0
 """Differences of at least twice the usual one are reported."""
 
@@ -185,7 +185,7 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
         others = ", ".join(f"{run.label} ({gpu_time(run.gpu_s)})" for run in unlike)
         yield (
             f"No speed-up, efficiency or energy ratio: {others} and {first.label} ({gpu_time(first.gpu_s)}) "
-            f"differ more than {_ALIKE:.0f}-fold in GPU time, so they hardly did the same work."
+            f"differ in GPU time by a factor of over {_ALIKE:.0f}, so they probably did different work."
         )
     if running := [run.label for run in runs if run.summary.running]:
         yield f"Still running: {', '.join(running)}; figures are as of now, without speed-up until the end."

@@ -69,7 +69,7 @@ def load_recordings(source: QuerySource) -> list[Period]:
 
 
 def references(sessions: Sequence[Period]) -> list[str]:
-    """Return what a command takes for each session: its name, or its number if several have that name."""
+    """Return how commands name each session: by its name, or by its number if several have that name."""
     names = [one.name for one in sessions]
     return [one.name if names.count(one.name) == 1 else str(one.session_id) for one in sessions]
 

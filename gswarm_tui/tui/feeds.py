@@ -51,7 +51,7 @@ class PlayedFeed:
 
     @property
     def loading(self) -> str:
-        """What is read before the first fleet can be shown; empty from then on."""
+        """Text on the recording that is being loaded; empty once its first fleet is shown."""
         if self._player.opened:
             return ""
         head = self._player.playhead

@@ -61,7 +61,7 @@ class ReplayApp(Viewer):
             return
         moment = datetime.fromtimestamp(self.begun, self.timezone)
         lines = [
-            f"The session begun at {moment:%H:%M:%S} has no end yet. Quitting forgets it;",
+            f"The session started at {moment:%H:%M:%S} has no end yet. Quitting forgets it;",
             "to save it, stay, go to its end and press x.",
         ]
         ask(self, ConfirmDialog("quit?", lines, "quit"), lambda _: self.request_quit("quit"))

@@ -370,7 +370,7 @@ def test_mistake_prints_one_sentence(
 
 
 @pytest.mark.parametrize("words", [["summary", "rum.duckdb"], ["summary", "--db", "rum.duckdb"]])
-def test_missing_file_names_the_recordings_that_there_are(
+def test_error_of_a_missing_file_names_the_recordings_in_its_folder(
     words: list[str], recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert output_of(capsys, *words, status=2).endswith("; perhaps you meant run.duckdb.\n")

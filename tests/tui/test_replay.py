@@ -161,7 +161,7 @@ async def test_quitting_asks_while_a_begun_session_has_no_end(deck: Deck) -> Non
     async with deck.app.run_test(size=(80, 24)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "q")
-        assert "The session begun at 14:00:00 has no end yet. Quitting forgets it;" in screen_text(deck.app)
+        assert "The session started at 14:00:00 has no end yet. Quitting forgets it;" in screen_text(deck.app)
         await deck.press(pilot, "enter")
         assert deck.app.return_value is None
         await deck.press(pilot, "q")

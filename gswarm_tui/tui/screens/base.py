@@ -38,7 +38,7 @@ class Feed(Protocol):
 
     @property
     def loading(self) -> str:
-        """What is read before the first fleet can be shown; empty from then on."""
+        """Text on the recording that is being loaded; empty once its first fleet is shown."""
 
     def now(self) -> float:
         """Return the time that is shown."""
