@@ -166,7 +166,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
     began = [local_time(run.summary.period.started_at, zone) for run in runs]
     rows: list[tuple[str, ...]] = [
         ("file", *(run.file if several_files else DASH for run in runs)),
-        ("began", *(f"{at:%Y-%m-%d %H:%M:%S}" for at in began)),
+        ("started", *(f"{at:%Y-%m-%d %H:%M:%S}" for at in began)),
         *((label, *(shown(run, runs[0]) for run in runs)) for label, shown in _TEXT_ROWS),
     ]
     names = sorted({name for run in runs for name in run.marks})

@@ -66,7 +66,7 @@ def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> 
         )
         for one in listed
     ]
-    names = ("id", "session", "began", "duration", "status", "GPUs", "util", "energy", "coverage", "note")
+    names = ("id", "session", "started", "duration", "status", "GPUs", "util", "energy", "coverage", "note")
     return TextTable(names, rows, frozenset({0, 2, 3, 5, 6, 7, 8}))
 
 

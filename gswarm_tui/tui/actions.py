@@ -349,7 +349,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "start_session",
         ("s",),
-        "Begin session at time shown",
+        "Start session at time shown",
         RECORDING,
         (),
         10,
@@ -371,7 +371,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "stop_session",
         ("x",),
-        "End session at time shown",
+        "Stop session at time shown",
         RECORDING,
         (),
         20,

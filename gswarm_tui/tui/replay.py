@@ -39,23 +39,23 @@ class ReplayApp(Viewer):
         self.begin_playing(self._first_player)
 
     def action_start_session(self) -> None:
-        """Begin a session at the time shown."""
+        """Start a session at the time shown."""
         self.begun = self._first_player.wanted
         moment = datetime.fromtimestamp(self.begun, self.timezone)
-        self.show_notice(f"a session begins at {moment:%H:%M:%S}; go to its end and press x")
+        self.show_notice(f"a session starts at {moment:%H:%M:%S}; go to its end and press x")
         self.update_view()
 
     def action_stop_session(self) -> None:
-        """End the begun session at the time shown, and ask for its name."""
+        """Stop the started session at the time shown, and ask for its name."""
         if self.begun is None:
-            self.show_notice("no session was begun; s begins one at the time shown")
+            self.show_notice("no session was started; s starts one at the time shown")
         elif self.begun == self._first_player.wanted:
-            self.show_notice("the session begins here; go to its end and press x")
+            self.show_notice("the session starts here; go to its end and press x")
         else:
             self.name_interval(self.begun, self._first_player.wanted)
 
     async def action_quit(self) -> None:
-        """Quit; confirm it first if a session was begun that has no end."""
+        """Quit; confirm it first if a session has a start but no end."""
         if self.begun is None:
             self.request_quit("quit")
             return

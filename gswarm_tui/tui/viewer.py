@@ -296,11 +296,11 @@ class Viewer(TerminalApp):
                 exact if text == was else self.parse_time(text) for text, was, exact in given
             )
             if first == last:
-                self.show_notice("nothing saved: the session would end where it begins", error=True)
+                self.show_notice("nothing saved: the session would end where it starts", error=True)
             else:
                 self.run_worker(self.save_session(answer[0].strip() or fields[0].value, first, last))
 
-        ask(self, FormDialog("name this time as a session", fields), save)
+        ask(self, FormDialog("name this interval as a session", fields), save)
 
     async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Save a past interval as a session."""

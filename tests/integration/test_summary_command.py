@@ -80,7 +80,7 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) 
 
 def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads, _, warm, train = [" ".join(line.split()) for line in output_of(capsys, "sessions").splitlines()]
-    assert heads == "id session began duration status GPUs util energy coverage note"
+    assert heads == "id session started duration status GPUs util energy coverage note"
     assert warm == "1 warm 2027-01-15 17:00 5 s ended 2 85 % 3,000 J 60 % too cold"
     assert train == "2 train 2027-01-15 17:00 16 s ended 2 79 % 4.44 Wh 100 %"
 
@@ -192,7 +192,9 @@ def test_sessions_in_markdown_are_the_terminals_table(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     heads, _, warm, _ = output_of(capsys, "sessions", "--format", "markdown").splitlines()
-    assert heads == ("| id | session | began | duration | status | GPUs | util | energy | coverage | note |")
+    assert heads == (
+        "| id | session | started | duration | status | GPUs | util | energy | coverage | note |"
+    )
     assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | ended | 2 | 85 % | 3,000 J | 60 % | too cold |"
 
 

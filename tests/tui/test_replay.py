@@ -157,7 +157,7 @@ async def test_loading_ends_with_the_first_picture(deck: Deck) -> None:
         assert deck.app.return_value is None
 
 
-async def test_quitting_asks_while_a_begun_session_has_no_end(deck: Deck) -> None:
+async def test_quitting_asks_while_a_started_session_has_no_end(deck: Deck) -> None:
     async with deck.app.run_test(size=(80, 24)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "q")
@@ -175,8 +175,8 @@ async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> Non
         await deck.press(pilot, "S")
         assert "0 sessions" not in screen_text(deck.app)
         assert "2 ahead" in line_with(deck.app, "2 sessions")
-        assert "begins in 10 s" in line_with(deck.app, "› warm_up")
-        assert "begins in 40 s" in line_with(deck.app, "› full_training")
+        assert "starts in 10 s" in line_with(deck.app, "› warm_up")
+        assert "starts in 40 s" in line_with(deck.app, "› full_training")
         dim = palette(deck.app.theme).role("dim")
         styles = [s.style for s in deck.app.screen.query_one(TableView).render_line(3) if s.text.strip()]
         assert dim in styles
@@ -344,9 +344,9 @@ async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: 
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "x")
-        await shows(deck.app, pilot, "no session was begun")
+        await shows(deck.app, pilot, "no session was started")
         await deck.press(pilot, "greater_than_sign", "s")
-        await shows(deck.app, pilot, "a session begins at 14:00:10")
+        await shows(deck.app, pilot, "a session starts at 14:00:10")
         await deck.press(pilot, "x")
         await shows(deck.app, pilot, "go to its end")
         await deck.press(pilot, "greater_than_sign", "greater_than_sign", "x")
@@ -373,7 +373,7 @@ async def test_interval_is_named_by_dragging_over_the_timeline(own_deck: Deck) -
         assert "├─────" in screen_text(deck.app)
         await pilot.mouse_up(Timeline, offset=(13 + 75, 0))
         await pilot.pause()
-        assert "name this time as a session" in screen_text(deck.app)
+        assert "name this interval as a session" in screen_text(deck.app)
         assert deck.seconds == 0, "dragging goes nowhere"
         await pilot.press("tab", *"+1m", "tab", *"14:01:40", "enter")
         await saved(deck, pilot, "session-1")
@@ -393,7 +393,7 @@ async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
         await deck.press(pilot, "s", "greater_than_sign", "x", "enter")
         await shows(deck.app, pilot, "session-1 was not saved: run.duckdb belongs to ada")
         await deck.press(pilot, "x")
-        assert "name this time as a session" in screen_text(deck.app), "the begin is kept"
+        assert "name this interval as a session" in screen_text(deck.app), "the begin is kept"
 
 
 async def test_replay_hides_live_actions(deck: Deck) -> None:

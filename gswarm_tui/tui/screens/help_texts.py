@@ -141,7 +141,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("╳ unreachable", "never connected so far: reason, what to do, next attempt", _WITH_NODES),
     ("■ ended", "the node's agent was stopped", _WITH_NODES),
     ("● ○", "running session, ended session", (SESSIONS, SESSION)),
-    ("›", "session ahead: it begins after the time shown", (SESSIONS,)),
+    ("›", "session ahead: it starts after the time shown", (SESSIONS,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
     ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),

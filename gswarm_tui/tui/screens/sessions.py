@@ -40,7 +40,7 @@ NAME, NOTE = 1, -1
 READ_EVERY_S = 5.0
 """Seconds until figures that weren't on disk yet are read again."""
 AHEAD = "›"
-"""Sign of a session that begins after the time shown."""
+"""Sign of a session that starts after the time shown."""
 SESSION_TABLE = (
     TableColumn("", 1, left=True, frozen=True),
     TableColumn("session", 20, left=True, frozen=True),
@@ -126,7 +126,7 @@ def is_measured(session: Session) -> bool:
 
 
 def sessions_ahead(player: Player | None) -> list[Session]:
-    """Return the recording's sessions that begin after the time shown, the next one first."""
+    """Return the recording's sessions that start after the time shown, the next one first."""
     if player is None:
         return []
     return [
@@ -139,7 +139,7 @@ def sessions_ahead(player: Player | None) -> list[Session]:
 def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
     """Return a row of a session ahead: its name, time and note are known, its figures aren't yet."""
     length = DASH if session.ended_at is None else duration(session.seconds(now))
-    wait = f"begins in {elapsed(session.started_at - now)}"
+    wait = f"starts in {elapsed(session.started_at - now)}"
     texts = (AHEAD, session.name, started(session.started_at, now, zone), length, DASH, DASH, DASH)
     return (
         *(Span(clean(text), "dim") for text in texts),
