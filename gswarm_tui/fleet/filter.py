@@ -49,14 +49,14 @@ class Filter:
         return self.test(node, now)
 
     def unknown_name(self, nodes: Iterable[str]) -> str:
-        """Return which word is in no node's name and what may be meant, empty if there is none."""
+        """Return a clause on a word that no node's name contains, with a suggestion; else nothing."""
         known = list(nodes)
         for word in self.names:
             if any(_text_matches(name, word) for name in known):
                 continue
             if word in _NUMBERS:
-                return f"{word!r} is in no node's name; for the metric, write {word}>5"
-            return f"{word!r} is in no node's name{nearest(word, _NUMBERS)}"
+                return f"no node's name contains {word!r}; for the metric, write {word}>5"
+            return f"no node's name contains {word!r}{nearest(word, _NUMBERS)}"
         return ""
 
 

@@ -34,7 +34,7 @@ class JumpTarget:
 
 
 KINDS = (INFO, WARNING, MARK, ERROR)
-"""Kinds of jump targets; in one place a later kind hides an earlier one. Sessions begin and end with info."""
+"""Kinds of jump targets; in one cell, a later kind hides an earlier one. Session starts and ends are info."""
 
 
 class ReplayTimeline:

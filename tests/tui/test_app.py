@@ -375,7 +375,7 @@ async def test_notice_covers_only_the_end_of_the_title(size: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("keys", ["e", "S", "enter", "m", "question_mark", "colon"])
-async def test_notice_goes_with_its_screen_unless_it_is_an_error(keys: str) -> None:
+async def test_notice_disappears_with_its_screen_unless_it_is_an_error(keys: str) -> None:
     app = app_on(scene(4, 8, 30).recording())
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         app.show_notice("every node is live")

@@ -449,7 +449,7 @@ async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("slash", *"powr")
         await pilot.pause()
-        assert "nothing matches: 'powr' is in no node's name; perhaps you meant power" in screen_text(app)
+        assert "nothing matches: no node's name contains 'powr'; perhaps you meant power" in screen_text(app)
         await pilot.press("space", "greater_than_sign")
         await pilot.pause()
         assert "^ unknown metric 'powr'; perhaps you meant power" in screen_text(app)

@@ -96,7 +96,7 @@ def test_session_with_a_shorter_one_above_it_is_named_once_and_whole() -> None:
     assert "full" not in lane[:8]
 
 
-def test_chosen_time_cuts_no_session_name() -> None:
+def test_chosen_time_covers_no_session_name() -> None:
     lane = drawn_lane(("full_training", 0, None), chosen=(10, 30))
     assert lane[10] + lane[30] == "├┤"
     assert " full_training " in lane[31:]
@@ -148,7 +148,7 @@ async def test_recording_being_loaded_is_named_and_can_be_left_at_once(path: Pat
         assert app.return_value == "quit"
 
 
-async def test_loading_ends_with_the_first_picture(deck: Deck) -> None:
+async def test_loading_ends_with_the_first_fleet(deck: Deck) -> None:
     async with deck.app.run_test(size=(80, 24)) as pilot:
         await deck.settle(pilot)
         assert "Loading" not in screen_text(deck.app)

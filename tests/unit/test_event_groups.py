@@ -73,7 +73,7 @@ def test_event_logged_late_stands_at_its_own_time() -> None:
     assert [(g.at, len(g.events)) for g in earlier] == [(T0 + 9, 2), (T0 + 30, 1)]
 
 
-def test_group_stands_at_its_latest_event_below_what_happened_before() -> None:
+def test_group_is_listed_at_the_time_of_its_latest_event() -> None:
     groups = EventGroups()
     first, between, last = (
         cap(T0, "gpu01", 0),

@@ -220,7 +220,7 @@ def test_unknown_metric_is_reported_before_its_number_is_typed() -> None:
         parse("powr >")
 
 
-def test_word_that_no_node_has_in_its_name_is_explained() -> None:
+def test_word_in_no_node_name_is_explained() -> None:
     nodes = ["gpu01", "gpu02"]
     assert "perhaps you meant power" in parse("gpu01 | powr").unknown_name(nodes)
     assert "write util>5" in parse("util").unknown_name(nodes)

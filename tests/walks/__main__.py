@@ -1,4 +1,4 @@
-"""Walk as five users at three sizes and print how long each step took: ``python -m tests.walks``.
+"""Simulates five users at three terminal sizes and prints the time of each step: ``python -m tests.walks``.
 
 ``--pictures FOLDER`` also saves what each step showed as a PNG, which needs ``rsvg-convert`` and the font
 Fira Code, and the table of steps as ``walks.md``.

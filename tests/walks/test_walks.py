@@ -1,4 +1,4 @@
-"""Five users' walks at three sizes of terminal."""
+"""Five simulated users find what they look for, at three terminal sizes."""
 
 from __future__ import annotations
 

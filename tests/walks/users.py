@@ -1,6 +1,6 @@
-"""Five users, each with a walk from the first key to the answer that they came for.
+"""Five simulated users, each with the steps from the first key to what they look for.
 
-A walk asserts few words in each step: those without which the user would be lost, cut or covered included.
+Each step asserts the few words that the user needs to see, neither cut nor covered.
 """
 
 from __future__ import annotations

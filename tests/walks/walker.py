@@ -1,4 +1,4 @@
-"""A user in front of one terminal, who presses keys and waits until the screen shows what matters."""
+"""A simulated user at one terminal, who presses keys and waits for words on the screen."""
 
 from __future__ import annotations
 
