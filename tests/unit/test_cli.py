@@ -13,8 +13,10 @@ from gswarm_tui.common.paths import working_folder
 from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.run.build import user_name
+from gswarm_tui.options.arguments import parse
+from gswarm_tui.run.build import start_recording, user_name
 from gswarm_tui.run.lifetime import RunResult
+from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.watch import _print_result
 
 LOG = Path("/state/gswarm-tui.log")
@@ -87,3 +89,17 @@ def test_deleted_folder_is_reported_and_user_without_a_name_is_a_number(
 
     monkeypatch.setattr("getpass.getuser", nobody)
     assert user_name() == str(os.getuid())
+
+
+async def test_two_runs_of_one_minute_get_a_file_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options, plan = parse(["--demo", "1x1"], {}), Plan(("sim01",))
+    paths = []
+    for run in ("first", "second"):
+        recorder = start_recording(Hub(Fleet(plan.nodes)), options, plan, [], run)
+        paths.append(Path(recorder.status().path).absolute())
+        recorder.close(None)
+    assert len(set(paths)) == 2
+    assert sorted(paths) == sorted(tmp_path.glob("*.duckdb"))

@@ -16,8 +16,8 @@ from gswarm_tui.store.querying.opening import SUFFIXES
 def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Iterator[Path]:
     """Yield paths in ``folder`` named after the Slurm job, else after the local time ``now`` to the minute.
 
-    An existing file gets one more recording, so nothing is overwritten. The numbered names are for the case
-    that another program records into the first.
+    The file of a job gets one more recording each time. The numbered names are for the case that another
+    program records into the first, or that a file of the same minute exists.
     """
     name = f"gswarm-job{job_id}" if job_id else f"gswarm-{now:%Y%m%d-%H%M}"
     yield folder / f"{name}.duckdb"
