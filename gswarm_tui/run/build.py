@@ -67,7 +67,7 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
     )
     label = job.label if job else None
     paths = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
-    # Runs of one minute get a file each, those of a job share one; in a shared folder another user may own it.
+    # Runs of one minute get a file each, those of a job share one. In a shared folder others may own it.
     names = (path for path in paths if is_own(path) and (job is not None or not path.exists()))
     path = options.db or next(names)
     while True:
