@@ -1,7 +1,9 @@
 """The filter language that selects GPUs, as in ``util<5 & power>300 | state:lost``.
 
     gpu03, gpu*          nodes whose name contains this or matches the pattern; gpu03:5 is one GPU of it
-    util<5  mem>=40G     a metric of the catalogue by its short or full name; < <= > >= = !=
+    util<5  mem>=40      a metric of the catalogue by its short or full name, in the unit that screens show;
+                         < <= > >= = !=
+    mem<500MiB  temp>80C  a number with its unit
     node:gpu0*           node by pattern; likewise state: user: command: model: and gpu: rank: by number, 0-3
     mine                 GPUs that the job was granted
     a b  a&b  a|b  !a    and, and, or, not; parentheses group
@@ -19,8 +21,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS
 from gswarm_tui.common.errors import nearest
+from gswarm_tui.common.units import shown_unit, written_units
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 
@@ -38,11 +41,15 @@ class FilterError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """A filter parsed from ``text``; ``names`` are its words that stand for a part of a node's name."""
+    """A filter parsed from ``text``; ``names`` are its words that stand for a part of a node's name.
+
+    ``with_units`` is the text with the unit that is meant after each number without one: the same filter.
+    """
 
     text: str
     test: Test
     names: tuple[str, ...] = ()
+    with_units: str = ""
 
     def match(self, node: NodeState, now: float) -> Matches:
         """Return whether each GPU of a node matches; a node without GPUs has one value for itself."""
@@ -93,20 +100,28 @@ _OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {
     "!=": lambda values, number: np.isfinite(values) & (values != number),
 }
 _TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]+)")
-_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)(?:i?[bB](?:/s)?|%|[wW]|°?[cC]|[hH][zZ])?")
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(\S*)")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _STATES = tuple(standing.value for standing in Standing)
 _MAX_LENGTH = 500
 _MAX_DEPTH = 30
 
 
-def _suffixes(metric: Metric) -> dict[str, float]:
-    """Return the values of k, M, G and T after a number, in the metric's unit."""
-    if metric.unit == "MiB":
-        return {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
-    if metric.unit in ("MB/s", "MHz"):
-        return {"k": 1e-3, "m": 1.0, "g": 1e3, "t": 1e6}
-    return {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+@dataclass(frozen=True)
+class _Number:
+    """Number to compare: its values of each GPU of a node, and its units in that of the values.
+
+    A number without a unit is in ``unit``, empty where there is none.
+    """
+
+    values: Callable[[NodeState], Floats]
+    units: Mapping[str, float]
+    unit: str = ""
+
+    def factor(self, unit: str) -> float:
+        """Return the factor of a unit. Raises KeyError."""
+        unit = unit or self.unit
+        return self.units[unit.lower()] if unit else 1.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +152,11 @@ def parse(text: str) -> Filter:
     test = parser.either()
     if (left := parser.peek()) is not None:
         raise FilterError(f"{left.text!r} has no opening parenthesis", left.position)
-    return Filter(text, test, tuple(parser.names))
+    pieces, start = [], 0
+    for end, unit in parser.units_meant:
+        pieces.append(f"{text[start:end]} {unit}")
+        start = end
+    return Filter(text, test, tuple(parser.names), "".join([*pieces, text[start:]]))
 
 
 class _FilterParser:
@@ -149,6 +168,7 @@ class _FilterParser:
         self._end = end
         self._depth = 0
         self.names: list[str] = []
+        self.units_meant: list[tuple[int, str]] = []
 
     def peek(self) -> _Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -219,10 +239,27 @@ class _FilterParser:
         if match is None or of_text:
             meant = f"; write {name.text}:{number.text}" if of_text else ""
             raise FilterError(f"{number.text!r} isn't a number{meant}", number.position)
-        numbers, suffixes = _NUMBERS[name.text]
-        value = float(match[1]) * suffixes.get(match[2].lower(), 1)
+        metric, unit = _NUMBERS[name.text], match[2]
+        if not unit and metric.unit:
+            unit = self._unit_apart(metric.unit)
+            if not unit:
+                self.units_meant.append((number.position + len(number.text), metric.unit))
+        try:
+            value = float(match[1]) * metric.factor(unit)
+        except KeyError:
+            meant = f"; write {match[1]} {metric.unit}" if metric.unit else ""
+            position = number.position + len(match[1])
+            raise FilterError(f"{name.text} has no unit {unit!r}{meant}", position) from None
         compare = _OPERATORS[operator.text]
-        return lambda node, _: compare(numbers(node), value)
+        return lambda node, _: compare(metric.values(node), value)
+
+    def _unit_apart(self, unit: str) -> str:
+        """Take the unit that screens print if it follows its number after a space; else return nothing."""
+        token = self.peek()
+        if token is None or token.text != unit:
+            return ""
+        self._at += 1
+        return unit
 
 
 def _rows(node: NodeState) -> int:
@@ -270,16 +307,19 @@ _COUNTED = {
     "gpu": _of_each_gpu(lambda node: np.array([fact.index for fact in node.facts], dtype=np.float64)),
     "rank": _of_each_gpu(_ranks),
 }
-_NUMBERS: dict[str, tuple[Callable[[NodeState], Floats], dict[str, float]]] = {
-    name: (of_column(columns.index(metric.name)), _suffixes(metric))
+_NUMBERS: dict[str, _Number] = {
+    name: _Number(
+        of_column(columns.index(metric.name)),
+        written_units(metric),
+        unit if (unit := shown_unit(metric).name).lower() in written_units(metric) else "",
+    )
     for metrics, columns, of_column in (
         (HOST_METRICS, HOST_COLUMNS, _host_metric),
         (GPU_METRICS, GPU_COLUMNS, _gpu_metric),
     )
     for metric in metrics
     for name in (metric.short, metric.name)
-} | {name: (numbers, {}) for name, numbers in _COUNTED.items()}
-"""Numbers to compare: those of each GPU of a node, and the factors of suffixes after a number."""
+} | {name: _Number(numbers, {}) for name, numbers in _COUNTED.items()}
 
 
 def _text_matches(text: str | None, pattern: str) -> bool:

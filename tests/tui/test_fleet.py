@@ -374,6 +374,18 @@ async def test_metric_list_is_filtered_as_one_types() -> None:
         assert line_with("unmeasured", app).startswith(" temperature °C")
 
 
+@pytest.mark.parametrize(
+    ("typed", "title"),
+    [("iowait", " iowait %"), ("power", " power W"), ("cpu", " CPU %"), ("idle disks", " iowait %")],
+)
+async def test_metric_list_has_matching_names_before_matching_meanings(typed: str, title: str) -> None:
+    app = app_on(scene(2, 8, 5))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("m", *typed, "enter")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(title)
+
+
 async def test_metric_list_wraps_meanings_in_a_small_terminal() -> None:
     app = app_on(scene(2, 8, 5))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -423,7 +435,7 @@ async def test_filter_applies_while_typing_and_marks_errors() -> None:
         assert "the filter ends too early" in lines[typed + 1]
         await pilot.press(*["backspace"] * 4, "enter")
         await pilot.pause()
-        assert "filter util<5: 1 GPU on 1 of 4 nodes" in screen_text(app)
+        assert "filter util<5 %: 1 GPU on 1 of 4 nodes" in screen_text(app)
         assert "\n gpu01 " not in screen_text(app)
         assert "\n gpu02 " in screen_text(app)
         await pilot.press("escape")
@@ -441,7 +453,36 @@ async def test_filter_in_use_is_shown_at_every_size(size: tuple[int, int], metri
         await pilot.pause()
         assert "filter util<5" in screen_text(app)
         if size[0] >= 80:
-            assert "filter util<5: 1 GPU on 1 of 4 nodes" in screen_text(app)
+            assert "filter util<5 %: 1 GPU on 1 of 4 nodes" in screen_text(app)
+
+
+async def test_filter_shows_the_unit_that_a_number_is_in() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"mem>1")
+        await pilot.pause()
+        assert line_with("⏎ keep", app).startswith(" mem>1 GiB  ⏎ keep")
+        await pilot.press(*"000")
+        await pilot.pause()
+        assert line_with("nothing matches", app).strip() == "mem>1000 GiB  nothing matches"
+        await pilot.press(*"MiB", "enter")
+        await pilot.pause()
+        assert "filter mem>1000MiB: 31 GPUs on 4 of 4 nodes" in screen_text(app)
+
+
+async def test_filter_counts_gpus_and_nodes_at_one_time() -> None:
+    made = scene(4, 8, 30)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"util>=0", "enter")
+        await pilot.pause()
+        assert "32 GPUs on 4 of 4 nodes" in screen_text(app)
+        for number in (2, 3, 4):
+            node = app.fleet_screen.fleet.nodes[f"gpu0{number}"]
+            node.gpus[:, GPU_COLUMNS.index("util_pct")] = float("nan")
+        app.update_view()
+        await pilot.pause()
+        assert "8 GPUs on 1 of 4 nodes" in screen_text(app)
 
 
 async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
@@ -460,7 +501,7 @@ async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
         assert "for the metric, write power>5" in screen_text(app)
         await pilot.press(*">5000")
         await pilot.pause()
-        assert line_with("nothing matches", app).strip() == "nothing matches"
+        assert line_with("nothing matches", app).strip() == "power>5000 W  nothing matches"
 
 
 async def test_error_at_the_end_of_a_long_filter_is_read_in_full() -> None:

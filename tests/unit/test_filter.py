@@ -82,8 +82,22 @@ def found(text: str, one: NodeState | None = None) -> list[int]:
         ("!util<5", [1, 2, 3]),
         ("!(util<5 | power>600)", [1, 2]),
         ("mem>40G", [1, 2, 3]),
-        ("mem>40000", [1, 2, 3]),
+        ("mem>40", [1, 2, 3]),
+        ("mem>40 GiB", [1, 2, 3]),
+        ("mem>41000MiB", [2, 3]),
+        ("mem<0.01", [0]),
+        ("mem>0.04TiB util>95", [3]),
         ("power>0.3k", [2, 3]),
+        ("power>300W", [2, 3]),
+        ("power>0.3kw", [2, 3]),
+        ("nvtx>100GB/s", [2, 3]),
+        ("nvtx>100", [2, 3]),
+        ("nvtx>150000MB/s", [3]),
+        ("memtemp>80C", [3]),
+        ("memtemp>80°C", [3]),
+        ("clock<1GHz", [0]),
+        ("energy>2", [3]),
+        ("energy>400Wh", [2, 3]),
         ("util>5%", [1, 2, 3]),
         ("iowait>20", [0, 1, 2, 3]),
         ("iowait>50", []),
@@ -110,6 +124,10 @@ def test_filter_selects_gpus(text: str, matches: list[int]) -> None:
         util_pct=[0, 50, 90, 100],
         power_w=[70, 200, 400, 690],
         mem_used_mib=[4, 41_000, 70_000, 79_000],
+        nvlink_tx_mb_s=[0, 100, 120_000, 300_000],
+        mem_temp_c=[40, 50, 60, 90],
+        sm_clock_mhz=[345, 1980, 1980, 1980],
+        energy_mj=[0, 3.6e6, 3.6e9, 3.6e10],
         cpu_iowait_pct=38.0,
     )
     assert found(text, one) == matches
@@ -133,6 +151,9 @@ def test_node_without_gpus_matches_by_name_and_state() -> None:
     [
         ("util<", 5, "number"),
         ("util<x", 5, "'x'"),
+        ("util<5C", 6, "write 5 %"),
+        ("mem<75GHz", 6, "write 75 GiB"),
+        ("gpu<3W", 5, "no unit 'W'"),
         ("powr>3", 0, "power"),
         ("util<5 &", 8, "ends too early"),
         ("(util<5", 0, "closed"),
@@ -151,6 +172,22 @@ def test_filter_error_has_a_message_and_position(text: str, position: int, words
         parse(text)
     assert caught.value.position == position
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "with_units"),
+    [
+        ("mem<75", "mem<75 GiB"),
+        ("(mem < 75|util>5)&gpu01", "(mem < 75 GiB|util>5 %)&gpu01"),
+        ("mem<75MiB power>300 W", "mem<75MiB power>300 W"),
+        ("nvtx>100 hostmem<1 temp>80 clock<900", "nvtx>100 GB/s hostmem<1 GiB temp>80 °C clock<900 MHz"),
+        ("energy>2", "energy>2 kWh"),
+        ("ecc>0 rank>3 load>5 gpu01", "ecc>0 rank>3 load>5 gpu01"),
+    ],
+)
+def test_filter_names_the_units_that_are_meant(text: str, with_units: str) -> None:
+    assert parse(text).with_units == with_units
+    assert parse(with_units).with_units == with_units
 
 
 terms = st.one_of(
@@ -191,6 +228,7 @@ def test_operators_follow_boolean_logic(one: str, other: str, where: NodeState) 
     assert (parse(f"({one}) | ({other})").match(where, NOW) == (a | b)).all()
     assert (parse(f"!({one})").match(where, NOW) == ~a).all()
     assert (parse(f"{one} | {other} & {one}").match(where, NOW) == (a | (b & a))).all()
+    assert (parse(parse(one).with_units).match(where, NOW) == a).all()
 
 
 @given(st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=40).map("".join))

@@ -200,11 +200,9 @@ class PickDialog(Dialog[str]):
         """List the options that match, and highlight one."""
         shown = self._options
         if typed.strip():
-            shown = [
-                (name, label, *rest)
-                for name, label, *rest in shown
-                if match_score(typed, label, f"{name} {' '.join(rest)}")
-            ]
+            ranked = [(_match(typed, option), option) for option in shown]
+            ranked.sort(key=lambda one: one[0], reverse=True)
+            shown = [option for match, option in ranked if any(match)]
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
@@ -239,6 +237,14 @@ class PickDialog(Dialog[str]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the picked option."""
         self.finish(event.option.id)
+
+
+def _match(typed: str, option: Sequence[str]) -> tuple[float, float]:
+    """Return how well an option matches: first its label and id, then its description."""
+    name, label, *rest = option
+    wanted, title = typed.strip().lower(), label.lower()
+    whole = (title == wanted) + title.startswith(wanted)
+    return whole + match_score(typed, label, name), match_score(typed, label, f"{name} {' '.join(rest)}")
 
 
 def _option(labels: int, name: str, texts: Sequence[str]) -> Option:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -65,7 +65,7 @@ class FleetScreen(ViewerScreen):
         self._filter: Filter | None = None
         self._order = Order.GIVEN
         self._shown: list[NodeState] = []
-        self._matching = 0
+        self._matching = (0, 0)
         self._arranged_at = 0.0
         self._trends = Trends()
         self._plots_key: Hashable = ()
@@ -124,7 +124,7 @@ class FleetScreen(ViewerScreen):
         self.heatmap.span_s = self._trends.span_s
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
         if matches is not None:
-            self._matching = sum(int(matches[node.name].sum()) for node in self._shown if node.facts)
+            self._matching = _counted(self.fleet.nodes.values(), matches)
         self.heatmap.show_nodes(self._shown, hidden)
         self._lines(now)
 
@@ -214,10 +214,10 @@ class FleetScreen(ViewerScreen):
         heatmap = self.heatmap
         state = []
         if self._filter is not None:
-            nodes = f"{len(self._shown):,} of {plural(len(self.fleet.nodes), 'node')}"
-            state.append(
-                f"filter {clean(self._filter.text.strip())}: {plural(self._matching, 'GPU')} on {nodes}"
-            )
+            gpus, nodes = self._matching
+            of_nodes = f"{nodes:,} of {plural(len(self.fleet.nodes), 'node')}"
+            text = clean(self._filter.with_units.strip())
+            state.append(f"filter {text}: {plural(gpus, 'GPU')} on {of_nodes}")
         if self._order is not Order.GIVEN:
             state.append(self._order.value)
         if heatmap.zoom_wanted is not None:
@@ -353,7 +353,8 @@ class FleetScreen(ViewerScreen):
         """Apply another filter, and show while it is typed if nothing matches."""
         self._choose(event.filter)
         if event.filter is not None and not self._shown:
-            self.query_one(FilterLine).show_no_match(event.filter.unknown_name(self.fleet.nodes))
+            reason = event.filter.unknown_name(self.fleet.nodes)
+            self.query_one(FilterLine).show_no_match(event.filter, reason)
 
     def filter(self, text: str) -> None:
         """Show only the GPUs that a valid filter selects."""
@@ -364,3 +365,9 @@ class FleetScreen(ViewerScreen):
         self._arranged_at = 0.0
         self.update_view()
         self._go_to_match(stay=True)
+
+
+def _counted(nodes: Iterable[NodeState], matches: Mapping[str, Matches]) -> tuple[int, int]:
+    """Return how many GPUs match, and on how many nodes."""
+    counts = [(int(matches[node.name].sum()), bool(node.facts)) for node in nodes]
+    return sum(count for count, gpus in counts if gpus), sum(count > 0 for count, _ in counts)

@@ -25,7 +25,7 @@ HIDDEN = (
 )
 FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
-    ("mem>40G", "k, M, G, T after a number; without one the database's unit"),
+    ("mem<500MiB", "number with unit; without one, the unit that screens show"),
     ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
     ("state:lost", "also unreachable, stale …; node: user: command: model:; gpu: rank: with 3 or 0-3"),
     ("mine", "GPUs that your job was granted"),
