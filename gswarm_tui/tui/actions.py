@@ -288,6 +288,13 @@ ACTIONS: tuple[Action, ...] = (
         "editor/result",
     ),
     Action("open", ("enter",), "Show whole row, run example", VIEWING, (SQL,), 11, "whole row"),
+    Action(
+        "suspend_process",
+        ("ctrl+z",),
+        "Suspend; fg in the shell continues",
+        VIEWING,
+        words="background job shell stop",
+    ),
     Action("theme", ("t",), "Switch theme", VIEWING, words="colours colors dark light contrast"),
     Action(
         "redraw",

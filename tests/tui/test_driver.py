@@ -44,13 +44,16 @@ def press_until(running: InTerminal, key: str, shows: str) -> None:
             return
 
 
-@pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP])
-def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP, "\x1a"], ids=["STOP", "TSTP", "Ctrl-Z"])
+def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals | str) -> None:
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--no-record"]
     with InTerminal(command, size=(100, 30)) as running:
         running.wait_for("sim02")
         for _ in range(2):
-            os.killpg(running.process.pid, stop)  # as scontrol suspend does
+            if isinstance(stop, str):
+                running.press(stop)
+            else:
+                os.killpg(running.process.pid, stop)  # as scontrol suspend does
             wait_until_stopped(running.pid)
             os.killpg(running.process.pid, signal.SIGCONT)
             press_until(running, "4", "temperature")
