@@ -32,6 +32,10 @@ _EVENTS = first_events(
 )
 
 
+class NotOnDiskError(UserError):
+    """Raised for a session whose start or end the recorder hasn't written yet."""
+
+
 @dataclass(frozen=True)
 class ResultPage:
     """First rows of a result and their total, None for more than ``MAX_COUNTED``.
@@ -114,9 +118,16 @@ class RecordingQueries:
         marks = comparison.final_mark_values(self._source, period)
         return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks)
 
-    def reference(self, session: SessionKey) -> str:
-        """Return a session's number; its name if another is named like the number. Raises UserError."""
-        number = str(self._find(session).session_id)
+    def reference(self, session: SessionKey, *, ended: bool = False) -> str:
+        """Return a session's number; its name if another is named like the number.
+
+        Raises:
+            NotOnDiskError: the session isn't on disk yet, or with ``ended`` its end isn't.
+        """
+        period = self._find(session)
+        if ended and period.ended_at is None:
+            raise NotOnDiskError(f"the end of {session.name} isn't on disk yet; try again in a moment")
+        number = str(period.session_id)
         names = [one.name for one in periods.load_sessions(self._source)]
         return session.name if number in names else number
 
@@ -128,7 +139,7 @@ class RecordingQueries:
         ]
         named = [one for one in candidates if one.name == session.name]
         if not candidates:
-            raise UserError(f"{session.name} isn't on disk yet; try again in a moment")
+            raise NotOnDiskError(f"{session.name} isn't on disk yet; try again in a moment")
         return (named or candidates)[-1]
 
     def _events(self, period: Period) -> Iterator[EventLogged]:

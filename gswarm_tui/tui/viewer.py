@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack
 
@@ -39,6 +39,8 @@ UPDATE_EVERY_S = 1.0
 NOTICE_S, UNTIL_READ_S = 4.0, 10.0
 FILES_S = 120.0
 """Longest notice that a plot is being drawn; the result replaces it."""
+ON_DISK_S, ON_DISK_EVERY_S = 20.0, 0.2
+"""Longest wait for a session's last change to be on disk, and the time between two looks."""
 REPEAT_S = 2.0
 """While playing, going back to an event skips those in the last seconds: they were shown just now."""
 
@@ -252,7 +254,6 @@ class Viewer(TerminalApp):
         if self.open_queries is None or self._write_files is None:
             self.show_notice("nothing is recorded, so there is nothing to plot", error=True)
             return
-        self.show_notice(f"plotting {session.name} …", seconds=FILES_S)
         self.run_worker(self._write_session_files(session, self.open_queries, self._write_files))
 
     async def _write_session_files(
@@ -261,15 +262,28 @@ class Viewer(TerminalApp):
         open_queries: Callable[[], RecordingQueries],
         write_files: Callable[[str, str], Sequence[str]],
     ) -> None:
-        from gswarm_tui.analysis.queries import SessionKey
+        from gswarm_tui.analysis.queries import NotOnDiskError, SessionKey
 
-        def write() -> Sequence[str]:
+        key, ended = SessionKey(session.name, session.started_at), not session.running
+
+        def reference() -> str:
             with closing(open_queries()) as queries:
-                number = queries.reference(SessionKey(session.name, session.started_at))
-            return write_files(number, session.name)
+                return queries.reference(key, ended=ended)
+
+        async def recorded_reference() -> str:
+            with suppress(NotOnDiskError):
+                return await asyncio.to_thread(reference)
+            self.show_notice(f"waiting until {session.name} is on disk …", seconds=ON_DISK_S)
+            for _ in range(round(ON_DISK_S / ON_DISK_EVERY_S)):
+                await asyncio.sleep(ON_DISK_EVERY_S)
+                with suppress(NotOnDiskError):
+                    return await asyncio.to_thread(reference)
+            return await asyncio.to_thread(reference)
 
         try:
-            files = await asyncio.to_thread(write)
+            number = await recorded_reference()
+            self.show_notice(f"plotting {session.name} …", seconds=FILES_S)
+            files = await asyncio.to_thread(write_files, number, session.name)
         except UserError as error:
             self.show_notice(str(error), error=True, seconds=UNTIL_READ_S)
         else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from contextlib import closing
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from gswarm_tui.run.quit_summary import figures_line, next_commands
 from gswarm_tui.run.session_files import write_session_files
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
-from tests.recorded import recorded
-from tests.tui.conftest import screen_text
+from tests.recorded import Tap, begin, recorded
+from tests.tui.conftest import screen_text, shows
 from tests.tui.scene import BEGINNING, Scene
 
 
@@ -114,6 +115,38 @@ async def test_key_writes_plot_and_report_of_the_session(path: Path, keys: tuple
                 assert notice in screen_text(app)
                 await pilot.press("f")
     assert asked == [("train", "train")] * 2
+
+
+async def test_plot_right_after_the_stop_waits_until_the_stop_is_on_disk(tmp_path: Path) -> None:
+    made = Scene(2, 2)
+    recorder = begin(tmp_path / "run.duckdb", made)
+    ends: list[object] = []
+
+    def write_files(session: str, name: str) -> tuple[str, ...]:
+        with closing(recorder.queries()) as source:
+            ends.extend(source.query("SELECT ended_at FROM sessions WHERE session_id = ?", session).rows())
+        return f"{name}.pdf", f"{name}.html"
+
+    app = GswarmApp(
+        made.hub,
+        timezone=UTC,
+        open_queries=lambda: RecordingQueries(recorder.queries()),
+        write_files=write_files,
+    )
+    try:
+        async with app.run_test(size=(120, 30), notifications=True) as pilot:
+            made.connect().recording().advance(5)
+            await pilot.press("s", "enter")
+            made.advance(20)
+            made.hub.sinks[:] = [disk_later := Tap()]
+            await pilot.press("x", "S", "P")
+            await shows(app, pilot, "waiting until session-1 is on disk …")
+            made.hub.flush()
+            recorder.submit(disk_later.events)
+            await shows(app, pilot, "wrote session-1.pdf and session-1.html")
+    finally:
+        await asyncio.to_thread(recorder.close, made.time)
+    assert ends == [(datetime.fromtimestamp(BEGINNING + 25, UTC).replace(tzinfo=None),)]
 
 
 async def test_nothing_is_plotted_without_a_recording() -> None:
