@@ -171,7 +171,7 @@ async def test_unconnected_nodes_and_nodes_without_gpus_are_shown() -> None:
         assert "… connecting" in screen_text(app)
 
 
-@pytest.mark.parametrize(("width", "recording"), [(40, False), (120, True), (200, True)])
+@pytest.mark.parametrize(("width", "recording"), [(36, False), (120, True), (200, True)])
 async def test_simulated_is_shown_at_every_width(width: int, recording: bool) -> None:
     app = app_on(scene(nodes=1, gpus=2, seconds=2).recording())
     async with app.run_test(size=(width, 30)) as pilot:
@@ -260,3 +260,19 @@ def test_parts_never_exceed_the_lines(room: int, gpus: int, host: int, processes
     assert taken <= max(room, 5)
     assert min(shared.plots, shared.host, shared.processes) >= 0
     assert shared.band == 0 or shared.plots == gpus * shared.band + 1
+
+
+async def test_recording_stays_in_the_title_as_its_time_grows() -> None:
+    made = scene(nodes=1, gpus=8, seconds=60).recording()
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show(NodeScreen("gpu01"))
+        await pilot.pause()
+        for seconds, words in ((10, "70 s"), (31, "00:01:41")):
+            made.advance(seconds)
+            app.update_view()
+            await pilot.pause()
+            title = screen_text(app).splitlines()[0]
+            assert f"● rec {words} " in title
+            assert "● live  8 × NVIDIA H100" in title
+            assert "SIMULATED" in title

@@ -14,6 +14,8 @@ from gswarm_tui.tui.screens.base import Feed
 
 ERROR_SHORTEST = 12
 """Minimum cells of an error; a shorter one can't be understood."""
+NAME_SHORTEST = 8
+"""Minimum cells of a GPU's model; a shorter one is left out."""
 MOST_LINES = 8
 """Lines that an error may take of its screen."""
 
@@ -23,22 +25,26 @@ def joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def title_line(left: list[Span], feed: Feed, cells: int) -> Line:
+def title_line(left: list[Span], feed: Feed, cells: int, model: str = "") -> Line:
     """Return a title with the recorder's state and "SIMULATED" at the right.
 
-    Where they don't fit, the state is left out first, then the end of the title; "SIMULATED" always stays. An
-    error of the recorder is cut to the space.
+    Where they don't fit, the ``model`` at the title's end is cut first, then the state is left out, then the
+    end of the title; "SIMULATED" always stays. An error of the recorder is cut to the space.
     """
     simulated = any(n.hello is not None and n.hello.simulated for n in feed.fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
     sign, words, *_ = [*feed.state(), Span("")]
-    room = cells - measure(left) - measure(chip) - width(sign.text) - 5
+    shortest = min(width(model), NAME_SHORTEST)
+    room = cells - measure(left) - shortest - measure(chip) - width(sign.text) - 5
     if words.role == "error" and room >= ERROR_SHORTEST:
         words = words._replace(text=clip(words.text, room))
     state = [Span("  "), sign, words, Span("  ")]
     right = [*state, *chip] if measure(left) + measure(state) + measure(chip) < cells else chip
     while len(left) > 1 and measure(left) + measure(right) >= cells:
         left = left[:-1]
+    room = cells - measure(left) - measure(right) - 1
+    if model and room >= shortest:
+        left = [*left, Span(clip(model, room))]
     return spread(left, right, cells)
 
 
@@ -56,8 +62,10 @@ def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
     """Return name, status, hardware and link, or why the node is lost and what to do."""
     now = feed.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-    left.append(Span(f"  {gpu_names(node)}"))
-    return [title_line(left, feed, cells), *_details(node, host_facts(node), now, cells)]
+    return [
+        title_line(left, feed, cells, f"  {gpu_names(node)}"),
+        *_details(node, host_facts(node), now, cells),
+    ]
 
 
 def gpu_names(node: NodeState) -> str:
@@ -148,7 +156,6 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
         Span("  "),
         *standing_spans(node, now),
         Span("" if node.mine[row] else "  not in your job", "warning"),
-        Span(f"  {clean(facts.name)}"),
     ]
     what = joined(
         (
@@ -160,4 +167,5 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
         )
     )
     below = _details(node, what, now, cells)
-    return [title_line(left, feed, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]
+    title = title_line(left, feed, cells, f"  {clean(facts.name)}")
+    return [title, *(below[:1] if node.standing(now) is Standing.LIVE else below)]
