@@ -159,6 +159,10 @@ def test_footer_of_a_small_terminal_keeps_important_keys(screen: str, label: str
     assert label in "".join(span.text for span in footer_line(screen, 80))
 
 
+def test_footer_of_120_columns_has_the_worst_gpus() -> None:
+    assert "W worst" in "".join(span.text for span in footer_line(FLEET, 120))
+
+
 @pytest.mark.parametrize(
     ("typed", "first"),
     [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Note
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Processes
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.fleet.events import EventLogged, RecorderStatus
 from gswarm_tui.fleet.order import Order
@@ -483,6 +484,34 @@ async def test_filter_counts_gpus_and_nodes_at_one_time() -> None:
         app.update_view()
         await pilot.pause()
         assert "8 GPUs on 1 of 4 nodes" in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shown"),
+    [
+        (range(8, 16), "8–15"),
+        ((8, 9, 10, 11, 12, 13, 15), "8–13,15"),
+        ((0, 2), "0,2"),
+        ((7,), "7"),
+        ((0, 4, 8, 12, 16, 20, 24, 28), "0,4,8,12,…"),
+        ((1000, 1001, 1002, 1003, 1005, 1006), "1000–1003,…"),
+    ],
+)
+async def test_rank_that_is_missing_is_not_inside_of_a_range(ranks: Sequence[int], shown: str) -> None:
+    made = scene(1, 8, 30)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        node = app.fleet_screen.fleet.nodes["gpu01"]
+        assert node.hello is not None
+        columns = node.hello.tables.processes
+        one = node.processes[0]
+        node.process_table = Processes.of(
+            columns, [replace(one, gpu=gpu, rank=rank) for gpu, rank in enumerate(ranks)]
+        )
+        app.update_view()
+        await pilot.pause()
+        row = next(line for line in screen_text(app).splitlines() if line.startswith(" gpu01 "))
+        assert shown in row.split()
 
 
 async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:

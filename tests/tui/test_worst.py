@@ -64,3 +64,16 @@ async def test_worst_gpus_list_says_which_nodes_are_lost_and_which_gpus_are_sile
         assert "GPU does not respond" in line_with(app, "gpu01:1")
         assert "lost" in line_with(app, "gpu02:0")
         assert listed(app, 1)[0] == "gpu01:0", "unmeasured ones come last"
+
+
+async def test_worst_gpus_of_a_node_metric_say_that_another_metric_is_shown() -> None:
+    app = app_on(Scene(2, 2).connect().advance(70))
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_metric("cpu_iowait_pct")
+        await pilot.press("W")
+        await pilot.pause()
+        title = line_with(app, "lowest GPU util first")
+        assert "iowait is measured for nodes, not for GPUs" in title
+        await pilot.press("4")
+        await pilot.pause()
+        assert "mean of the last minute" in line_with(app, "highest temperature first")

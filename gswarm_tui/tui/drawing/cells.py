@@ -30,6 +30,8 @@ Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
 
 CURSOR_MARK = "+"
+RANKS_LONGEST = 11
+"""Characters from which further ranks of a node are cut."""
 _STEPS = BUCKETS + 1
 _BLOCK_GLYPHS = np.array([*BLOCK_OF, *BLOCK_OF, " "])
 
@@ -159,11 +161,20 @@ def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def ranks_text(node: NodeState) -> str:
-    """Return a node's ranks: "8–15", empty if unknown."""
-    ranks = [p.rank for p in node.processes if p.rank is not None]
+    """Return a node's ranks: "8–15", "8–13,15" without 14, cut with an ellipsis; empty if unknown."""
+    ranks = sorted({p.rank for p in node.processes if p.rank is not None})
     if not ranks:
         return ""
-    return f"{min(ranks)}–{max(ranks)}" if len(set(ranks)) > 1 else str(ranks[0])
+    starts = [at for at, rank in enumerate(ranks) if not at or rank > ranks[at - 1] + 1]
+    text = ""
+    for start, end in zip(starts, [*starts[1:], len(ranks)], strict=True):
+        first, last = ranks[start], ranks[end - 1]
+        part = f"{first}" if first == last else f"{first}–{last}"
+        more = f"{text},{part}" if text else part
+        if text and len(more) + (end < len(ranks)) * len(",…") > RANKS_LONGEST:
+            return f"{text},…"
+        text = more
+    return text
 
 
 def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Strip:

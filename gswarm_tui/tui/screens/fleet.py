@@ -334,7 +334,10 @@ class FleetScreen(ViewerScreen):
     def action_worst(self) -> None:
         """Rank the GPUs by the metric shown, by utilisation instead of a node's metric."""
         metric = self.heatmap.picture.metric
-        self.viewer.show(WorstGpusScreen(metric if metric in GPU_METRICS else GPU_METRICS[0]))
+        of_gpus = metric in GPU_METRICS
+        self.viewer.show(
+            WorstGpusScreen(metric) if of_gpus else WorstGpusScreen(GPU_METRICS[0], instead_of=metric)
+        )
 
     def action_zoom(self) -> None:
         """Switch to the next size of GPUs; after the smallest, to the largest that fits."""
