@@ -431,7 +431,8 @@ class Fleet:
             case SessionStopped():
                 was_running = self.sessions.sessions[event.session_id].running
                 session = self.sessions.stop(event)
-                if was_running and session.until < event.at:
+                newest = max((node.last_ts or -math.inf for node in self.nodes.values()), default=-math.inf)
+                if was_running and session.until <= newest:
                     self._count_off(session)
                 return [EventLogged(session.until, "session_stopped", INFO, session.name)]
             case StopUndone():

@@ -314,6 +314,16 @@ def test_session_whose_stop_was_undone_has_the_figures_of_one_that_never_stopped
     assert replace(stopped, session_id="never", name="never") == never
 
 
+def test_session_that_covers_no_time_has_no_figures() -> None:
+    fleet = live(1)
+    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=50, power_w=300, energy_mj=1_000_000)))
+    fleet.apply(SessionStarted("brief", T0 + 2, "brief", T0 + 2))
+    fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=60, power_w=300, energy_mj=3_000_000)))
+    fleet.apply(SessionStopped("brief", T0 + 2, T0 + 2))
+    brief = fleet.sessions.sessions["brief"]
+    assert (brief.energy_j, brief.mean_util, brief.mean_power_w) == (0, None, None)
+
+
 def test_history_holds_clocks_and_counts_exactly() -> None:
     fleet = live(1)
     shown = {"util_pct": 99, "mem_used_mib": 72_189, "mem_clock_mhz": 2619, "ecc_corrected": 5_000_001}

@@ -25,15 +25,15 @@ GLYPHS = {INFO: ("·", "dim"), WARNING: ("▲", "warning"), ERROR: ("╳", "erro
 EVENT_TABLE = (
     TableColumn("time", 8, left=True, frozen=True),
     TableColumn("", 1, left=True, frozen=True),
+    TableColumn("event", 15, left=True),
     TableColumn("node", 12, left=True),
     TableColumn("gpu", 3),
-    TableColumn("event", 15, left=True),
     TableColumn("details", 24, left=True, grows=True),
 )
 
 
 def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
-    """Return a group's row: time, sign of its severity, node, GPU, kind, message and remedy."""
+    """Return a group's row: time, sign of its severity, kind, node, GPU, message and remedy."""
     event = group.first
     glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
     message = clean(group.message)
@@ -44,9 +44,9 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
     return (
         Span(f"{datetime.fromtimestamp(group.at, zone):%H:%M:%S}", "dim"),
         Span(glyph, role),
+        Span(clean(event.kind).replace("_", " "), "dim"),
         Span(clean(group.node or "")),
         Span("" if group.gpu is None else f"{group.gpu}"),
-        Span(clean(event.kind).replace("_", " "), "dim"),
         Span(message, role if event.severity == ERROR else "text"),
     )
 

@@ -13,6 +13,7 @@ from textual.strip import Strip
 
 from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Span, Spans, drawn
 from gswarm_tui.tui.drawing.text import pad
+from gswarm_tui.tui.drawing.text import width as cells_of
 
 Row = tuple[Span, ...]
 """One span per column, of cleaned text."""
@@ -256,12 +257,19 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         return drawn((Span(f" {words}", "dim"),), cells, theme)
 
     def _row(self, at: int, under_cursor: bool) -> Spans:
+        """Return a row; a text that its growing column would cut begins in the empty cells before it."""
         spans = [Span(CURSOR_MARK if under_cursor else " ", "accent")]
         row = self._rows[at]
+        empty = 0  # columns just before without a text
         for number, gap, cells in self._layout():
-            text, role, click = row[number]
-            text = pad(text, cells, right=not self.columns[number].left)
-            spans += (Span(" " * gap), Span(text, role, click))
+            (text, role, click), column = row[number], self.columns[number]
+            start, room = " " * gap, cells
+            if empty and column.grows and cells_of(text) > cells:
+                start, room = spans[-2 * empty].text, gap + cells
+                room += sum(len(span.text) for span in spans[-2 * empty :]) - len(start)
+                del spans[-2 * empty :]
+            spans += (Span(start), Span(pad(text, room, right=not column.left), role, click))
+            empty = 0 if text else empty + 1
         return tuple(spans)
 
     def _heading(self, y: int) -> Spans:
