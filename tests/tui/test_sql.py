@@ -454,7 +454,6 @@ async def test_sql_app_queries_a_recording_and_quits(source: FileSource) -> None
 def test_sql_command_opens_the_screen_in_a_terminal(path: Path) -> None:
     command = [sys.executable, "-m", "gswarm_tui", "sql", "--db", str(path)]
     with InTerminal(command, size=(100, 30)) as running:
-        running.wait_for("finished")
         running.press("SELECT name FROM sessions WHERE note = 'lr 3e-4';\r")
         running.wait_for("1 row in")
         running.wait_for("full_training")

@@ -294,8 +294,11 @@ class SqlScreen(ViewerScreen):
         self.query_one(TableView if self.typing else Editor).focus()
 
     def on_key(self, event: Key) -> None:
-        """Type a character into the editor, also while the result has the focus; ? shows the help there."""
-        if self.typing or event.character is None or not event.is_printable:
+        """Type a character that the editor missed: while the result has the focus, or at the start.
+
+        ? shows the help.
+        """
+        if event.character is None or not event.is_printable:
             return
         if event.key not in self.active_bindings:
             event.stop()
