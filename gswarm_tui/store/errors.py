@@ -16,6 +16,12 @@ class StoreError(UserError):
     exit_status = 1
 
 
+class MissingFileError(StoreError):
+    """The named file doesn't exist."""
+
+    exit_status = 2
+
+
 class NotARecordingError(StoreError):
     """The file is another program's database."""
 

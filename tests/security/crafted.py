@@ -330,7 +330,8 @@ def words(command: str) -> list[str]:
 def failure(case: Crafted, command: str) -> str:
     """Run a command in this process on the case's file; return what is wrong, empty if it ended as promised.
 
-    It may answer or end with one sentence. Its JSON must be valid, its text without control characters.
+    It may answer or end with one sentence, after a notice of the session that it chose. Its JSON must be
+    valid, its text without control characters.
     """
     out, errors = io.StringIO(), io.StringIO()
     began = time.monotonic()
@@ -350,7 +351,9 @@ def is_promised(case: Crafted, status: int, said: str) -> bool:
     """Whether a command on the case's file may end with this status and these words on standard error."""
     if case.refusal:
         return status == 1 and said.startswith(f"gswarm-tui: {FILE} isn't a valid recording: {case.refusal}")
-    one_sentence = said.startswith("gswarm-tui: ") and said.count("\n") == 1 and "memory;" not in said
+    *notices, error = said.splitlines() or [""]
+    choice_only = all(line.startswith("gswarm-tui: ") and "; using the newest, " in line for line in notices)
+    one_sentence = error.startswith("gswarm-tui: ") and choice_only and "memory;" not in said
     return status == 0 or (status in {1, 2} and one_sentence)
 
 

@@ -20,7 +20,7 @@ from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
-from gswarm_tui.store.errors import NotARecordingError, StoreError, open_error
+from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -127,7 +127,7 @@ def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:
             mode = each.stat().st_mode
         except FileNotFoundError:
             if not (suffix or may_be_missing):
-                raise StoreError(f"there is no file {path}{recordings_beside(path)}") from None
+                raise MissingFileError(f"there is no file {path}{recordings_beside(path)}") from None
             continue
         except OSError:
             continue  # DuckDB reports it
