@@ -206,7 +206,7 @@ class InTerminal:
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)  # also its stopped children
             self.process.wait()
         if self._terminal >= 0:
             self._reader.join(READ_S)

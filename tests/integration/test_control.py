@@ -390,7 +390,7 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     monkeypatch.chdir(elsewhere)
     assert await asyncio.to_thread(find_recording_file, None, environ) == path
     await running.close()
-    finished = await asyncio.to_thread(open_source, path, environ)
+    finished = await asyncio.to_thread(lambda: open_source(path, environ, for_people=True))
     assert isinstance(finished, FileSource)
     assert finished.query("SELECT count(*) FROM samples").rows() == [(6,)]
     finished.close()

@@ -25,6 +25,10 @@ from tests.terminal import PATIENCE_S, InTerminal
 
 
 def wait_until_stopped(pid: int) -> None:
+    """Wait for the stop of the started process, which stops last of its group.
+
+    Its child may have just forked, and then waits uninterruptibly for a process that was stopped before exec.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while "T (stopped)" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < deadline, "it was never stopped"
@@ -54,7 +58,7 @@ def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals | str) -> Non
                 running.press(stop)
             else:
                 os.killpg(running.process.pid, stop)  # as scontrol suspend does
-            wait_until_stopped(running.pid)
+            wait_until_stopped(running.process.pid)
             os.killpg(running.process.pid, signal.SIGCONT)
             press_until(running, "4", "temperature")
             press_until(running, "1", "GPU util")
