@@ -6,7 +6,7 @@ import contextlib
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -47,7 +47,7 @@ def exact(value: Any, kind: str = "") -> str:
         case float():
             return repr(shortest(value) if kind == "FLOAT" else value)
         case datetime():
-            return value.isoformat(sep=" ")
+            return _utc(value)
         case bytes() | bytearray() | memoryview():
             return "".join(f"\\x{byte:02X}" for byte in bytes(value))
         case list() | tuple():
@@ -55,6 +55,13 @@ def exact(value: Any, kind: str = "") -> str:
         case dict():
             return "{" + ", ".join(f"{_within(key)}: {_within(each)}" for key, each in value.items()) + "}"
     return str(value)
+
+
+def _utc(moment: datetime) -> str:
+    """Format a time as ISO 8601 with its zone, always as long: pandas reads no mixed lengths."""
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='microseconds')}Z"
 
 
 def _within(value: Any) -> str:
@@ -83,7 +90,7 @@ def plain(value: Any, kind: str = "") -> Any:
         case Decimal():
             return float(value) if value.is_finite() else None
         case datetime():
-            return value.isoformat()
+            return _utc(value)
         case list() | tuple():
             return [plain(each) for each in value]
         case dict():

@@ -161,7 +161,8 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
         SELECT node, recording, count(*), sum(util_pct), typeof(any_value(ts))
         FROM read_parquet('{files}', hive_partitioning = true) GROUP BY ALL ORDER BY count(*)
     """)
-    assert found == [(STRANGE, 1, 15, 105, "TIMESTAMP"), ("n1", 1, 40, 2210, "TIMESTAMP")]
+    kind = "TIMESTAMP WITH TIME ZONE"
+    assert found == [(STRANGE, 1, 15, 105, kind), ("n1", 1, 40, 2210, kind)]
     joined = query_export(f"""
         SELECT count(*) FROM read_parquet('{files}') s JOIN 'run.parquet/gpus.parquet' USING (gpu_id)
         JOIN 'run.parquet/nodes.parquet' n USING (node_id) WHERE n.recording_id = 1

@@ -73,6 +73,50 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
     assert read.fetchall() == [(1,), (2,), (3,)]
 
 
+RECENT = "SELECT count(*) AS n FROM samples WHERE ts BETWEEN now() - INTERVAL 5 MINUTE AND now()"
+RECORDING = """
+import sys, time
+from pathlib import Path
+from gswarm_tui.store.recording.recorder import Recorder
+from tests.unit.store_recording import INFO, arrived, gpu_row, introduced
+
+recorder = Recorder(Path(sys.argv[1]), INFO, lambda _status: None, commit_every_s=0.0)
+recorder.open()
+now = time.time()
+frames = [arrived(number, [gpu_row(util_pct=1)], ts=now - 60 * number) for number in range(1, 10)]
+recorder.submit([introduced(gpus=1), *frames])
+while recorder.status().rows < 18:
+    time.sleep(0.01)
+print(recorder.queries().query(sys.argv[2]).rows()[0][0])
+recorder.close(now)
+"""
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_now_compares_with_times_of_samples_in_every_zone(tmp_path: Path, zone: str) -> None:
+    path = tmp_path / "run.duckdb"
+
+    def output(*words: str) -> str:
+        env = {**os.environ, "TZ": zone}
+        return subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env=env, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert output("-c", RECORDING, str(path), RECENT) == "4\n"
+    assert output("-m", "gswarm_tui", "sql", RECENT, "--db", str(path), "--format", "csv") == "n\n4\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_times_in_files_have_a_zone(path: Path, suffix: str) -> None:
+    out = path.with_name(f"times.{suffix}")
+    query = "SELECT ts FROM samples WHERE gpu_index = 0 ORDER BY ts LIMIT 1"
+    assert main(["sql", query, "--db", str(path), "-o", str(out)]) == 0
+    with duckdb.connect() as connection:
+        read = connection.execute(f"SELECT ts::TIMESTAMPTZ, typeof(ts) FROM '{out}'").fetchall()
+    assert [row[0].timestamp() for row in read] == [T0 + 1]
+    assert suffix == "json" or read[0][1] == "TIMESTAMP WITH TIME ZONE"
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

@@ -88,8 +88,8 @@ def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[s
 def test_sessions_are_written_as_data(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, train = json.loads(output_of(capsys, "sessions", "--format", "json"))
     assert train == {
-        "session_id": 2, "session": "train", "recording_id": 1, "started_at": "2027-01-15T08:00:05",
-        "ended_at": "2027-01-15T08:00:21", "duration_s": 16.0, "status": "stopped", "nodes": 1,
+        "session_id": 2, "session": "train", "recording_id": 1, "started_at": "2027-01-15T08:00:05.000000Z",
+        "ended_at": "2027-01-15T08:00:21.000000Z", "duration_s": 16.0, "status": "stopped", "nodes": 1,
         "complete_nodes": 1, "gpus": 2, "util_mean_pct": pytest.approx(79.375), "energy_j": 16_000.0,
         "energy_kwh": pytest.approx(16_000 / 3.6e6), "coverage": 1.0, "note": "",
     }  # fmt: skip

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ def test_json_is_a_valid_list_of_objects(capsys: pytest.CaptureFixture[str]) -> 
         (2, None, None, None, None, None),
     ]
     assert json.loads("\n".join(printed(capsys, answer(columns, *rows), "json"))) == [
-        {"n": 1, "f": None, "s": 0.1, "t": "2027-01-15T12:00:00", "l": ["2027-01-15"], "d": 1.5},
+        {"n": 1, "f": None, "s": 0.1, "t": "2027-01-15T12:00:00.000000Z", "l": ["2027-01-15"], "d": 1.5},
         {"n": 2, "f": None, "s": None, "t": None, "l": None, "d": None},
     ]
     assert json.loads("\n".join(printed(capsys, answer(columns), "json"))) == []
@@ -224,10 +224,25 @@ def test_parquet_keeps_the_types_of_the_result(tmp_path: Path) -> None:
         Result(names, types, iter([expected[:3000], expected[3000:]])), OutputOptions("parquet", path)
     )
     read = duckdb.read_parquet(str(path))
-    assert read.fetchall() == expected
+    zone = types.index("TIMESTAMP")
+    at = expected[0][zone].replace(tzinfo=UTC)
+    assert read.fetchall() == [(*row[:zone], at, *row[zone + 1 :]) for row in expected]
     assert read.columns[-3:] == ["x", "X_1", 'a "b']
+    types[zone] = "TIMESTAMP WITH TIME ZONE"
     assert [str(kind) for kind in read.types[:9]] == types[:9]
     connection.close()
+
+
+def test_integers_in_parquet_are_signed_and_of_at_most_64_bits(tmp_path: Path) -> None:
+    rows = [(255, 3, 2**63), (0, -3, None)]
+    path = tmp_path / "sums.parquet"
+    formats.write(
+        answer({"u": "UTINYINT", "small": "HUGEINT", "large": "HUGEINT"}, *rows),
+        OutputOptions("parquet", path),
+    )
+    read = duckdb.read_parquet(str(path))
+    assert [str(kind) for kind in read.types] == ["SMALLINT", "BIGINT", "DOUBLE"]
+    assert read.fetchall() == [(255, 3, 2.0**63), (0, -3, None)]
 
 
 def wanted(*words: str) -> OutputOptions:

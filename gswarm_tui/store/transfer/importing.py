@@ -16,7 +16,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.store.duckdb_internals import is_about_parquet
+from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.sql.schema import (
@@ -172,7 +172,7 @@ def importing(path: Path) -> Iterator[Importing]:
     new = not path.exists()
     Database(path).close()  # makes it, or sees that it is a recording file and of this version
     done = False
-    connection = duckdb.connect(config=SETTINGS)
+    connection = connect_in_memory(SETTINGS)
     try:
         connection.execute(f"ATTACH {literal(str(path))} AS rec")
         connection.execute("USE rec")

@@ -6,15 +6,16 @@
     recordings.parquet  nodes.parquet  gpus.parquet  sessions.parquet  events.parquet  links.parquet
 
 The folders are named as in Hive; DuckDB, pandas, polars, Dask and Spark read these names as columns. Columns
-have the names and types of the database; times are timestamps with microseconds, in UTC. GPU and process
-samples have ``gpu_index`` too. Columns that only serve to resume a recording are left out.
+have the names of the database, and types that mean the same to all readers: times have the zone UTC, and no
+integer is unsigned, which wraps around in pandas, or wider than 64 bits, which Spark reads as a decimal. GPU
+and process samples have ``gpu_index`` too. Columns that only serve to resume a recording are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from urllib.parse import quote
 import duckdb
 import numpy as np
 
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
@@ -39,6 +40,7 @@ from gswarm_tui.store.sql.schema import (
     PROCESS_SAMPLES,
     RECORDINGS,
     SESSIONS,
+    ColumnSchema,
     TableSchema,
     literal,
 )
@@ -165,7 +167,7 @@ class _Writing:
         ids = ", ".join(str(part.recording_id) for part in self.slices)
         own = f"recording_id IN ({ids})"
         nodes = f"SELECT node_id FROM nodes WHERE {own}"  # noqa: S608 (own numbers)
-        names = ", ".join(column.name for column in table.columns if column.name not in PRIVATE)
+        columns = _portable_columns(column for column in table.columns if column.name not in PRIVATE)
         where = (
             own if "recording_id" in {column.name for column in table.columns} else f"node_id IN ({nodes})"
         )
@@ -175,17 +177,18 @@ class _Writing:
         if table is EVENTS:
             parts = (f"recording_id = {p.recording_id} AND {p.within('ts')}" for p in self.slices)
             where = " OR ".join(parts)
-        return f"SELECT {names} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
+        return f"SELECT {columns} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
 
     def _samples(self, table: TableSchema, part: Slice, node: str) -> int:
         nodes = (
             f"SELECT node_id FROM nodes WHERE recording_id = {part.recording_id} AND node = {literal(node)}"  # noqa: S608
         )
+        columns = _portable_columns(table.columns)
         if table is HOST_SAMPLES:
-            query = f"SELECT s.* FROM host_samples s WHERE node_id IN ({nodes})"  # noqa: S608 (own names)
+            query = f"SELECT {columns} FROM host_samples s WHERE node_id IN ({nodes})"  # noqa: S608 (own names)
         else:
             query = (
-                f"SELECT s.*, g.gpu_index FROM {table.name} s JOIN gpus g USING (gpu_id) "  # noqa: S608
+                f"SELECT {columns}, g.gpu_index FROM {table.name} s JOIN gpus g USING (gpu_id) "  # noqa: S608
                 f"WHERE g.node_id IN ({nodes})"
             )
         query += f" AND {part.within('s.ts')}"
@@ -199,11 +202,11 @@ class _Writing:
 
 
 def write_parquet(result: Result, path: Path) -> None:
-    """Write a result to a Parquet file with its DuckDB types. Raises StoreError."""
+    """Write a result to a Parquet file, with types that every reader knows. Raises StoreError."""
     names = [f"c{index}" for index in range(len(result.names))]
     made = ", ".join(f"{name} {kind}" for name, kind in zip(names, result.types, strict=True))
     with tempfile.TemporaryDirectory(prefix=".gswarm-tui-", dir=path.parent) as scratch:
-        connection = duckdb.connect(config=SETTINGS | {"temp_directory": scratch})
+        connection = connect_in_memory(SETTINGS | {"temp_directory": scratch})
         try:
             connection.execute(f"CREATE TABLE result ({made})")
             for rows in result.batches:
@@ -211,8 +214,12 @@ def write_parquet(result: Result, path: Path) -> None:
                 columns = (np.array([*column, None], dtype=object)[:-1] for column in zip(*rows, strict=True))
                 connection.register("incoming", dict(zip(names, columns, strict=True)))
                 connection.execute("INSERT INTO result FROM incoming")
+            shown = zip(names, result.types, result.names, strict=True)
             # DuckDB numbers repeated names.
-            named = ", ".join(f"{c} AS {_quoted(name)}" for c, name in zip(names, result.names, strict=True))
+            named = ", ".join(
+                f"{_portable_result(connection, name, kind)} AS {_quoted(title)}"
+                for name, kind, title in shown
+            )
             connection.execute(_copy(f"SELECT {named} FROM result", path))  # noqa: S608 (quoted names)
         except duckdb.IOException as error:
             raise StoreError(explain(error, Path("the result"))) from error
@@ -220,6 +227,32 @@ def write_parquet(result: Result, path: Path) -> None:
             raise QueryError(f"the result can't be written as Parquet: {explain_query(error)}") from error
         finally:
             connection.close()
+
+
+_SIGNED = {"UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "BIGINT"}
+_LARGE = ("UBIGINT", "HUGEINT", "UHUGEINT")
+
+
+def _portable(name: str, kind: str) -> str:
+    """Return a column of a DuckDB type as SQL with a type that every reader of Parquet knows."""
+    if kind == "TIMESTAMP":
+        return f"{name} AT TIME ZONE 'UTC'"
+    if kind in _SIGNED or kind in _LARGE:
+        return f"{name}::{_SIGNED.get(kind, 'BIGINT')}"
+    return name
+
+
+def _portable_columns(columns: Iterable[ColumnSchema]) -> str:
+    return ", ".join(f"{_portable(c.name, c.type)} AS {c.name}" for c in columns)
+
+
+def _portable_result(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> str:
+    """Return a column of ``result`` as ``_portable``, as DOUBLE if its integers need more than 64 bits."""
+    if kind in _LARGE:
+        query = f"SELECT coalesce(max({name}) > {2**63 - 1} OR min({name}) < -{2**63}, false) FROM result"  # noqa: S608
+        if connection.execute(query).fetchall()[0][0]:
+            return f"{name}::DOUBLE"
+    return _portable(name, kind)
 
 
 def _copy(query: str, path: Path) -> str:
