@@ -27,6 +27,15 @@ class ComparedRun:
     whole: Figures
     marks: dict[str, float]
 
+    def names_the_same_as(self, other: ComparedRun) -> bool:
+        """Whether both are one session, or one whole recording, of one file."""
+        mine, others = self.summary.period, other.summary.period
+        return (self.file, mine.recording_id, mine.session_id) == (
+            other.file,
+            others.recording_id,
+            others.session_id,
+        )
+
     @property
     def seconds(self) -> float:
         """Duration of the session; up to now while it runs."""
@@ -180,6 +189,11 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: assumptions, and running or partial runs."""
     if _all_ended(runs[0]):
         yield BASIS
+    if above := [run.label for run in runs[1:] if round(efficiency(runs[0], run) or 0.0, 3) > 1]:
+        yield (
+            f"Efficiency above 100 %: {', '.join(above)} took less GPU time than {runs[0].label}, "
+            "by less work or by faster GPUs."
+        )
     if unlike := [run for run in runs[1:] if _all_ended(runs[0], run) and not comparable(runs[0], run)]:
         first = runs[0]
         others = ", ".join(f"{run.label} ({gpu_time(run.gpu_s)})" for run in unlike)

@@ -244,9 +244,10 @@ def outliers(figures: Sequence[Figures], count: int = 3) -> list[LabelledLine]:
     """Return the GPUs at the extremes of each figure that differs between GPUs."""
     lines = []
     for label, value_of, shown in _EXTREMES:
+        least = label.startswith("least")
         known = [(value, one.label) for one in figures if (value := value_of(one)) is not None]
-        lowest_first = 1 if label.startswith("least") else -1
-        known.sort(key=lambda pair: lowest_first * pair[0])
+        known.sort(key=lambda pair: pair[0] if least else -pair[0])
         if known and shown(known[0][0]) != shown(known[-1][0]):
-            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in known[:count])))
+            extremes = [pair for pair in known[:count] if least or shown(pair[0]) != shown(0.0)]
+            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in extremes)))
     return lines

@@ -48,6 +48,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         for number, word in enumerate(arguments.runs):
             progress.report(number / len(arguments.runs))
             found.append(_run(word, arguments.db, form, environ))
+    first = found[0]
+    if all(run.names_the_same_as(first) for run in found):
+        what = f"{printable(first.label)} in {printable(first.file)}"
+        raise UserError(f"all runs are the same one, {what}; name another to compare it with.")
     runs = _with_distinct_labels(found)
     if form.format not in ("table", "markdown"):
         formats.write(comparison.comparison_result(runs), form)
@@ -98,7 +102,7 @@ def _parts(table: TextTable, columns: int) -> Iterator[TextTable]:
 def _run(
     word: str, db: Path | None, form: OutputOptions, environ: Mapping[str, str]
 ) -> comparison.ComparedRun:
-    with open_session(word, None if parse_reference(word).file else db, environ) as (source, period):
+    with open_session([word], None if parse_reference(word).file else db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
         summary = summarize(source, period)
         if summary.whole is None:

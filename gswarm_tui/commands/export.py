@@ -32,9 +32,9 @@ _STDOUT = "-"
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
     arguments = _parser().read(args)
-    named = parse_reference(arguments.session)
+    named = parse_reference(" ".join(arguments.session))
     if named.file is not None and arguments.db is not None:
-        raise UserError(f"{quote(arguments.session)} already names a file; remove --db.")
+        raise UserError(f"{quote(' '.join(arguments.session))} already names a file; remove --db.")
     with closing(open_source(named.file or arguments.db, environ)) as source:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
@@ -69,9 +69,7 @@ def _parser() -> CommandParser:
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
         "table, or as a Parquet dataset with all tables.",
     )
-    parser.add_argument(
-        "session", nargs="?", default="", metavar="SESSION", help='name, number, or "recording 1"'
-    )
+    parser.add_argument("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
     parser.add_argument("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
     parser.add_argument(
         "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.exchange.profiler_values import Units
@@ -35,6 +36,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if path.suffix == ".csv":
         raise UserError(f"{path}: CSV has only one table; export JSON or Parquet to import it.")
     db = arguments.db or Path(path.resolve().stem + SUFFIX)
+    if arguments.db is None and db.exists():
+        raise UserError(
+            f"{db} exists in {working_folder()}; name a new file with --db, "
+            f"or add the import to this one with --db {db}."
+        )
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")

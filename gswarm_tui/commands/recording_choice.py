@@ -30,7 +30,7 @@ _PATIENCE_S = 1.5
 
 @dataclass(frozen=True)
 class SessionReference:
-    """Session as the user names it: ``train``, ``2``, ``run.duckdb`` or ``run.duckdb:train``."""
+    """Session as the user names it: ``train``, ``2``, ``run.duckdb``, ``run.duckdb:train`` (or spaced)."""
 
     file: Path | None
     name: str
@@ -39,11 +39,11 @@ class SessionReference:
 def parse_reference(word: str) -> SessionReference:
     """Parse a session's name with its file. Raises UserError."""
     head, found, tail = word.rpartition(SUFFIX)
-    if not found or (tail and not tail.startswith(":")):
+    if not found or (tail and tail[0] not in ": "):
         return SessionReference(None, word)
     if tail == ":":
         raise UserError(f"{quote(word)} names no session; remove the colon for the newest one.")
-    return SessionReference(Path(head + SUFFIX).expanduser(), tail.removeprefix(":"))
+    return SessionReference(Path(head + SUFFIX).expanduser(), tail[1:])
 
 
 def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
@@ -130,12 +130,11 @@ def list_some(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + rest
 
 
-def add_session(parser: CommandParser, nargs: str = "?") -> None:
-    """Add the positional argument SESSION, which ``open_session`` takes as one text."""
+def add_session(parser: CommandParser) -> None:
+    """Add the positional argument SESSION, words that ``open_session`` takes."""
     parser.add_argument(
         "session",
-        nargs=nargs,
-        default="",
+        nargs="*",
         metavar="SESSION",
         help='name, number, "recording 1" for a whole one, or run.duckdb:train (default: newest)',
     )
@@ -143,12 +142,13 @@ def add_session(parser: CommandParser, nargs: str = "?") -> None:
 
 @contextlib.contextmanager
 def open_session(
-    word: str, db: Path | None, environ: Mapping[str, str]
+    words: Sequence[str], db: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[QuerySource, Period]]:
-    """Open ``db``, else the recording that ``word`` names, and choose the session.
+    """Open ``db``, else the recording that the words name, and choose the session.
 
     Raises UserError, StoreError.
     """
+    word = " ".join(words)
     named = parse_reference(word)
     if named.file is not None and db is not None:
         raise UserError(f"{quote(word)} already names a file; remove --db.")

@@ -52,7 +52,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(
                 f"{source.path} is being recorded; press space there to look back, or replay it afterwards."
             )
-        player, title, recording_id = open_player(source, wanted.name)
+        player, title, recording_id, notice = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.printing.progress import Progress
 
@@ -66,6 +66,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             player,
             source.path.name,
             session_adder(source, recording_id),
+            notice,
             title=title,
             theme=theme,
             metric=settings.metric,
@@ -112,10 +113,10 @@ def read(args: Sequence[str], db: Path | None) -> SessionReference:
     return SessionReference(file, name)
 
 
-def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
+def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str]:
     """Open a player at the start of a session or of the newest recording.
 
-    Return it with a title and the recording's number.
+    Return it with a title, the recording's number, and a sentence on an excerpt, empty for a whole recording.
 
     Raises:
         UserError: the file has nothing to play.
@@ -139,14 +140,20 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
         if not recording.has_frames(start, end):
             raise UserError(f"{period.name} in {source.path} has no samples to play.")
     margin = max(MARGIN_LEAST_S, MARGIN_SHARE * (end - start)) if period.session_id is not None else 0.0
-    playhead = Playhead(
-        max(recording.start, start - margin), min(recording.end, end + margin), start, time.monotonic
-    )
+    first, last = recording.excerpt or (recording.start, recording.end)
+    playhead = Playhead(max(first, start - margin), min(last, end + margin), start, time.monotonic)
     playhead.play()
     title = hosts.fold(recording.names)
     if recording.job:
         title = f"job {recording.job} · {title}"
-    return Player(replay, playhead, time.monotonic), title, period.recording_id
+    missing = (recording.end - recording.start) - (last - first)
+    notice = (
+        f"{source.path.name} holds an excerpt: {elapsed(last - first)} of a recording of "
+        f"{elapsed(recording.end - recording.start)}"
+        if missing > MARGIN_LEAST_S
+        else ""
+    )
+    return Player(replay, playhead, time.monotonic), title, period.recording_id, notice
 
 
 def _unix(moment: datetime) -> float:

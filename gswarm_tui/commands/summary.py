@@ -38,7 +38,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "[SESSION] [--by all|node|gpu|process] [--db PATH]",
         "Summarise a session: utilisation, idle phases, energy, memory, throttling, coverage.",
     )
-    add_session(parser, "*")
+    add_session(parser)
     parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
     formats.add_options(parser)
     arguments = parser.read(args)
@@ -46,7 +46,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if arguments.by is not None and arguments.by not in WAYS:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
         raise UserError(f"--by: {quote(arguments.by)} isn't a grouping{hint}.")
-    with open_session(" ".join(arguments.session), arguments.db, environ) as (source, period):
+    with open_session(arguments.session, arguments.db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
         doing = f"summarising {printable(period.name)}"
         if form.format not in ("table", "markdown"):

@@ -32,22 +32,32 @@ MOST_MARKED = 3
 
 
 _Value = Callable[[Figures], float | None]
+_Shown = Callable[[float | None], str]
 
-_COLUMNS: tuple[tuple[str, _Value, int], ...] = (
-    ("util mean (%)", lambda one: one.util_mean_pct, 1),
-    ("median", lambda one: one.util_median_pct, 0),
-    ("p95", lambda one: one.util_p95_pct, 0),
-    ("busy (%)", lambda one: _times(part_of(one.busy_s, one.measured_s), 100), 1),
-    ("bubbles (%)", lambda one: _times(one.bubble_share, 100), 1),
-    ("power mean (W)", lambda one: one.power_mean_w, 0),
-    ("max (W)", lambda one: one.power_max_w, 0),
-    ("memory max (GiB)", lambda one: _times(one.mem_used_max_mib, 1 / 1024), 1),
-    ("energy (kWh)", lambda one: one.energy_kwh, 3),
-    ("max (°C)", lambda one: one.temp_max_c, 0),
-    ("throttled (GPU-s)", throttled_s, 0),
-    ("coverage (%)", lambda one: _times(one.coverage, 100), 1),
+
+def _whole(value: float | None) -> str:
+    return _number(value)
+
+
+def _tenths(value: float | None) -> str:
+    return _number(value, 1)
+
+
+_COLUMNS: tuple[tuple[str, _Value, _Shown], ...] = (
+    ("util mean (%)", lambda one: one.util_mean_pct, _tenths),
+    ("median", lambda one: one.util_median_pct, _whole),
+    ("p95", lambda one: one.util_p95_pct, _whole),
+    ("busy (%)", lambda one: _times(part_of(one.busy_s, one.measured_s), 100), _tenths),
+    ("bubbles (%)", lambda one: _times(one.bubble_share, 100), _tenths),
+    ("power mean (W)", lambda one: one.power_mean_w, _whole),
+    ("max (W)", lambda one: one.power_max_w, _whole),
+    ("memory max (GiB)", lambda one: _times(one.mem_used_max_mib, 1 / 1024), _tenths),
+    ("energy", lambda one: one.energy_j, energy),
+    ("max (°C)", lambda one: one.temp_max_c, _whole),
+    ("throttled (GPU-s)", throttled_s, _whole),
+    ("coverage (%)", lambda one: _times(one.coverage, 100), _tenths),
 )
-"""Heading, value in the heading's unit, and decimals of each column."""
+"""Heading of each column, its value in the heading's unit, and the value's format."""
 
 _DEFINITIONS = (
     (
@@ -390,23 +400,23 @@ def _number(value: float | None, digits: int = 0, unit: str = "") -> str:
 def _figures_table(figures: Sequence[Figures]) -> Html:
     """Return a table with a row for each GPU or node and marked extremes."""
     gpus = figures[0].gpu_index is not None
-    columns = [_marked_cells([value(one) for one in figures], digits) for _, value, digits in _COLUMNS]
+    columns = [_marked_cells([value(one) for one in figures], shown) for _, value, shown in _COLUMNS]
     names = [(one.node, one.gpu_index if gpus else one.gpus) for one in figures]
     rows = [(*name, *cells) for name, cells in zip(names, zip(*columns, strict=True), strict=True)]
     heads = ["node", "GPU" if gpus else "GPUs", *(head for head, _, _ in _COLUMNS)]
     return table(heads, rows, right=frozenset(range(1, len(heads))))
 
 
-def _marked_cells(values: Sequence[float | None], digits: int) -> list[HtmlCell]:
+def _marked_cells(values: Sequence[float | None], shown: _Shown) -> list[HtmlCell]:
     """Return a column's cells; marks the lowest and the highest value, unless many rows share it."""
-    ordered = [_number(value, digits) for value in sorted(v for v in values if v is not None)]
+    ordered = [shown(value) for value in sorted(v for v in values if v is not None)]
     marks: dict[str, tuple[str, str]] = {}
     if len(ordered) >= 3 and ordered[0] != ordered[-1]:
         marks = {ordered[0]: ("least", "lowest"), ordered[-1]: ("most", "highest")}
     cells = []
-    for text in (_number(value, digits) for value in values):
+    for text in map(shown, values):
         mark, title = marks.get(text, ("", None))
-        if text == "0" or ordered.count(text) > MOST_MARKED:
+        if text in (_whole(0.0), energy(0.0)) or ordered.count(text) > MOST_MARKED:
             mark, title = "", None
         cells.append(cell(text, *("n", mark) if mark else "n", title=title))
     return cells

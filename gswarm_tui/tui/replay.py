@@ -13,14 +13,14 @@ from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, ask
-from gswarm_tui.tui.viewer import Viewer, ViewerOptions
+from gswarm_tui.tui.viewer import UNTIL_READ_S, Viewer, ViewerOptions
 
 
 class ReplayApp(Viewer):
     """App over a player; ``file`` names the recording in the header.
 
     ``add_session`` writes a session's name, start and end into the recording, in any thread. It raises an
-    error where that isn't possible.
+    error where that isn't possible. ``notice`` is shown at the start.
     """
 
     def __init__(
@@ -28,15 +28,19 @@ class ReplayApp(Viewer):
         player: Player,
         file: str,
         add_session: Callable[[str, float, float], None],
+        notice: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
         self._first_player = player
         self._add_session = add_session
+        self._notice = notice
 
     def on_mount(self) -> None:
         """Start playing."""
         self.begin_playing(self._first_player)
+        if self._notice:
+            self.show_notice(self._notice, seconds=UNTIL_READ_S)
 
     def action_start_session(self) -> None:
         """Start a session at the time shown."""

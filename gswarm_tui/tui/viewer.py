@@ -292,9 +292,13 @@ class Viewer(TerminalApp):
     # Past intervals
 
     def name_interval(self, start: float, end: float) -> None:
-        """Ask for the name of a past interval, and save it as a session; its times can be corrected."""
+        """Ask for the name of a past interval, and save it as a session; its times can be corrected.
+
+        An end before the start swaps with it.
+        """
         if (player := self.player) is None:
             return
+        start, end = sorted((start, end))
         whole = [datetime.fromtimestamp(at, self.timezone) for at in (player.playhead.start, player.end)]
         form = "%H:%M:%S" if whole[0].date() == whole[1].date() else "%Y-%m-%d %H:%M:%S"
         shown = [f"{datetime.fromtimestamp(at, self.timezone):{form}}" for at in (start, end)]

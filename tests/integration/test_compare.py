@@ -130,6 +130,14 @@ def test_runs_of_very_different_length_have_no_speed_up() -> None:
     assert [row["speed_up"] for row in comparison_result(runs).dicts()] == [1.0, None, 0.6]
 
 
+def test_efficiency_above_100_percent_is_explained() -> None:
+    runs = [run("long"), run("half", seconds=50), run("same")]
+    assert list(comparison_notes(runs)) == [
+        BASIS,
+        "Efficiency above 100 %: half took less GPU time than long, by less work or by faster GPUs.",
+    ]
+
+
 def test_notes_list_running_runs_and_runs_without_an_end() -> None:
     ended = [run(name) for name in "abc"]
     running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]

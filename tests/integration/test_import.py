@@ -63,6 +63,19 @@ def test_import_adds_to_an_existing_file() -> None:
     assert first
 
 
+def test_second_import_names_the_file_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    run(Path("run.duckdb"))
+    command("export", "-o", "copy.parquet")
+    command("import", "copy.parquet")
+    before = tables(Path("copy.duckdb"))
+    assert cli.main(["import", "copy.parquet"]) == 2
+    assert capsys.readouterr().err == (
+        f"gswarm-tui: copy.duckdb exists in {Path.cwd()}; name a new file with --db, "
+        "or add the import to this one with --db copy.duckdb.\n"
+    )
+    assert tables(Path("copy.duckdb")) == before
+
+
 @st.composite
 def events(draw: st.DrawFn) -> list[Event]:
     """Generate a recording of one or two nodes with any values that the wire allows."""

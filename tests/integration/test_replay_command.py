@@ -15,10 +15,13 @@ import duckdb
 import pytest
 
 from gswarm_tui.analysis import periods
+from gswarm_tui.cli import main
 from gswarm_tui.commands.recording_choice import SessionReference
 from gswarm_tui.commands.replay import open_player, read, run, session_adder
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
+from gswarm_tui.fleet.node import Standing
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
@@ -83,10 +86,10 @@ def test_two_files_or_two_sessions_are_refused(words: list[str]) -> None:
 
 
 def test_whole_recording_plays_from_its_start(source: FileSource) -> None:
-    player, title, number = open_player(source, "")
+    player, title, number, notice = open_player(source, "")
     assert (player.playhead.start, player.playhead.end) == (T0, T0 + 100)
     assert not player.playhead.paused
-    assert (title, number) == ("job 4711 · n1", 1)
+    assert (title, number, notice) == ("job 4711 · n1", 1, "")
 
 
 @pytest.mark.parametrize("name", ["train", "1"])
@@ -94,6 +97,24 @@ def test_session_plays_from_its_start_with_a_margin(source: FileSource, name: st
     player, *_ = open_player(source, name)
     assert player.playhead.at == pytest.approx(T0 + 30, abs=1)
     assert (player.playhead.start, player.playhead.end) == (T0 + 25, T0 + 55)
+
+
+@pytest.mark.parametrize("session", ["", "train"])
+def test_exported_session_plays_as_an_excerpt_with_live_nodes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(path), "train", "-o", "train.parquet"]) == 0
+    assert main(["import", "train.parquet"]) == 0
+    with closing(FileSource(Path("train.duckdb"))) as source:
+        player, *_, notice = open_player(source, session)
+        assert (player.playhead.start, player.playhead.end) == (T0 + 30, T0 + 49)
+        assert notice == "train.duckdb holds an excerpt: 19 s of a recording of 00:01:40"
+        replayed = RecordedSource(source, 1)
+        fleet = replayed.fleet(T0 + 20)
+        for event in replayed.events(T0 + 20, T0 + 35):
+            fleet.apply(event)
+        assert fleet.nodes["n1"].standing(T0 + 35) is Standing.LIVE
 
 
 def test_session_without_samples_is_refused(source: FileSource) -> None:

@@ -18,6 +18,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING, ProcessSample
 from gswarm_tui import cli
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary_data import Summary, summarize
+from gswarm_tui.common.quantities import energy
 from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
@@ -114,7 +115,7 @@ def test_report_has_the_figures_of_the_summary(training: Path, written: str) -> 
     for row, gpu in zip(rows, found.gpus, strict=True):
         assert (row["node"], int(row["GPU"])) == (gpu.node, gpu.gpu_index)
         assert row["util mean (%)"] == f"{gpu.util_mean_pct:.1f}"
-        assert row["energy (kWh)"] == f"{gpu.energy_kwh:.3f}"
+        assert row["energy"] == energy(gpu.energy_j)
         assert row["memory max (GiB)"] == f"{(gpu.mem_used_max_mib or 0) / 1024:.1f}"
         assert row["coverage (%)"] == f"{100 * (gpu.coverage or 0):.1f}"
     nodes = page.table("GPUs", "util mean (%)")
@@ -273,7 +274,7 @@ def test_report_command_writes_the_page(
         (["-o", "x.pdf"], "x.pdf doesn't end in .html; name an HTML file with -o."),
         (["-o", "/nowhere/x.html"], "no folder /nowhere; create it, or name another one with -o."),
         (["nothing"], 'has no session "nothing"'),
-        (["evaluation", "training"], 'unexpected argument "training" after gswarm-tui report; see --help.'),
+        (["evaluation", "training"], 'has no session "evaluation training"'),
     ],
 )
 def test_report_mistake_prints_one_sentence(

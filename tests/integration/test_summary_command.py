@@ -203,6 +203,12 @@ def test_file_named_twice_is_refused(recording: Path, capsys: pytest.CaptureFixt
     assert message == 'gswarm-tui: "run.duckdb:train" already names a file; remove --db.\n'
 
 
+def test_file_and_session_are_named_as_two_words(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording.rename("other.duckdb")
+    for words in (["summary"], ["plot"], ["report"], ["export", "--format", "csv"]):
+        assert "warm" in output_of(capsys, *words, "other.duckdb", "warm")
+
+
 def test_session_without_an_end_is_summarized_up_to_its_last_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +313,20 @@ def test_many_gpus_are_listed_only_on_request(tmp_path: Path, capsys: pytest.Cap
     assert len(output_of(capsys, "summary", "--by", "gpu").splitlines()) > 30
 
 
+def test_gpus_that_were_never_throttled_are_no_outliers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [gpu_row(util_pct=50, throttle_power_pct=0) for _ in range(20)]
+    rows[3] = gpu_row(util_pct=50, throttle_power_pct=100)
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(gpus=20), *(arrived(i, rows) for i in range(1, 6)), *session("train", 0, 6)])
+    lines = output_of(capsys, "summary").splitlines()
+    assert [line.split()[:4] for line in lines if "most throttled" in line] == [
+        ["most", "throttled", "n1:3", "100"]
+    ]
+    assert not [line for line in lines if line.startswith("most throttled") and " 0 %" in line]
+
+
 def test_summary_is_written_as_data_with_units(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -359,6 +379,10 @@ def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.
         (["compare", "train"], "compare needs two runs or more; {path} has the sessions train, empty."),
         (["compare", "other.duckdb"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b"),
         (["compare", "train", "empty"], "empty in {path} has no GPU samples"),
+        (
+            ["compare", "train", "1"],
+            "all runs are the same one, train in {path}; name another to compare it with.",
+        ),
     ],
 )
 def test_mistake_prints_one_sentence(

@@ -363,6 +363,23 @@ async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: 
     assert "odd" in [one.name for one in load_sessions(deck.source)]
 
 
+async def test_interval_whose_end_was_set_first_swaps_its_ends(own_deck: Deck) -> None:
+    deck = own_deck
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "greater_than_sign", "greater_than_sign", "s", "less_than_sign", "x")
+        lines = screen_text(deck.app).splitlines()
+        first, last = (
+            next(i for i, line in enumerate(lines) if at in line) for at in ("│ 14:00:10", "│ 14:00:20")
+        )
+        assert "│ from" in lines[first - 1]
+        assert "│ to" in lines[last - 1]
+        await deck.press(pilot, "enter")
+        await saved(deck, pilot, "session-1")
+        (added,) = [one for one in deck.player.timeline.sessions if one.name == "session-1"]
+        assert (added.start, added.end) == (BEGINNING + 10, BEGINNING + 20)
+
+
 async def test_interval_is_named_by_dragging_over_the_timeline(own_deck: Deck) -> None:
     deck = own_deck
     async with deck.app.run_test(size=(124, 30)) as pilot:

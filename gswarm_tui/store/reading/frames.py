@@ -13,6 +13,8 @@ from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
     IntervalChanged,
+    LinkChanged,
+    Phase,
     SessionStarted,
     SessionStopped,
     new_interval_ms,
@@ -39,10 +41,17 @@ def read_events(reader: RecordingReader, since: float, until: float) -> list[Eve
     low, high = micros(since), micros(until)
     events: list[Event] = []
     intervals = reader.intervals(high)
+    begun: dict[str, float] = {}
     for machine in reader.machines.values():
         for life in machine.lives:
             if low < life.first_us <= high:
                 events += introduction(machine, life, interval_at(intervals, life.first_us))
+                begun[machine.name] = life.first_us / 1e6
+    if begun:  # an excerpt may lack the events of links that carried its frames
+        logged_links = {event.node for event in reader.link_events(high)}
+        events += [
+            LinkChanged(name, at, Phase.LIVE) for name, at in begun.items() if name not in logged_links
+        ]
     for logged in reader.logged_events(low, high):
         if (changed := link_change(logged)) is not None:
             events.append(changed)

@@ -138,6 +138,7 @@ class RecordingReader:
     """Reads one recording of a file. Times are Unix seconds; ``end`` is that of its newest frame, or its own.
 
     ``names`` are its nodes in the order of the screen, if the file may not have all of them yet.
+    ``excerpt`` is the time of the first and the last frame if the recording was imported, else None.
     """
 
     def __init__(self, source: LocalSource, recording_id: int, names: Sequence[str] = ()) -> None:
@@ -168,11 +169,13 @@ class RecordingReader:
         self._node_names: dict[int, str] = {}
         self.gpu_positions: dict[int, tuple[int, int]] = {}
         self.refresh()
-        last = self.rows(
-            "SELECT epoch_us(max(ts)) FROM host_samples WHERE node_id IN "
+        first, last = self.rows(
+            "SELECT epoch_us(min(ts)), epoch_us(max(ts)) FROM host_samples WHERE node_id IN "
             "(SELECT node_id FROM nodes WHERE recording_id = ?)",
             recording_id,
-        )[0][0]
+        )[0]
+        imported = first is not None and "imported_from" in json_object(row[0]["options"])
+        self.excerpt = (first / 1e6, last / 1e6) if imported else None
         self.start: float = row[0]["start_us"] / 1e6
         self.end: float = max(row[0]["start_us"], last or 0, row[0]["end_us"] or 0) / 1e6
 
