@@ -162,7 +162,11 @@ def counters_are_the_scenarios(run: MainJob) -> None:
     # A pause between the two makes it less. Times are whole milliseconds.
     boot_ns = max(time.time_ns() - time.monotonic_ns() for _ in range(9))
     slack_ns = int(SLACK_S * 1e9)
-    for node, uuid, us, energy in run.query("SELECT node, uuid, epoch_us(ts), energy_mj FROM samples"):
+    energies = run.query(
+        "SELECT node, uuid, epoch_us(ts), energy_mj "
+        "FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)"
+    )
+    for node, uuid, us, energy in energies:
         counter = run.truth[node][uuid]["energy_mj"]
         at_ns = us * 1000 - boot_ns
         assert counter.at(at_ns - 500_000) - 1 <= energy <= counter.at(at_ns + slack_ns)

@@ -145,9 +145,13 @@ def _views() -> Iterator[str]:
             "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
         ).fetchall()
         for name, comment in found:
-            columns = connection.execute(f"DESCRIBE {name}").fetchall()
-            rows = [f"| `{column}` | {kind} |" for column, kind, *_ in columns]
-            yield f"### {name}\n\n{comment.rstrip('.')}.\n\n" + _table("| column | type |", rows)
+            columns = connection.execute(
+                "SELECT column_name, data_type, comment FROM duckdb_columns() WHERE table_name = ? "
+                "ORDER BY column_index",
+                [name],
+            ).fetchall()
+            rows = [f"| `{column}` | {kind} | {_cell(meaning)} |" for column, kind, meaning in columns]
+            yield f"### {name}\n\n{comment.rstrip('.')}.\n\n" + _table("| column | type | meaning |", rows)
 
 
 def _cell(text: str) -> str:

@@ -140,7 +140,7 @@ def test_json_round_trip() -> None:
     command("import", "a.json")
     wanted = (
         "SELECT node, gpu_index, uuid, gpu_name, util_pct, mem_used_mib, pcie_rx_mb_s, pcie_tx_mb_s, "
-        "nvlink_rx_mb_s, nvlink_tx_mb_s, memory_total_mib FROM samples ORDER BY ALL"
+        "nvlink_rx_mb_s, nvlink_tx_mb_s, mem_total_mib FROM samples ORDER BY ALL"
     )
     assert query(Path("a.duckdb"), wanted) == query(Path("run.duckdb"), wanted)
     for path in ("run.duckdb", "a.duckdb"):

@@ -220,6 +220,37 @@ def test_a_summary_leaves_out_gpus_that_slurm_gave_to_others(tmp_path: Path) -> 
         ("node", None, 2, 20.0),
     ]
 
+    for view in ("samples", "session_samples"):
+        assert query(path, f"SELECT DISTINCT gpu_index, allocated FROM {view} ORDER BY 1") == [
+            (0, True),
+            (2, None),
+        ]
+    assert query(path, "SELECT DISTINCT gpu_index FROM all_samples ORDER BY 1") == [(0,), (1,), (2,)]
+
+
+def test_each_rank_has_its_own_previous_mark(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    frames = [arrived(i, [gpu_row(util_pct=10 * i)]) for i in range(1, 7)]
+    marks = [
+        EventLogged(T0 + at, "mark", "info", "epoch", "n1", detail=json.dumps({"rank": rank, "loss": loss}))
+        for at, rank, loss in ((1, 0, 3), (1.1, 1, "diverged"), (4, 0, 2), (4.1, 1, 2.5))
+    ]
+    record(path, [introduced(gpus=1), *frames, *marks])
+    (recipe,) = [recipe for recipe in RECIPES if recipe.title.startswith("Marks")]
+    assert [row[2:5] for row in query(path, recipe.sql)] == [
+        ("0", 3.0, None),
+        ("1", None, None),
+        ("0", 2.0, 30.0),
+        ("1", 2.5, 30.0),
+    ]
+
+
+def test_samples_begin_with_what_people_look_for_and_end_with_ids(recording: Path) -> None:
+    names = [row[0] for row in query(recording, "DESCRIBE samples")]
+    assert names[:7] == ["ts", "node", "gpu_index", "util_pct", "mem_used_pct", "power_w", "allocated"]
+    assert names[-3:] == ["node_id", "gpu_id", "recording_id"]
+    assert query(recording, "SELECT max(mem_used_pct) FROM samples WHERE gpu_index = 0") == [(98.1,)]
+
 
 def test_session_samples_begin_at_the_start_and_leave_out_the_end(recording: Path) -> None:
     samples = query(
@@ -261,9 +292,9 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("n1", 0, 11, 0, "ada", "train.py", 60_003, 90.0),
         ("n1", 1, 12, None, "ada", "eval.py", 500, None),
     ],
-    "Marks with their loss, and GPU utilisation since the previous mark": [
-        ("warm", None, None, None),
-        ("epoch 1", "0.25", 47.5, 600.0),
+    "Marks with their loss, and GPU utilisation since the same rank's previous mark": [
+        ("warm", None, None, None, None),
+        ("epoch 1", None, 0.25, 47.5, 600.0),
     ],
     "All events": [
         ("n1", None, "link_live", "info", "connected"),

@@ -54,7 +54,6 @@ def test_every_table_view_and_column_has_a_comment(tmp_path: Path) -> None:
         path,
         "SELECT table_name FROM duckdb_tables() WHERE comment IS NULL "
         "UNION ALL SELECT view_name FROM duckdb_views() WHERE comment IS NULL AND NOT internal "
-        "UNION ALL SELECT column_name FROM duckdb_columns() JOIN duckdb_tables() USING (table_oid) "
-        "WHERE duckdb_columns.comment IS NULL AND NOT duckdb_columns.internal",
+        "UNION ALL SELECT column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal",
     )
     assert bare == []

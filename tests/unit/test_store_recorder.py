@@ -70,7 +70,8 @@ def test_a_recorded_frame_has_its_values(path: Path) -> None:
     record(path, [introduced(), arrived(1, gpus, host=host_row(cpu_pct=12.5, load_1m=3))])
     samples = query(
         path,
-        "SELECT ts, node, gpu_index, util_pct, power_w, energy_mj, clock_reasons FROM samples ORDER BY 3",
+        "SELECT ts, node, gpu_index, util_pct, power_w, energy_counter_j * 1000, clock_reasons "
+        "FROM samples ORDER BY 3",
     )
     assert samples == [
         (at(T0 + 1), "n1", 0, 97, 512.0, 2**40 + 1, 4),

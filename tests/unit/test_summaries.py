@@ -249,7 +249,7 @@ def test_process_peaks_are_within_the_session(tmp_path: Path) -> None:
     assert trained.sm_mean_pct == pytest.approx(10)
     when = [datetime.fromtimestamp(T0 + i, UTC).replace(tzinfo=None) for i in (5, 15)]
     assert [trained.first_seen, trained.last_seen] == when
-    peaks_in_sql = query(path, "SELECT pid, rank, gpu_memory_max_mib FROM session_processes ORDER BY pid")
+    peaks_in_sql = query(path, "SELECT pid, rank, mem_used_max_mib FROM session_processes ORDER BY pid")
     assert peaks_in_sql == [(11, 3, 15_000), (12, None, 70_000)]
 
 

@@ -107,7 +107,7 @@ def open_for_reading(
         attach(connection, path, "(READ_ONLY)")
         for statement in _views(connection, path):
             connection.execute(statement)
-        for statement in view_statements() if for_people else ():
+        for statement in view_statements(with_columns=False) if for_people else ():
             connection.execute(statement)
         connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:

@@ -161,7 +161,8 @@ GROUP BY ALL
 """
 
 _ROWS = """
-SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
+SELECT (SELECT count(*) FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+        WHERE recording_id = $1)
      + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
      + (SELECT count(*) FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
         WHERE recording_id = $1)

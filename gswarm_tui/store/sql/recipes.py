@@ -76,20 +76,22 @@ ORDER BY session_id, node, gpu_index;""",
         "Processes with the most GPU memory",
         """\
 SELECT node, gpu_index, pid, rank, user_name, command,
-       max(gpu_memory_mib) AS peak_mib, avg(sm_pct) AS sm_mean_pct,
+       max(mem_used_mib) AS peak_mib, avg(sm_pct) AS sm_mean_pct,
        min(ts) AS first_seen, max(ts) AS last_seen
-FROM process_samples
-JOIN gpus USING (gpu_id)
-JOIN nodes USING (node_id)
+FROM processes
 GROUP BY node_id, node, gpu_index, pid, rank, user_name, command
 ORDER BY peak_mib DESC, node, gpu_index, pid
 LIMIT 10;""",
     ),
     Recipe(
-        "Marks with their loss, and GPU utilisation since the previous mark",
+        "Marks with their loss, and GPU utilisation since the same rank's previous mark",
         """\
-SELECT m.ts, m.mark, m.values ->> 'loss' AS loss, avg(util_pct) AS util_mean_pct, avg(power_w) AS power_mean_w
-FROM (SELECT *, lag(ts) OVER (PARTITION BY recording_id ORDER BY ts) AS since FROM marks) m
+SELECT m.ts, m.mark, m.rank, m.loss, avg(util_pct) AS util_mean_pct, avg(power_w) AS power_mean_w
+FROM (
+  SELECT *, "values" ->> 'rank' AS rank, TRY_CAST("values" ->> 'loss' AS DOUBLE) AS loss,
+         lag(ts) OVER (PARTITION BY recording_id, node, "values" ->> 'rank' ORDER BY ts) AS since
+  FROM marks
+) m
 LEFT JOIN samples s ON s.recording_id = m.recording_id AND s.ts > m.since AND s.ts <= m.ts
 GROUP BY ALL
 ORDER BY m.ts;""",
@@ -97,11 +99,9 @@ ORDER BY m.ts;""",
     Recipe(
         "All events",
         """\
-SELECT events.ts, node, gpu_index, kind, severity, message
-FROM events
-LEFT JOIN nodes USING (node_id)
-LEFT JOIN gpus USING (gpu_id)
-ORDER BY events.ts;""",
+SELECT ts, node, gpu_index, kind, severity, message
+FROM event_log
+ORDER BY ts;""",
     ),
     Recipe(
         "All samples of one session (add `-o session.parquet` for pandas or polars)",

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.store.sql.schema import literal
+from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, literal
 from gswarm_tui.store.sql.summaries import SESSION_SPANS, bubbles, coverage, processes, summary
+from gswarm_tui.store.sql.view_columns import ViewColumn, columns, table_columns
 
-_SAMPLES = """
-SELECT n.recording_id, n.node, g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id,
-       g.memory_total_mib, g.power_limit_w, s.*
+_GPU = "g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id, g.allocated"
+_SAMPLES = f"""
+SELECT s.*, n.recording_id, n.node, {_GPU}, g.memory_total_mib AS mem_total_mib, g.power_limit_w
 FROM gpu_samples s
 JOIN gpus g USING (gpu_id)
 JOIN nodes n USING (node_id)
+"""  # noqa: S608 (own names)
+_OWN = "WHERE g.allocated IS NOT FALSE"
+
+_HOSTS = """
+SELECT s.*, n.recording_id, n.node, n.memory_total_mib AS host_memory_total_mib
+FROM host_samples s
+JOIN nodes n USING (node_id)
+"""
+
+_PROCESSES = f"""
+SELECT s.*, n.recording_id, n.node, {_GPU}
+FROM process_samples s
+JOIN gpus g USING (gpu_id)
+JOIN nodes n USING (node_id)
+{_OWN}
+"""  # noqa: S608 (own names)
+
+_EVENT_LOG = """
+SELECT e.*, n.node, g.gpu_index
+FROM events e
+LEFT JOIN nodes n USING (node_id)
+LEFT JOIN gpus g USING (gpu_id)
 """
 
 _SESSION_SAMPLES = """
@@ -67,19 +91,68 @@ SELECT ts, recording_id, node_id, node, mark, entry.key AS key,
 FROM (SELECT *, unnest(map_entries(TRY_CAST("values" AS MAP(VARCHAR, JSON)))) AS entry FROM marks)
 """
 
+_GPU_FACTS = "uuid gpu_name mem_total_mib power_limit_w node_id gpu_id recording_id"
+_SAMPLE_COLUMNS = table_columns(
+    GPU_SAMPLES,
+    "ts node gpu_index util_pct mem_used_pct power_w allocated",
+    _GPU_FACTS,
+    mem_used_pct="round(100 * mem_used_mib / nullif(mem_total_mib, 0), 1)",
+)
+_SESSION_SAMPLE_COLUMNS = (
+    *columns("ts session"),
+    *(replace(column, sql=f'"{column.name}"') for column in _SAMPLE_COLUMNS if column.name != "ts"),
+    *columns("session_id"),
+)
+
+
+@dataclass(frozen=True)
+class _View:
+    meaning: str
+    query: str
+    columns: tuple[ViewColumn, ...]
+
+
 _VIEWS = {
-    "samples": (_SAMPLES, "gpu_samples with the names of node and GPU"),
-    "session_samples": (
-        _SESSION_SAMPLES,
-        "samples of each session, from its start (included) to its end (excluded)",
+    "samples": _View(
+        "GPU samples with the names of node and GPU, without GPUs that Slurm gave to others",
+        f"{_SAMPLES}{_OWN}",
+        _SAMPLE_COLUMNS,
     ),
-    "session_coverage": (
-        _with_names(coverage(SESSION_SPANS)),
+    "all_samples": _View(
+        "samples of all GPUs of the nodes, also of those that Slurm gave to others", _SAMPLES, _SAMPLE_COLUMNS
+    ),
+    "hosts": _View(
+        "Host samples with the names of nodes",
+        _HOSTS,
+        table_columns(HOST_SAMPLES, "ts node", "host_memory_total_mib node_id recording_id"),
+    ),
+    "processes": _View(
+        "Samples of GPU processes with the names of nodes, without GPUs that Slurm gave to others",
+        _PROCESSES,
+        table_columns(
+            PROCESS_SAMPLES, "ts node gpu_index pid", "uuid gpu_name allocated node_id gpu_id recording_id"
+        ),
+    ),
+    "event_log": _View(
+        "Events with the names of nodes and the indexes of GPUs",
+        _EVENT_LOG,
+        table_columns(EVENTS, "ts node gpu_index", "node_id gpu_id recording_id"),
+    ),
+    "session_samples": _View(
+        "samples of each session, from its start (included) to its end (excluded)",
+        _SESSION_SAMPLES,
+        _SESSION_SAMPLE_COLUMNS,
+    ),
+    "session_coverage": _View(
         "The time of each session that the frames of each node cover; complete if no more than three "
         "intervals are missing. Nodes that never answered are included.",
+        _with_names(coverage(SESSION_SPANS)),
+        columns(
+            "session node started_at ended_at duration_s frames covered_s coverage complete "
+            "session_id recording_id"
+        ),
     ),
-    "session_summary": (
-        _SESSION_SUMMARY,
+    "session_summary": _View(
         "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Mean, "
         "median, p95 and maximum are over the samples of single GPUs. Times are summed over GPUs; busy means "
         f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters; a counter that fell, "
@@ -87,28 +160,61 @@ _VIEWS = {
         "that samples cover; partial is set if some nodes don't cover all of it. Bubbles are explained at "
         "session_bubbles; bubble_share is their share of the measured time between the first and the last "
         "busy sample. Host columns are NULL for scope 'gpu'.",
+        _SESSION_SUMMARY,
+        columns(
+            "session scope node gpu_index started_at ended_at duration_s gpus samples coverage "
+            "util_mean_pct util_median_pct util_p95_pct util_max_pct power_mean_w power_max_w "
+            "mem_used_max_mib mem_total_mib temp_max_c mem_temp_max_c busy_s idle_s energy_j energy_kwh "
+            "throttle_power_s throttle_thermal_s throttle_brake_s "
+            "bubbles bubble_s bubble_share bubble_longest_s "
+            "host_cpu_max_pct host_memory_max_mib host_memory_total_mib partial "
+            "session_id recording_id node_id gpu_id"
+        ),
     ),
-    "session_bubbles": (
-        _with_names(bubbles(SESSION_SPANS)),
+    "session_bubbles": _View(
         "Each idle phase of a GPU between two busy samples of a session, from the busy sample before to the "
         "last idle sample. duration_s is its measured time; time in a gap doesn't count.",
+        _with_names(bubbles(SESSION_SPANS)),
+        columns("session node gpu_index started_at ended_at duration_s session_id node_id gpu_id"),
     ),
-    "session_processes": (
-        _with_names(processes(SESSION_SPANS)),
+    "session_processes": _View(
         "Each process on each GPU of a session, with its maxima and the times of its first and last sample",
+        _with_names(processes(SESSION_SPANS)),
+        columns(
+            "session node gpu_index pid rank local_rank user_name command mem_used_max_mib sm_max_pct "
+            "sm_mean_pct process_cpu_max_pct process_memory_max_mib first_seen last_seen "
+            "session_id node_id gpu_id",
+            mem_used_max_mib="gpu_memory_max_mib",
+            process_cpu_max_pct="cpu_max_pct",
+            process_memory_max_mib="memory_max_mib",
+        ),
     ),
-    "marks": (MARKS, "Marks set by a job or a person; values is a JSON object"),
-    "mark_values": (
-        MARK_VALUES,
+    "marks": _View(
+        "Marks set by a job or a person; values is a JSON object",
+        MARKS,
+        columns("ts node mark values node_id recording_id"),
+    ),
+    "mark_values": _View(
         "One row per value of each mark: numbers in value, other values in text",
+        MARK_VALUES,
+        columns("ts node mark key value text node_id recording_id"),
     ),
 }
 
 VIEW_NAMES = tuple(_VIEWS)
 
 
-def view_statements() -> Iterator[str]:
-    """Return the statements that create the views, replacing those of an older version."""
-    for name, (query, meaning) in _VIEWS.items():
-        yield f"CREATE OR REPLACE VIEW {name} AS {query.strip()}"
-        yield f"COMMENT ON VIEW {name} IS {literal(meaning)}"
+def view_statements(*, with_columns: bool = True) -> Iterator[str]:
+    """Return the statements that create the views, replacing those of an older version.
+
+    The comments of all columns take 0.1 s, which readers of a file that has them can save.
+    """
+    for name, view in _VIEWS.items():
+        chosen = ", ".join(
+            column.sql if column.sql == f'"{column.name}"' else f'{column.sql} AS "{column.name}"'
+            for column in view.columns
+        )
+        yield f"CREATE OR REPLACE VIEW {name} AS SELECT {chosen} FROM ({view.query.strip()})"  # noqa: S608
+        yield f"COMMENT ON VIEW {name} IS {literal(view.meaning)}"
+        for column in view.columns if with_columns else ():
+            yield f'COMMENT ON COLUMN {name}."{column.name}" IS {literal(column.meaning)}'

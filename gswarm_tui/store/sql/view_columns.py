@@ -1,0 +1,123 @@
+"""Columns of the views: one name for each quantity in all views, each with its meaning and unit.
+
+Device memory begins with ``mem``, a node's memory with ``host_memory``, a process's with ``process_memory``.
+Energy is in joules. What orders and identifies rows comes first, ids that only join tables come last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gswarm_tui.store.sql.schema import (
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    NODES,
+    PROCESS_SAMPLES,
+    RECORDINGS,
+    TableSchema,
+)
+
+_RENAMED = {
+    GPU_SAMPLES: {"energy_j": "energy_counter_j"},
+    HOST_SAMPLES: {"memory_used_mib": "host_memory_used_mib"},
+    PROCESS_SAMPLES: {
+        "gpu_memory_mib": "mem_used_mib",
+        "cpu_pct": "process_cpu_pct",
+        "memory_mib": "process_memory_mib",
+    },
+}
+"""Names in views of columns that another table uses for another quantity, or that it spells otherwise."""
+
+
+@dataclass(frozen=True)
+class ViewColumn:
+    """A column of a view: its name, its meaning with the unit, and its SQL over the view's query."""
+
+    name: str
+    meaning: str
+    sql: str
+
+
+_MEANINGS = {
+    "ts": "Time (UTC)",
+    "node": NODES["node"].meaning,
+    "gpu_index": GPUS["gpu_index"].meaning,
+    "uuid": GPUS["uuid"].meaning,
+    "gpu_name": GPUS["name"].meaning,
+    "allocated": "Whether Slurm granted the GPU to the job; NULL if unknown",
+    "mem_used_pct": "Device memory in use, of all [%]",
+    "mem_total_mib": GPUS["memory_total_mib"].meaning,
+    "power_limit_w": GPUS["power_limit_w"].meaning,
+    "host_memory_total_mib": NODES["memory_total_mib"].meaning,
+    "session": "Name of the session",
+    "session_id": "Number of the session in this file",
+    "recording_id": RECORDINGS["recording_id"].meaning,
+    "node_id": NODES["node_id"].meaning,
+    "gpu_id": GPUS["gpu_id"].meaning,
+    "scope": "What the row sums up: gpu, node or all",
+    "started_at": "Start (UTC), included",
+    "ended_at": "End (UTC), excluded; of a running session its newest sample",
+    "duration_s": "Time from start to end [s]",
+    "frames": "Frames of the node in the session",
+    "covered_s": "Time that the frames cover [s]",
+    "coverage": "Share of the time that is measured, 0 to 1",
+    "complete": "Whether at most three intervals are missing",
+    "gpus": "Number of GPUs",
+    "samples": "Number of samples",
+    "util_mean_pct": "Mean of util_pct [%]",
+    "util_median_pct": "Median of util_pct [%]",
+    "util_p95_pct": "95th percentile of util_pct [%]",
+    "util_max_pct": "Highest util_pct [%]",
+    "power_mean_w": "Mean power of a GPU [W]",
+    "power_max_w": "Highest power of a GPU [W]",
+    "mem_used_max_mib": "Most device memory in use on one GPU [MiB]",
+    "temp_max_c": "Highest temperature of a GPU [°C]",
+    "mem_temp_max_c": "Highest temperature of device memory [°C]",
+    "busy_s": "Busy time, summed over GPUs [s]",
+    "idle_s": "Idle time, summed over GPUs [s]",
+    "energy_j": "Energy used in the session [J]",
+    "energy_kwh": "Energy used in the session [kWh]",
+    "throttle_power_s": "Time in which the power limit held clocks down, summed over GPUs [s]",
+    "throttle_thermal_s": "Time in which temperature held clocks down, summed over GPUs [s]",
+    "throttle_brake_s": "Time in which an external power brake held clocks down, summed over GPUs [s]",
+    "bubbles": "Number of idle phases between two busy samples",
+    "bubble_s": "Time in bubbles, summed over GPUs [s]",
+    "bubble_share": "Share of bubbles in the time between the first and the last busy sample, 0 to 1",
+    "bubble_longest_s": "Longest bubble [s]",
+    "host_cpu_max_pct": "Highest share of all cores' time that was neither idle nor iowait [%]",
+    "host_memory_max_mib": "Most host memory in use on one node [MiB]",
+    "partial": "Number of nodes that cover the whole session, if not all do",
+    "mark": "Name of the mark",
+    "values": "Values of the mark as a JSON object",
+    "key": "Name of the value",
+    "value": "The value, if it is a number",
+    "text": "The value, if it is no number",
+    "process_cpu_max_pct": "Highest CPU time of the process; 100 is one core [%]",
+    "process_memory_max_mib": "Most host memory of the process [MiB]",
+    **{name: PROCESS_SAMPLES[name].meaning for name in ("pid", "rank", "local_rank", "user_name", "command")},
+    "sm_max_pct": "Highest sm_pct [%]",
+    "sm_mean_pct": "Mean of sm_pct [%]",
+    "first_seen": "Time of the first sample (UTC)",
+    "last_seen": "Time of the last sample (UTC)",
+}
+
+
+def columns(names: str, **sql: str) -> tuple[ViewColumn, ...]:
+    """Return columns by name, each taken as it is or computed by an entry of ``sql``."""
+    return tuple(ViewColumn(name, _MEANINGS[name], sql.get(name, f'"{name}"')) for name in names.split())
+
+
+def table_columns(table: TableSchema, first: str, last: str, **sql: str) -> tuple[ViewColumn, ...]:
+    """Return the columns ``first``, then those of a table, then ``last``, each once."""
+    known = {column.name: column for column in columns(" ".join(_MEANINGS), **sql)}
+    middle = []
+    for column in table.columns:
+        name, value, meaning = column.name, f'"{column.name}"', column.meaning
+        if name.endswith("_mj"):  # joules, as summaries, Prometheus and OpenTelemetry have them
+            name, value, meaning = f"{name[:-3]}_j", f"{value} / 1000", meaning.replace("[mJ]", "[J]")
+        name = _RENAMED.get(table, {}).get(name, name)
+        if name not in last.split():
+            middle.append(name)
+            known[name] = ViewColumn(name, meaning, value)
+    return tuple(known[name] for name in dict.fromkeys([*first.split(), *middle, *last.split()]))
