@@ -19,6 +19,7 @@ from gswarm_tui.fleet.events import (
     IntervalChanged,
     LinkChanged,
     LinkMeasured,
+    MetricsChanged,
     NodeIntroduced,
     Phase,
     RecorderStatus,
@@ -225,6 +226,12 @@ class Hub:
         self.publish(IntervalChanged(self.now(), interval_ms))
         for link in self.links.values():
             link.set_interval(interval_ms)
+
+    def set_metrics(self, groups: tuple[str, ...]) -> None:
+        """Measure only these groups of metrics on all nodes."""
+        self.publish(MetricsChanged(self.now(), groups))
+        for link in self.links.values():
+            link.set_metrics(groups)
 
     def set_job_end(self, at: float) -> None:
         """Set when the nodes' job ends: Unix time, infinite for never."""

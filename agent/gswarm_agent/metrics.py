@@ -14,7 +14,7 @@ from gswarm_agent.frozen import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, Optional, Tuple
+    from typing import Dict, FrozenSet, Iterable, Optional, Tuple
 
 
 GAUGE = "gauge"
@@ -24,6 +24,19 @@ RATE = "rate"
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 60_000
 """Bounds of the time between samples, for the command line, the screen and the agent alike."""
 
+CORE, NVLINK, PCIE, HOST, PROCESSES = "core", "nvlink", "pcie", "host", "processes"
+METRIC_GROUPS: Dict[str, str] = {
+    CORE: "load, memory, power, clocks, temperatures, errors of GPUs; always on",
+    NVLINK: "bytes over NVLink",
+    PCIE: "bytes over PCIe",
+    HOST: "CPU, memory, disks and network of nodes",
+    PROCESSES: "processes on GPUs",
+}
+"""The groups of metrics that can be switched off, and what each measures."""
+ALL_GROUPS: Tuple[str, ...] = tuple(METRIC_GROUPS)
+SWITCHED_OFF = "switched off"
+"""The reason for a metric whose group is off."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -31,6 +44,7 @@ class Metric:
 
     ``short`` is its name in the filter language and in narrow columns; ``top`` is the fixed upper end of its
     scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact with it).
+    ``group`` is one of ``METRIC_GROUPS``; those of hosts are all in HOST, those of processes in PROCESSES.
     """
 
     name: str
@@ -43,6 +57,7 @@ class Metric:
     meaning: str
     top: Optional[float] = None
     top_fact: Optional[str] = None
+    group: str = CORE
 
 
 # fmt: off
@@ -73,16 +88,16 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "Clock of the device memory", top_fact="mem_clock_max_mhz"),
     Metric("pcie_tx_mb_s", "PCIe tx", "pcietx", "MB/s", RATE, "FLOAT",
            "field 197 NVML_FI_DEV_PCIE_COUNT_TX_BYTES, else nvmlDeviceGetPcieThroughput",
-           "Bytes that the GPU sent over PCIe"),
+           "Bytes that the GPU sent over PCIe", group=PCIE),
     Metric("pcie_rx_mb_s", "PCIe rx", "pcierx", "MB/s", RATE, "FLOAT",
            "field 198 NVML_FI_DEV_PCIE_COUNT_RX_BYTES, else nvmlDeviceGetPcieThroughput",
-           "Bytes that the GPU received over PCIe"),
+           "Bytes that the GPU received over PCIe", group=PCIE),
     Metric("nvlink_tx_mb_s", "NVLink tx", "nvtx", "MB/s", RATE, "FLOAT",
            "field 138 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (KiB), else 202",
-           "Bytes sent over all NVLinks of the GPU", top=450_000),
+           "Bytes sent over all NVLinks of the GPU", top=450_000, group=NVLINK),
     Metric("nvlink_rx_mb_s", "NVLink rx", "nvrx", "MB/s", RATE, "FLOAT",
            "field 139 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (KiB), else 204",
-           "Bytes received over all NVLinks of the GPU", top=450_000),
+           "Bytes received over all NVLinks of the GPU", top=450_000, group=NVLINK),
     Metric("energy_mj", "energy", "energy", "mJ", COUNTER, "UBIGINT",
            "nvmlDeviceGetTotalEnergyConsumption",
            "Energy used since the driver was loaded"),
@@ -198,6 +213,26 @@ GPU_BY_NAME: Dict[str, Metric] = {m.name: m for m in GPU_METRICS}
 GPU_BY_SHORT: Dict[str, Metric] = {m.short: m for m in GPU_METRICS}
 HOST_BY_NAME: Dict[str, Metric] = {m.name: m for m in HOST_METRICS}
 HOST_BY_SHORT: Dict[str, Metric] = {m.short: m for m in HOST_METRICS}
+
+
+def known_groups(names: Iterable[str]) -> Tuple[str, ...]:
+    """Return the groups among these names, and CORE, in the catalogue's order."""
+    wanted = {CORE, *names}
+    return tuple(name for name in ALL_GROUPS if name in wanted)
+
+
+def columns_off(groups: Iterable[str]) -> FrozenSet[str]:
+    """Return the GPU columns that are not measured if only these groups are on."""
+    on = frozenset(groups)
+    return frozenset(m.name for m in GPU_METRICS if m.group not in on)
+
+
+def reasons_off(groups: Iterable[str]) -> Dict[str, str]:
+    """Return what is not measured if only these groups are on: GPU columns, "host" and "processes"."""
+    on = frozenset(groups)
+    names = [*sorted(columns_off(on)), *(name for name in (HOST, PROCESSES) if name not in on)]
+    return dict.fromkeys(names, SWITCHED_OFF)
+
 
 # Bits of clock_reasons that mean throttling (nvml.h, nvmlClocksEventReason*).
 REASON_POWER_CAP = 0x4

@@ -16,7 +16,7 @@ from gswarm_agent.probes.workers import QuickEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Protocol, Tuple
+    from typing import Callable, Optional, Protocol, Sequence, Tuple
 
     from gswarm_agent.probes.base import Probe
 
@@ -94,7 +94,7 @@ class Sampler:
     """Measures one probe at its deadlines and delivers frames, numbered from 1.
 
     ``take`` makes one frame now; ``run`` makes one at each deadline until ``stop``. Any thread may call
-    ``set_interval`` and ``stop``.
+    ``set_interval``, ``set_metrics`` and ``stop``.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Sampler:
         self._schedule = Schedule(interval_ms, self._watch.monotonic_ns())
         self._seq = 0
         self._new_interval_ms: Optional[int] = None
+        self._new_groups: Optional[Sequence[str]] = None
         self._stopped = False
 
     @property
@@ -126,6 +127,10 @@ class Sampler:
         self._new_interval_ms = interval_ms
         self._wake.set()
 
+    def set_metrics(self, groups: Sequence[str]) -> None:
+        """Measure only these groups of metrics from the next deadline on."""
+        self._new_groups = groups
+
     def stop(self) -> None:
         """Let ``run`` return after the current frame."""
         self._stopped = True
@@ -140,6 +145,9 @@ class Sampler:
         """Measure now, for the deadline that is due, and return the frame."""
         monotonic_ns, wall_ns = self._watch.monotonic_ns(), self._watch.wall_ns()
         late_ms, missed = self._schedule.serve(monotonic_ns, wall_ns)
+        if self._new_groups is not None:
+            groups, self._new_groups = self._new_groups, None
+            self._probe.switch(groups)
         samples = self._probe.read(monotonic_ns)
         self._seq += 1
         return TABLES.frame(self._seq, wall_ns, late_ms, missed, **vars(samples))

@@ -39,7 +39,7 @@ from gswarm_agent.folder import (
 from gswarm_agent.frame import WARNING, Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
 from gswarm_agent.requests import STATUS, is_own
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
@@ -54,6 +54,7 @@ from gswarm_agent.wire import (
     JobEnds,
     Message,
     SetInterval,
+    SetMetrics,
     Start,
     Stop,
     clip_text,
@@ -191,6 +192,7 @@ class Server:
         self._sampler: Optional[Sampler] = None
         self._introduced: Optional[Hello] = None
         self._interval_ms = 0
+        self._groups = ALL_GROUPS
         self.ending = ""  # the reason, once the sampling has to end
         self.inbox: Deque[Union[Hello, Frame]] = deque()
         self._marks = Marks()
@@ -241,6 +243,8 @@ class Server:
             if self.ending:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
+            if self._groups != ALL_GROUPS:
+                self._sampler.set_metrics(self._groups)
         self._introduced = make_hello(facts, self._sampler.interval_ms, simulated)
         self.inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
         return self._sampler
@@ -472,6 +476,7 @@ class Server:
             self._head = connection
             connection.delivery.start(message)
             self._set_interval(message.interval_ms)
+            self._set_metrics(message.metrics)
             self._introduce_to_head()
             if self._only_left:
                 self._end(SENT_ALL, STOP_S)
@@ -483,6 +488,8 @@ class Server:
                 self._ends_by = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)
+        elif isinstance(message, SetMetrics):
+            self._set_metrics(message.groups)
         elif isinstance(message, JobEnds) and not self._only_left:
             left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
             self._job_ends = time.monotonic() + left_s
@@ -495,6 +502,13 @@ class Server:
             if self._sampler and interval_ms != self._interval_ms:
                 self._sampler.set_interval(interval_ms)
             self._interval_ms = interval_ms
+
+    def _set_metrics(self, names: Sequence[str]) -> None:
+        with self._lock:
+            groups = known_groups(names)
+            if self._sampler and groups != self._groups:
+                self._sampler.set_metrics(groups)
+            self._groups = groups
 
     def _send(self, connection: AgentConnection) -> None:
         try:

@@ -14,13 +14,16 @@ import time
 import zlib
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Dict, FrozenSet, List, Optional, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import WARNING, GpuFacts, HostFacts, Note, ProcessSample, Row
 from gswarm_agent.metrics import (
+    ALL_GROUPS,
     GPU_METRICS,
+    HOST,
     HOST_METRICS,
     PROCESS_METRICS,
+    PROCESSES,
     RATE,
     REASON_POWER_CAP,
     REASON_SW_THERMAL,
@@ -276,6 +279,7 @@ class SimulatedNode:
             for index in range(simulation.gpus)
         ]
         self._last: Optional[float] = None
+        self._groups: Sequence[str] = ALL_GROUPS
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
         """Return the facts of the node, which follow from its name."""
@@ -307,6 +311,10 @@ class SimulatedNode:
         reason = f"the simulated driver {host.driver_version} does not report the memory temperature"
         return host, gpus, {"mem_temp_c": reason} if old else {}
 
+    def switch(self, groups: Sequence[str]) -> None:
+        """See Probe."""
+        self._groups = groups
+
     def read(self, now_ns: int) -> TickSamples:
         """Return the samples at a monotonic time; like a real node's, the first ones have no rates."""
         t = max(0.0, (now_ns - self._origin_ns) / 1e9)
@@ -314,11 +322,17 @@ class SimulatedNode:
         first = last is None
         looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
         return TickSamples(
-            gpus=tuple(_row(GPU_METRICS, gpu.row(t), first) for gpu in self._gpus),
-            host=_row(HOST_METRICS, self._host(t), first),
-            processes=self._processes(t, first) if looks else None,
+            gpus=tuple(self._on(_row(GPU_METRICS, gpu.row(t), first)) for gpu in self._gpus),
+            host=_row(HOST_METRICS, self._host(t), first) if HOST in self._groups else None,
+            processes=self._processes(t, first) if looks and PROCESSES in self._groups else None,
             notes=() if last is None else self._notes(last, t),
         )
+
+    def _on(self, row: Row) -> Row:
+        """Return a GPU's row without the metrics that are switched off."""
+        if len(self._groups) == len(ALL_GROUPS):
+            return row
+        return tuple(number if m.group in self._groups else None for m, number in zip(GPU_METRICS, row))
 
     def close(self) -> None:
         """Do nothing."""

@@ -17,6 +17,7 @@ import msgpack
 
 from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.frozen import dataclass
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_agent.wire_payload import (
     MAX_PROCESSES,
     MAX_TEXT,
@@ -32,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 QUERY_LIFE = b"@"
 """A head's optional first byte to an agent's socket, which requests the agent's life."""
@@ -62,12 +63,13 @@ class Start:
     """Head to agent, first message: sample every ``interval_ms``; ``sent`` is the head's time.
 
     ``resume`` lists what the head has on disk of this node: (life, last sequence), newest life first, at most
-    ``MAX_LIVES`` pairs.
+    ``MAX_LIVES`` pairs. ``metrics`` are the groups of metrics to measure.
     """
 
     interval_ms: int
     sent: int
     resume: Tuple[Tuple[str, int], ...] = ()
+    metrics: Tuple[str, ...] = ALL_GROUPS
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,13 @@ class SetInterval:
     """Head to agent: sample every ``interval_ms`` from now on."""
 
     interval_ms: int
+
+
+@dataclass(frozen=True)
+class SetMetrics:
+    """Head to agent: measure only these groups of metrics from now on; unknown ones are ignored."""
+
+    groups: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,9 @@ class Bye:
     reason: str
 
 
-Message: TypeAlias = "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, JobEnds, Stop, Bye]"
+Message: TypeAlias = (
+    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, JobEnds, Stop, Bye]"
+)
 
 
 _HELLO, _FRAME = 1, 2
@@ -150,6 +161,7 @@ _KINDS: Dict[int, Type[Any]] = {
     19: SetInterval,
     20: Stop,
     21: JobEnds,
+    22: SetMetrics,
 }
 """The messages that are arrays of their fields, by tag."""
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}

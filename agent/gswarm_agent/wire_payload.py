@@ -37,6 +37,7 @@ MAX_COLUMNS = 512
 MAX_PROCESSES = 4096
 MAX_NOTES = 1024
 MAX_LIVES = 16
+MAX_GROUPS = 64
 MAX_TEXT = 4096
 MAX_INTEGER = 2**63 - 1
 _MAYBE_TEXTS = frozenset({str, type(None)})
@@ -101,6 +102,10 @@ def _resume(value: Any, what: str) -> Tuple[Tuple[str, int], ...]:
     return tuple((read_text(life, what), read_integer(seq, what)) for life, seq in pairs)
 
 
+def _groups(value: Any, what: str) -> Tuple[str, ...]:
+    return tuple(read_text(name, what) for name in read_array(value, what, MAX_GROUPS))
+
+
 _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "str": read_text,
     "int": read_integer,
@@ -110,6 +115,7 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "Optional[float]": partial(optional, read_number),
     "ClockExchange": lambda value, what: read_fields(ClockExchange, value, what),
     "Tuple[Tuple[str, int], ...]": _resume,
+    "Tuple[str, ...]": _groups,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,18 @@ from gswarm_tui.control.messages import (
 TIMEOUT_S = 5.0
 
 
+class RequestError(Exception):
+    """Raised for a request that a head refused or did not answer; the message gives the reason."""
+
+
 @dataclass(frozen=True)
 class Head:
     """A running gswarm-tui of this user on this machine; ``path`` is its recording, None without one.
 
     ``uid`` is the recording's id, ``started_at`` is Unix time in seconds, ``nodes`` are those watched. Its
-    private folder is ``name`` in ``parent_folder``. A head that ``hangs`` doesn't answer: it is suspended or
-    stuck, and its recording is the one that it noted when it started.
+    private folder is ``name`` in ``parent_folder``. ``metrics`` are the groups of metrics that are on. A head
+    that ``hangs`` doesn't answer: it is suspended or stuck, and its recording is the one that it noted when
+    it started.
     """
 
     pid: int
@@ -48,6 +53,7 @@ class Head:
     parent_folder: str
     name: str
     hangs: bool = False
+    metrics: tuple[str, ...] = ()
 
     def records(self, path: Path) -> bool:
         """Return whether the head records into this file, also under another name."""
@@ -72,8 +78,16 @@ def _query_status(folder: Folder) -> Head:
     with contextlib.closing(Connection(connect(folder, TIMEOUT_S), TIMEOUT_S)) as connection:
         status = connection.request({"want": "status"})
     path = None if status["path"] is None else Path(status["path"])
-    nodes = tuple(status["nodes"])
-    return Head(status["pid"], path, status["uid"], status["started_at"], nodes, folder.top, folder.name)
+    return Head(
+        status["pid"],
+        path,
+        status["uid"],
+        status["started_at"],
+        tuple(status["nodes"]),
+        folder.top,
+        folder.name,
+        metrics=tuple(status.get("metrics", ())),
+    )
 
 
 def _hanging_head(folder: Folder) -> Head:
@@ -108,17 +122,30 @@ def describe_missing_reply(head: Head) -> str:
 
 def send_mark(head: Head, name: str, values: Mapping[str, int | float | str]) -> None:
     """Set a mark in a head's recording, now. Raises MarkError."""
+    try:
+        _request(head, {"want": "mark", "name": name, "values": dict(values)})
+    except RequestError as error:
+        raise MarkError(str(error)) from None
+
+
+def switch_metrics(head: Head, groups: Sequence[str]) -> None:
+    """Let a head measure only these groups of metrics from now on. Raises RequestError."""
+    _request(head, {"want": "metrics", "groups": list(groups)})
+
+
+def _request(head: Head, message: dict[str, Any]) -> None:
+    """Send a request and wait for its reply. Raises RequestError."""
     if head.hangs:
-        raise MarkError(describe_hang(head))
+        raise RequestError(describe_hang(head))
     try:
         with contextlib.closing(connect_to(head, TIMEOUT_S)) as connection:
-            reply = connection.request({"want": "mark", "name": name, "values": dict(values)})
+            reply = connection.request(message)
     except TimeoutError:
-        raise MarkError(describe_hang(head)) from None
+        raise RequestError(describe_hang(head)) from None
     except (OSError, MessageError):
-        raise MarkError(describe_missing_reply(head)) from None
+        raise RequestError(describe_missing_reply(head)) from None
     if "error" in reply:
-        raise MarkError(str(reply["error"]))
+        raise RequestError(str(reply["error"]))
 
 
 def connect_to(head: Head, timeout_s: float | None) -> Connection:

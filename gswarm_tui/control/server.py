@@ -1,4 +1,4 @@
-"""Server on a running head's socket: runs queries on its recording, takes marks, reports its status."""
+"""Server on a running head's socket: queries, marks, metric groups, status."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from gswarm_agent import __version__
 from gswarm_agent.mark import MarkError, checked
+from gswarm_agent.metrics import ALL_GROUPS, known_groups
 from gswarm_agent.requests import is_own
 from gswarm_tui.control import registry
 from gswarm_tui.control.messages import (
@@ -126,6 +127,8 @@ class ControlServer:
                     await self._query(request, reader, writer)
                 case "mark":
                     await self._send(writer, self._mark(request))
+                case "metrics":
+                    await self._send(writer, self._switch_metrics(request))
                 case "status":
                     await self._send(writer, self._status())
                 case _:
@@ -153,6 +156,7 @@ class ControlServer:
             "uid": "" if self._recording is None else self._recording.uid,
             "started_at": self._hub.started_at,
             "nodes": list(self._hub.fleet.nodes),
+            "metrics": list(self._hub.fleet.metrics),
             "error": "" if recorder is None else recorder.error,
         }
 
@@ -163,6 +167,14 @@ class ControlServer:
         name, detail = checked(request.get("name"), request.get("values"))
         self._hub.mark(name, detail)
         return {"recorded": True}
+
+    def _switch_metrics(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Measure only these groups of metrics from now on. Raises QueryError."""
+        names = request.get("groups")
+        if not isinstance(names, list) or not set(ALL_GROUPS).issuperset(map(str, names)):
+            raise QueryError(f"metric groups are {', '.join(ALL_GROUPS)}")
+        self._hub.set_metrics(known_groups(names))
+        return {"groups": list(self._hub.fleet.metrics)}
 
     async def _query(
         self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

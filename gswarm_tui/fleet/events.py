@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from gswarm_agent.frame import WARNING, Frame, Hello
-from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
+from gswarm_agent.frame import INFO, WARNING, Frame, Hello
+from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS, known_groups
 
 WAITING = "waiting"
 """Kind of the event that names the nodes that may still hold frames when a recording is left open."""
@@ -26,6 +26,8 @@ KINDS_DURING_RUN = ("gap", "mark")
 """Kinds of events whose time lies within the run, even if they are logged after it."""
 INTERVAL_CHANGED = "interval_changed"
 """Kind of the event of a new sampling interval; its detail has ``old_ms`` and ``new_ms``."""
+METRICS_CHANGED = "metrics_changed"
+"""Kind of the event of switched metric groups; its detail lists those that are on, ``old`` and ``new``."""
 AGENT_DATA_LOST = "the agent's unsent frames are gone"
 """Beginning of the message of a gap of unknown size."""
 
@@ -130,6 +132,14 @@ class IntervalChanged:
 
 
 @dataclass(frozen=True)
+class MetricsChanged:
+    """All nodes measure these groups of metrics from now on."""
+
+    at: float
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SessionStarted:
     """A session was started; ``started_at`` may lie before ``at`` (backdated)."""
 
@@ -200,6 +210,20 @@ def new_interval_ms(detail: str | None) -> int | None:
     return interval_ms if valid else None
 
 
+def new_groups(detail: str | None) -> tuple[str, ...] | None:
+    """Return the groups in the detail of a ``metrics_changed`` event, None where it has no valid ones."""
+    names = json_object(detail).get("new")
+    return known_groups(map(str, names)) if isinstance(names, list) else None
+
+
+def metrics_changed(at: float, old: tuple[str, ...], new: tuple[str, ...]) -> EventLogged:
+    """Return the event to log when metric groups were switched."""
+    changes = (("off", [name for name in old if name not in new]), ("on", [n for n in new if n not in old]))
+    words = "; ".join(f"{', '.join(names)} switched {state}" for state, names in changes if names)
+    detail = json.dumps({"old": old, "new": new})
+    return EventLogged(at, METRICS_CHANGED, INFO, f"metrics: {words}", detail=detail)
+
+
 def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged:
     """Return the event for an agent whose unsent frames are gone, as after a reboot that clears ``/var/tmp``.
 
@@ -217,6 +241,7 @@ Event = (
     | FrameArrived
     | FramesLost
     | IntervalChanged
+    | MetricsChanged
     | SessionStarted
     | SessionChanged
     | SessionStopped

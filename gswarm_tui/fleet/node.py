@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST, HOST_COLUMNS, reasons_off
 from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
 from gswarm_tui.fleet.events import GpuKey, Phase
@@ -104,7 +104,7 @@ class NodeState:
     fresh. ``former_counters`` are the latest counters of GPUs that the node had before, should they return.
     ``process_table`` is the latest one of the present GPUs. ``interrupted_run`` is the agent run that was
     measuring when the recording was interrupted, with the time of its newest frame, until
-    the node reports on it.
+    the node reports on it. ``metrics`` are the groups of metrics that are measured.
     """
 
     name: str
@@ -119,6 +119,7 @@ class NodeState:
     lives: FrameSequences = field(default_factory=FrameSequences)
     interrupted_run: tuple[str, float] | None = None
     interval_ms: int = 1000
+    metrics: tuple[str, ...] = ALL_GROUPS
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
@@ -158,6 +159,15 @@ class NodeState:
     def facts(self) -> tuple[GpuFacts, ...]:
         """The node's GPUs, in the order of the rows of ``gpus``."""
         return self.hello.gpus if self.hello is not None else ()
+
+    @property
+    def unmeasured(self) -> dict[str, str]:
+        """Why metrics are missing, as in ``Hello.capabilities``; a group that is switched off goes first."""
+        reported = self.hello.capabilities if self.hello is not None else {}
+        off = reasons_off(self.metrics)
+        host = HOST_COLUMNS if HOST in off else ()
+        rest = {k: v for k, v in reported.items() if k.rpartition(".")[2] not in off and k not in host}
+        return {**rest, **off}
 
     def age(self, now: float) -> float | None:
         """Seconds since a fresh sample arrived, None before the first."""

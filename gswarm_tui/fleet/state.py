@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello, Note
-from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.counters import (
@@ -38,6 +38,7 @@ from gswarm_tui.fleet.events import (
     IntervalChanged,
     LinkChanged,
     LinkMeasured,
+    MetricsChanged,
     NodeIntroduced,
     Phase,
     SessionChanged,
@@ -45,6 +46,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     StopUndone,
     agent_data_lost,
+    metrics_changed,
 )
 from gswarm_tui.fleet.frame_values import ENERGY, FrameValues, GpuTotals, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, HistoryAllocator, RowValues, empty_history, stack_tables
@@ -82,7 +84,8 @@ class Fleet:
     """All nodes in the order given, their sessions and the latest logged events.
 
     ``allocation`` maps nodes to the device minors that the job was granted; a missing node has no known
-    allocation. Without ``derive_events`` the fleet logs only the events passed in, as a replay needs.
+    allocation. ``metrics`` are the groups of metrics that all nodes measure. Without ``derive_events`` the
+    fleet logs only the events passed in, as a replay needs.
     """
 
     def __init__(
@@ -91,10 +94,14 @@ class Fleet:
         interval_ms: int = 1000,
         allocation: Mapping[str, frozenset[int]] | None = None,
         *,
+        metrics: tuple[str, ...] = ALL_GROUPS,
         derive_events: bool = True,
     ) -> None:
-        self.nodes: dict[str, NodeState] = {name: NodeState(name, interval_ms=interval_ms) for name in nodes}
+        self.nodes: dict[str, NodeState] = {
+            name: NodeState(name, interval_ms=interval_ms, metrics=metrics) for name in nodes
+        }
         self.interval_ms = interval_ms
+        self.metrics = metrics
         self.sessions = SessionBook()
         self.event_log: deque[EventLogged] = deque()
         self.logged_count = 0
@@ -128,6 +135,8 @@ class Fleet:
                 logged = []
             case IntervalChanged():
                 logged = self._change_interval(event)
+            case MetricsChanged():
+                logged = self._change_metrics(event)
             case SessionStarted() | SessionChanged() | SessionStopped() | StopUndone():
                 logged = self._session(event)
             case EventLogged():
@@ -362,7 +371,8 @@ class Fleet:
             samples.gpus[:, ENERGY], event.ts, silent=samples.energy_missing
         )
         node.last_ts = event.ts
-        if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
+        same_columns = node.hello and hello.process_columns == node.hello.process_columns
+        if frame.processes is not None and same_columns and PROCESSES in self.metrics:
             node.process_table = frame.processes
         logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         return logged + self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
@@ -418,6 +428,15 @@ class Fleet:
         detail = json.dumps({"old_ms": old, "new_ms": event.interval_ms})
         message = f"sampling interval changed from {old / 1000:g} s to {event.interval_ms / 1000:g} s"
         return [EventLogged(event.at, INTERVAL_CHANGED, INFO, message, detail=detail)]
+
+    def _change_metrics(self, event: MetricsChanged) -> list[EventLogged]:
+        old, self.metrics = self.metrics, event.groups
+        for node in self.nodes.values():
+            node.metrics = event.groups
+            if PROCESSES not in event.groups:
+                node.process_table = None
+            node.version += 1
+        return [] if old == event.groups else [metrics_changed(event.at, old, event.groups)]
 
     def _session(
         self, event: SessionStarted | SessionChanged | SessionStopped | StopUndone

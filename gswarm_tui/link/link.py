@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_agent.wire import (
     FRAMES_REMAIN,
     MAGIC,
@@ -24,6 +25,7 @@ from gswarm_agent.wire import (
     Message,
     Pong,
     SetInterval,
+    SetMetrics,
     Start,
     Stop,
     encode,
@@ -124,6 +126,7 @@ class Link:
     Frames left by an agent's former lives are published under those lives. After a reconnect, frames that
     weren't acknowledged arrive, and are published, again.
 
+    ``metrics`` are the groups of metrics to measure.
     ``of_nodes`` is the number of nodes watched; each gets its share of ``MAX_UNACKNOWLEDGED_BYTES``.
     ``reserve`` belongs to all of them, None for one of the link's own.
     """
@@ -135,6 +138,7 @@ class Link:
         interval_ms: int,
         publish: Callable[[Event], None],
         *,
+        metrics: tuple[str, ...] = ALL_GROUPS,
         of_nodes: int = 1,
         reserve: Reserve | None = None,
         clocks: Clocks | None = None,
@@ -143,6 +147,7 @@ class Link:
         self.node = node
         self._launcher = launcher
         self._interval_ms = interval_ms
+        self._metrics = metrics
         self._publish = publish
         self._clocks = clocks or Clocks()
         self._backoff = Backoff(rng or random.Random(), of_nodes / RECONNECTS_PER_S)  # noqa: S311
@@ -202,6 +207,11 @@ class Link:
         self._interval_ms = interval_ms
         self._allowance.set_interval(interval_ms, self._clocks.wall())
         self._send(SetInterval(interval_ms))
+
+    def set_metrics(self, groups: tuple[str, ...]) -> None:
+        """Switch groups of metrics on and off, also for later connections."""
+        self._metrics = groups
+        self._send(SetMetrics(groups))
 
     def set_job_end(self, at: float) -> None:
         """Set when the node's job, and with it the agent, ends: the head's Unix time, infinite for never."""
@@ -277,7 +287,7 @@ class Link:
         tasks = list(map(asyncio.create_task, (self._read(channel), self._ping())))
         try:
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
-            messages: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
+            messages: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest, self._metrics)]
             if self._job_ends is not None:
                 messages.append(self._job_end(self._job_ends))
             # In one write: each is a packet and wakes every process on its way.

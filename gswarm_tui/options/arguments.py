@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from gswarm_agent import __version__
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.options import config, values
@@ -73,6 +74,7 @@ class Options(NamedTuple):
     job: str | None
     demo: values.DemoSize | None
     interval_ms: int
+    metrics: tuple[str, ...]
     record: bool
     db: Path | None
     launcher: str
@@ -242,6 +244,7 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         job=own.get("job", values.job_id, None),
         demo=own.get("demo", values.demo_size, None),
         interval_ms=layers.get("interval", values.interval_ms, 1000),
+        metrics=layers.get("metrics", values.metric_groups, ALL_GROUPS),
         record=record,
         db=layers.get("db", values.database, None) if record else None,
         launcher=layers.get("launcher", values.launcher, "ssh"),
@@ -389,6 +392,8 @@ def _parser() -> _Parser:
     _add_nodes(parser)
     add = parser.add_argument_group("recording").add_argument
     add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
+    groups = ",".join(ALL_GROUPS)
+    add("--metrics", metavar="GROUPS", help=f"metric groups to measure, of {groups} (default: all)")
     add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
     add("--linger", metavar="TIME", help="keep agents sampling without the head: 30m, 2d (default: 24h)")
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")

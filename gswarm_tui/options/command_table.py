@@ -26,6 +26,7 @@ COMMANDS = (
     Command("export", "write a session as JSON, CSV or Parquet"),
     Command("import", "read an export or a gswarm-profiler file into a recording", module="import_"),
     Command("mark", "mark this moment in the running recordings"),
+    Command("metrics", "show or switch the metric groups of a running gswarm-tui"),
     Command("replay", "play a recording on the screens", screen=True),
     Command("plot", "plot a session as PDF, PNG or SVG"),
     Command("report", "write a session's report as one HTML page"),

@@ -9,6 +9,7 @@ from gswarm_tui.common.errors import UserError, nearest, quote
 
 KEYS = (
     "interval",
+    "metrics",
     "db",
     "record",
     "launcher",

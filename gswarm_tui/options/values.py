@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT
+from gswarm_agent.metrics import ALL_GROUPS, GPU_BY_NAME, GPU_BY_SHORT, known_groups
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
 from gswarm_tui.common.paths import recordings_beside
@@ -191,6 +191,17 @@ def metric(value: object) -> str:
         hint = nearest(given, (*GPU_BY_SHORT, *GPU_BY_NAME)) or f"; use one of {', '.join(GPU_BY_SHORT)}"
         raise ValueError(f"{quote(given)} isn't a GPU metric{hint}")
     return found.name
+
+
+def metric_groups(value: object) -> tuple[str, ...]:
+    """Parse the groups of metrics to measure, from text such as core,pcie or a list; core is always on."""
+    given = ",".join(map(text, value)) if isinstance(value, list) else text(value)
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    for name in names:
+        if name not in ALL_GROUPS:
+            hint = nearest(name, ALL_GROUPS) or f"; use some of {', '.join(ALL_GROUPS)}"
+            raise ValueError(f"{quote(name)} isn't a group of metrics{hint}")
+    return known_groups(names)
 
 
 def _seconds(value: object, examples: str, longest_s: int, longest: str) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_agent import __version__
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_agent.redact import HIDDEN, redact
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import Options
@@ -43,11 +44,13 @@ def build_hub(options: Options, plan: Plan) -> Hub:
     from gswarm_tui.hub import Hub
     from gswarm_tui.link.clock import steady_wall_clock
 
-    return Hub(Fleet(plan.nodes, options.interval_ms, plan.allocation), clock=steady_wall_clock())
+    fleet = Fleet(plan.nodes, options.interval_ms, plan.allocation, metrics=options.metrics)
+    return Hub(fleet, clock=steady_wall_clock())
 
 
 def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
     """Open a recorder for a new recording. Raises StoreError, UserError."""
+    from gswarm_tui.fleet.events import metrics_changed
     from gswarm_tui.store.errors import FileInUseError
     from gswarm_tui.store.recording.database import RecordingInfo
     from gswarm_tui.store.recording.files import default_paths, is_own
@@ -78,6 +81,8 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
             if options.db is not None:
                 raise
             path = next(names)
+    if options.metrics != ALL_GROUPS:
+        hub.publish(metrics_changed(hub.started_at, ALL_GROUPS, options.metrics))
     if keeps_agents(options):
         _leave_resume_note(hub, uid, saved, options.setup)
     return recorder
@@ -202,6 +207,7 @@ def add_links(
             launcher,
             options.interval_ms,
             hub.publish,
+            metrics=options.metrics,
             of_nodes=len(hub.fleet.nodes),
             reserve=reserve,
             clocks=Clocks(wall=hub.now),

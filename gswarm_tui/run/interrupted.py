@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.launch.agent_status import NodeStatus, query_status
 from gswarm_tui.launch.base import LaunchError, clean
@@ -66,7 +67,9 @@ class InterruptedRun:
         if not one.uid:
             raise UserError("this recording has no valid ID, so its nodes can't be reached.")
         options = options._replace(**{name: getattr(settings, name) for name in self.given})
-        return options._replace(interval_ms=one.interval_ms or options.interval_ms), plan
+        return options._replace(
+            interval_ms=one.interval_ms or options.interval_ms, metrics=one.metrics or ALL_GROUPS
+        ), plan
 
 
 def short_id(one: Interrupted) -> str:

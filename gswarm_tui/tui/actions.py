@@ -447,6 +447,14 @@ ACTIONS: tuple[Action, ...] = (
         modes=(LIVE,),
         words="rate frequency refresh faster slower hz",
     ),
+    Action(
+        "switch_metrics",
+        ("I",),
+        "Switch metric groups",
+        PROGRAM,
+        modes=(LIVE,),
+        words="measure pcie nvlink host processes off on cost",
+    ),
     Action("command_palette", ("colon", "ctrl+p"), "Find command", PROGRAM, (), 70, "command", palette=False),
     Action(
         "help",

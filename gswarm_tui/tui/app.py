@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
+from gswarm_agent.metrics import CORE, METRIC_GROUPS
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, duration, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
@@ -19,7 +20,14 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
-from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import (
+    ConfirmDialog,
+    FormDialog,
+    FormField,
+    PickDialog,
+    SwitchDialog,
+    ask,
+)
 from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
 CONFIRM_AFTER_S = 60.0
@@ -144,6 +152,22 @@ class GswarmApp(Viewer):
             return
         self.hub.set_interval(interval_ms)
         self.show_notice(f"sampling every {interval_ms / 1000:g} s")
+        self.update_view()
+
+    # Metric groups
+
+    def action_switch_metrics(self) -> None:
+        """Ask which groups of metrics to measure."""
+        options = [(name, name, measures) for name, measures in METRIC_GROUPS.items()]
+        dialog = SwitchDialog("metric groups of all nodes", options, self.hub.fleet.metrics, fixed=(CORE,))
+        ask(self, dialog, self._switch_metrics)
+
+    def _switch_metrics(self, groups: tuple[str, ...]) -> None:
+        if groups == self.hub.fleet.metrics:
+            self.show_notice("the metric groups stay the same")
+            return
+        self.hub.set_metrics(groups)
+        self.show_notice(f"measuring {', '.join(groups)}")
         self.update_view()
 
     # Sessions

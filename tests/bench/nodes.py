@@ -56,6 +56,9 @@ class Repeated:
         """Return the other probe's facts."""
         return self._facts
 
+    def switch(self, groups: Sequence[str]) -> None:
+        """Repeat all metrics nevertheless."""
+
     def read(self, now_ns: int) -> TickSamples:
         """Return the next reading."""
         return next(self._readings)

@@ -15,7 +15,16 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, REASON_NAMES, Metric
+from gswarm_agent.metrics import (
+    GPU_METRICS,
+    HOST,
+    HOST_METRICS,
+    METRIC_GROUPS,
+    PROCESS_METRICS,
+    PROCESSES,
+    REASON_NAMES,
+    Metric,
+)
 from gswarm_tui.cli import main
 from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.recipes import RECIPES
@@ -99,21 +108,28 @@ def _help(*words: str) -> str:
 def metrics() -> str:
     """Return the tables of all metrics: column, unit, kind, name in filters, meaning, source."""
 
-    def table(title: str, metrics_of_table: tuple[Metric, ...]) -> str:
+    def table(title: str, metrics_of_table: tuple[Metric, ...], group: str = "") -> str:
         rows = [
-            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {m.meaning} | {_cell(m.source)} |"
+            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {group or m.group} | {m.meaning} "
+            f"| {_cell(m.source)} |"
             for m in metrics_of_table
         ]
-        header = "| column | short name | unit | kind | meaning | source |"
+        header = "| column | short name | unit | kind | group | meaning | source |"
         return f"## {title}\n\n" + _table(header, rows)
 
     return "\n\n".join(
         [
             table("Each GPU (gpu_samples)", GPU_METRICS),
-            table("Each node (host_samples)", HOST_METRICS),
-            table("Each GPU process (process_samples)", PROCESS_METRICS),
+            table("Each node (host_samples)", HOST_METRICS, HOST),
+            table("Each GPU process (process_samples)", PROCESS_METRICS, PROCESSES),
         ]
     )
+
+
+def metric_groups() -> str:
+    """Return the table of metric groups."""
+    rows = [f"| `{name}` | {measures} |" for name, measures in METRIC_GROUPS.items()]
+    return _table("| group | what it measures |", rows)
 
 
 def clock_reasons() -> str:
@@ -184,6 +200,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "metrics": metrics,
     "clock reasons": clock_reasons,
+    "metric groups": metric_groups,
     "tables": tables,
     "views": views,
     "recipes": recipes,

@@ -109,6 +109,10 @@ class ProbeProcess:
         """Return the current facts."""
         return NodeFacts(**self._call("facts"))
 
+    def switch(self, *groups: str) -> None:
+        """Measure only these groups of metrics from now on."""
+        self._call(f"switch {' '.join(groups)}")
+
     def read(self, skip_s: float = 1) -> NamedSamples:
         """Take samples after moving the probe's clock ahead, so that it waits for GPUs as at 1 Hz."""
         answer = self._call(f"read {int(skip_s * 1e9)}")
@@ -156,6 +160,9 @@ def _main() -> None:
             host, gpus, capabilities = probe.facts()
             answer: dict[str, Any] = {"host": asdict(host), "gpus": [asdict(gpu) for gpu in gpus]}
             answer["capabilities"] = capabilities
+        elif request == "switch":
+            probe.switch(arguments)
+            answer = {}
         else:
             skipped += int(arguments[0])
             begun = time.monotonic_ns()
@@ -164,7 +171,7 @@ def _main() -> None:
                 "begun": begun,
                 "ended": time.monotonic_ns(),
                 "gpus": [_named(GPU_COLUMNS, row) for row in reading.gpus],
-                "host": _named(HOST_COLUMNS, reading.host),
+                "host": _named(HOST_COLUMNS, reading.host) or {},
                 "notes": [asdict(note) for note in reading.notes],
                 "processes": None
                 if reading.processes is None

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
+from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.commands.sql import _RecordingSource
 from gswarm_tui.common.errors import UserError
@@ -269,6 +270,23 @@ async def test_mark_reaches_the_screen_and_the_recording(
     assert query(path, "SELECT message, detail->>'loss' FROM events WHERE kind = 'mark'") == [
         ("epoch 3", "1.25")
     ]
+
+
+async def test_metric_groups_are_switched_as_by_the_key(
+    running: RunningHead, environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await asyncio.to_thread(metrics.run, ["pcie"], environ) == 0
+    assert running.hub.fleet.metrics == ("core", "pcie")
+    changed = [event for event in running.hub._queued if isinstance(event, EventLogged)]
+    assert [event.message for event in changed] == ["metrics: nvlink, host, processes switched off"]
+    capsys.readouterr()
+    assert await asyncio.to_thread(metrics.run, [], environ) == 0
+    states = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert states == {"core": "on", "nvlink": "off", "pcie": "on", "host": "off", "processes": "off"}
+    with pytest.raises(UserError, match="isn't a group of metrics"):
+        await asyncio.to_thread(metrics.run, ["gpu"], environ)
+    with pytest.raises(UserError, match="records into"):
+        await asyncio.to_thread(metrics.run, ["--db", str(ROOT / "README.md")], environ)
 
 
 async def test_invalid_mark_is_refused(running: RunningHead, environ: Mapping[str, str]) -> None:

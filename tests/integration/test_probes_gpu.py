@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_agent.metrics import GPU_METRICS, RATE
+from gswarm_agent.metrics import ALL_GROUPS, GPU_METRICS, RATE
+from gswarm_agent.probes.gpu import STRIKES
 from tests.cluster.standin import Return, Scenario, read_counters
 from tests.integration.probe_driver import ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
@@ -333,3 +334,36 @@ def test_a_node_without_the_library_measures_its_host() -> None:
     assert "libnvidia-ml.so.1" in facts.capabilities["gpu"]
     assert reading.gpus == []
     assert facts.host["hostname"]
+
+
+def test_what_is_switched_off_is_not_read_and_begins_again_with_its_rates(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=10**9, nvlink_tx_kib_per_s=10**6)
+    stage.set(scenario)
+    with stage.node() as node:
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(1000)] * 2)
+        node.switch("core")
+        node.read()
+        for gpu in stage.scenario.gpus:  # whoever reads these loses the GPU
+            gpu.answers = dict.fromkeys((138, 139, 197, 198), Return.GPU_IS_LOST)
+            gpu.answers |= {"nvmlDeviceGetComputeRunningProcesses_v3": Return.GPU_IS_LOST}
+        stage.write()
+        for _ in range(2 * STRIKES):
+            reading = node.read(10)
+            assert values(reading, "temp_c") == [30, 30]
+            assert values(reading, "pcie_tx_mb_s") == values(reading, "nvlink_tx_mb_s") == [None, None]
+            assert not reading.host
+            assert reading.processes is None
+            assert not reading.notes
+        for gpu in stage.scenario.gpus:
+            gpu.answers = {}
+        stage.write()
+        node.switch(*ALL_GROUPS)
+        first = node.read()
+        assert values(first, "pcie_tx_mb_s") == values(first, "nvlink_tx_mb_s") == [None, None]
+        node.until(
+            lambda reading: (
+                values(reading, "pcie_tx_mb_s") == [about(1000)] * 2
+                and values(reading, "nvlink_tx_mb_s") == [about(1024)] * 2
+                and reading.host["cpu_pct"] is not None
+            )
+        )

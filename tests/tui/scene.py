@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import (
+    GPU_COLUMNS,
+    HOST,
+    HOST_COLUMNS,
+    PROCESS_COLUMNS,
+    PROCESSES,
+    columns_off,
+)
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
@@ -142,9 +149,22 @@ class Scene:
         self.hub.set_interval(round(interval_s * 1000))
         return self
 
+    def set_metrics(self, *groups: str) -> Scene:
+        """Measure only these groups of metrics from now on."""
+        self.hub.set_metrics(groups)
+        return self
+
     def _frame(self, name: str) -> None:
         reading: TickSamples = self._probes[name].read(round((self.time - BEGINNING) * 1e9))
-        rows = tuple(None if (name, g) in self._forgotten else row for g, row in enumerate(reading.gpus))
+        off = columns_off(self.fleet.metrics)
+        rows = tuple(
+            None
+            if (name, g) in self._forgotten or row is None
+            else tuple(None if c in off else v for c, v in zip(GPU_COLUMNS, row, strict=True))
+            if off
+            else row
+            for g, row in enumerate(reading.gpus)
+        )
         self._seq[name] += 1
         frame = TABLES.frame(
             seq=self._seq[name],
@@ -152,8 +172,8 @@ class Scene:
             late_ms=0.4,
             missed=0,
             gpus=rows,
-            host=reading.host,
-            processes=reading.processes,
+            host=reading.host if HOST in self.fleet.metrics else None,
+            processes=reading.processes if PROCESSES in self.fleet.metrics else None,
             notes=(*reading.notes, *self._notes.pop(name, ())),
         )
         self.hub.publish(FrameArrived(name, self.time, self.time, f"life-{name}", frame))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC
 from pathlib import Path
 
@@ -288,6 +289,27 @@ async def test_dialog_changes_the_interval_as_an_event() -> None:
         await pilot.pause()
         assert made.fleet.interval_s == 0.5
         assert "sampling interval changed from 1 s to 0.5 s" in screen_text(app)
+
+
+async def test_dialog_switches_metric_groups_as_an_event() -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 50)) as pilot:
+        await pilot.press("I", "space", "down", "down", "space", "down", "down", "space")
+        await pilot.pause()
+        assert "metric groups of all nodes" in screen_text(app)
+        assert re.findall(r" off +(\w+)", screen_text(app)) == ["pcie", "processes"]
+        assert "metrics_changed" not in {event.kind for event in made.fleet.event_log}
+        await pilot.press("enter", "e")
+        made.advance(3)
+        await pilot.pause()
+        assert made.fleet.metrics == ("core", "nvlink", "host")
+        assert "metrics: pcie, processes switched off" in screen_text(app)
+        await pilot.press("q", "enter", "shift+tab")
+        await pilot.pause()
+        rows = [line for line in screen_text(app).splitlines() if "switched off" in line]
+        listed = [line.split("  ")[0].strip("▸ ") for line in rows]
+        assert listed == ["PCIe rx", "PCIe tx", "processes"]
 
 
 @pytest.mark.parametrize("keys", [("plus", "minus"), ("i", "escape"), ("i", "enter")])

@@ -275,6 +275,7 @@ def test_protocol_modules_import_each_other_in_one_order() -> None:
         "wire": {
             "gswarm_agent.frame",
             "gswarm_agent.frozen",
+            "gswarm_agent.metrics",
             "gswarm_agent.wire_payload",
         },
     }

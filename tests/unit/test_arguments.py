@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options import config
@@ -56,6 +57,7 @@ def test_options_without_flags_have_defaults() -> None:
         job=None,
         demo=None,
         interval_ms=1000,
+        metrics=ALL_GROUPS,
         record=True,
         db=None,
         launcher="ssh",
@@ -78,6 +80,8 @@ def test_every_flag_sets_its_option(home: Path) -> None:
         "--nodes a b --job 4711_3 --interval 500ms --db run.duckdb --launcher ssh --user me --jump u@login:22"
     )
     more = (
+        "--metrics",
+        "pcie",
         "--ssh-config",
         "~/sshconfig",
         "--setup",
@@ -97,6 +101,7 @@ def test_every_flag_sets_its_option(home: Path) -> None:
         job="4711_3",
         demo=None,
         interval_ms=500,
+        metrics=("core", "pcie"),
         record=True,
         db=Path("run.duckdb"),
         launcher="ssh",
@@ -127,6 +132,10 @@ def test_linger_in_seconds_minutes_hours_and_days(text: str, seconds: int) -> No
         ("--linger", "--linger needs a value; see --help."),
         ("--linger 0", '--linger: "0" isn\'t between 1 s and 30 d.'),
         ("--linger 31d", '--linger: "31d" isn\'t between 1 s and 30 d.'),
+        (
+            "--metrics nvlinks",
+            '--metrics: "nvlinks" isn\'t a group of metrics; perhaps you meant nvlink.',
+        ),
         ("--query-memory 2", '--query-memory: "2" isn\'t a size such as 512MiB or 2GiB.'),
         ("--query-memory 8MiB", '--query-memory: "8MiB" isn\'t between 64MiB and 1024GiB.'),
         ("--spool-mib 0.5", '--spool-mib: "0.5" isn\'t a whole number of MiB, such as 256.'),
@@ -382,3 +391,9 @@ def test_recording_may_be_named_before_the_command(
 def test_command_after_other_options_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="the command summary comes first: gswarm-tui summary"):
         parse(["--demo", "2x2", "summary"], {"HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("text", ['metrics = "pcie, host"', 'metrics = ["host", "core", "pcie"]'])
+def test_config_file_lists_metric_groups_as_text_or_list(home: Path, text: str) -> None:
+    settings(home, text)
+    assert options().metrics == ("core", "pcie", "host")

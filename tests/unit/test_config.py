@@ -29,7 +29,7 @@ def test_settings_are_loaded_and_a_missing_file_has_none(tmp_path: Path) -> None
         ('user = "me"\n\nintervall = 1\n', 3, 'unknown setting "intervall"; perhaps you meant interval.'),
         ('ssh-config = "x"\n', 1, 'unknown setting "ssh-config"; perhaps you meant ssh_config.'),
         ("# [them]\n[them]\na = 1\n", 2, 'unknown setting "them"; perhaps you meant theme.'),
-        ("qqq = 1\n", 1, 'unknown setting "qqq"; use one of interval, db, record,'),
+        ("qqq = 1\n", 1, 'unknown setting "qqq"; use one of interval, metrics, db,'),
     ],
 )
 def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, line: int, said: str) -> None:

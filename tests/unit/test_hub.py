@@ -75,6 +75,9 @@ class FakeLink(Link):
     def set_interval(self, interval_ms: int) -> None:
         self.intervals.append(interval_ms)
 
+    def set_metrics(self, groups: tuple[str, ...]) -> None:
+        self.groups = groups
+
     def set_job_end(self, at: float) -> None:
         self.job_end = at
 
@@ -309,6 +312,26 @@ def test_setting_the_same_interval_again_logs_no_event() -> None:
     made.set_interval(1000)
     made.flush()
     assert sink.events == [IntervalChanged(100.0, 1000)]
+
+
+def test_switched_metric_groups_reach_every_node_and_are_an_event() -> None:
+    made, sink = hub("n1")
+    link = FakeLink("n1")
+    made.links["n1"] = link
+    made.publish(introduced())
+    made.set_metrics(("core", "nvlink", "pcie", "host"))
+    made.set_metrics(("core", "pcie", "processes"))
+    made.flush()
+    assert link.groups == ("core", "pcie", "processes")
+    first, second = (event for event in sink.events if isinstance(event, EventLogged))
+    assert first.message == "metrics: processes switched off"
+    assert (second.kind, second.message) == (
+        "metrics_changed",
+        "metrics: nvlink, host switched off; processes switched on",
+    )
+    assert json.loads(second.detail or "")["new"] == ["core", "pcie", "processes"]
+    missing = made.fleet.nodes["n1"].unmeasured
+    assert missing == dict.fromkeys(("nvlink_rx_mb_s", "nvlink_tx_mb_s", "host"), "switched off")
 
 
 @pytest.mark.parametrize(

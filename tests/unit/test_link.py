@@ -32,6 +32,7 @@ from gswarm_agent.wire import (
     Ping,
     Pong,
     SetInterval,
+    SetMetrics,
     Start,
     Stop,
     encode,
@@ -449,6 +450,19 @@ async def test_new_interval_is_sent_now_and_after_a_reconnect() -> None:
         await test.clock.advance(2)
         assert isinstance(second.received[0], Start)
         assert second.received[0].interval_ms == 200
+
+
+async def test_switched_metric_groups_are_sent_now_and_after_a_reconnect() -> None:
+    first, second = FakeAgent(), FakeAgent()
+    async with running_link(first, second) as test:
+        first.greet()
+        await settle()
+        test.link.set_metrics(("core", "pcie"))
+        assert first.received[-1] == SetMetrics(("core", "pcie"))
+        first.outgoing.put_nowait(b"")
+        await test.clock.advance(2)
+        assert isinstance(second.received[0], Start)
+        assert second.received[0].metrics == ("core", "pcie")
 
 
 async def test_reconnect_acknowledges_newest_life_first() -> None:

@@ -19,6 +19,7 @@ from gswarm_tui.fleet.events import (
     EventLogged,
     FrameArrived,
     IntervalChanged,
+    MetricsChanged,
     NodeIntroduced,
     Phase,
     SessionStarted,
@@ -45,6 +46,7 @@ def run_scene(made: Scene) -> None:
     made.lose("gpu02", "connection reset by peer", "is the job over?").advance(12)
     made.hub.start_session("train")
     made.bring_back("gpu02").advance(20)
+    made.set_metrics("core", "pcie")
     made.silence("gpu01").set_interval(2.0).advance(8)
 
 
@@ -130,6 +132,27 @@ def test_interval_change_is_recorded_and_played_back(
         "sampling interval changed from 1 s to 2 s",
         '{"old_ms": 1000, "new_ms": 2000}',
     )
+
+
+def test_switched_metrics_are_recorded_and_played_back(
+    made: tuple[Path, list[Event], Fleet], replay: RecordedSource
+) -> None:
+    (change,) = (e for e in made[1] if isinstance(e, MetricsChanged))
+    played = replay.events(replay.recording.start, replay.end())
+    assert [e for e in played if isinstance(e, MetricsChanged)] == [change]
+    assert query(made[0], "SELECT message FROM events WHERE kind = 'metrics_changed'") == [
+        ("metrics: nvlink, host, processes switched off",)
+    ]
+    before, after = replay.fleet(change.at - 1), replay.fleet(replay.end())
+    assert before.nodes["gpu02"].unmeasured == {}
+    assert before.nodes["gpu02"].processes
+    assert set(after.nodes["gpu02"].unmeasured.values()) == {"switched off"}
+    assert not after.nodes["gpu02"].processes
+    assert query(
+        made[0],
+        "SELECT count(pcie_tx_mb_s) > 0, count(nvlink_tx_mb_s) FROM gpu_samples "
+        f"WHERE ts > make_timestamp({round(change.at * 1e6)})",
+    ) == [(True, 0)]
 
 
 @pytest.mark.parametrize("detail", [None, "", "{", "[]", "{}", '{"new_ms": "2000"}', '{"new_ms": 99}'])

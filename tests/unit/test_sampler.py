@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -40,9 +41,13 @@ class SlowProbe:
         self.watch = watch
         self.takes_s = takes_s or {}
         self.readings = 0
+        self.groups: list[tuple[int, tuple[str, ...]]] = []
 
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
         return HostFacts("n", "b"), (), {}
+
+    def switch(self, groups: Sequence[str]) -> None:
+        self.groups.append((self.readings, tuple(groups)))
 
     def read(self, now_ns: int) -> TickSamples:
         assert now_ns == self.watch.monotonic
@@ -184,3 +189,14 @@ def test_wall_clock_of_a_life_ignores_steps_of_the_machines_clock(monkeypatch: p
     first, second = watch.wall_ns(), watch.wall_ns()
     assert before - 1_000_000 <= first <= second
     assert SystemWatch().wall_ns() < before
+
+
+def test_metric_groups_are_switched_between_two_readings() -> None:
+    watch = FakeWatch()
+    probe = SlowProbe(watch)
+    sampler = Sampler(probe, 1000, watch)
+    sampler.take()
+    sampler.set_metrics(("core", "host"))
+    sampler.take()
+    sampler.take()
+    assert probe.groups == [(1, ("core", "host"))]

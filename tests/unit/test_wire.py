@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES, ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_agent.wire import (
     MAGIC,
     MAX_MESSAGE,
@@ -28,6 +29,7 @@ from gswarm_agent.wire import (
     Ping,
     Pong,
     SetInterval,
+    SetMetrics,
     Start,
     Stop,
     clip_text,
@@ -155,6 +157,7 @@ simple = st.one_of(
     st.builds(Pong, clocks),
     st.builds(Ack, texts, whole),
     st.builds(SetInterval, st.integers(1, 2**31)),
+    st.builds(SetMetrics, st.lists(st.sampled_from(ALL_GROUPS)).map(tuple)),
     st.builds(JobEnds, st.none() | whole, whole),
     st.just(Stop()),
     st.builds(Lost, texts, st.integers(1, 2**63 - 1), whole, texts),

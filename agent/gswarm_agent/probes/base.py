@@ -7,7 +7,7 @@ from gswarm_agent.frozen import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Protocol, Tuple
+    from typing import Dict, Optional, Protocol, Sequence, Tuple
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
             """Return constant properties, and why metrics are missing, as in ``Hello.capabilities``."""
+
+        def switch(self, groups: Sequence[str]) -> None:
+            """Measure only these groups of metrics from now on; rates of a group begin again with it."""
 
         def read(self, now_ns: int) -> TickSamples:
             """Measure everything once; rates are since the last call. ``now_ns`` is a monotonic time."""

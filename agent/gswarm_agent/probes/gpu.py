@@ -33,7 +33,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, Callable, Deque, Dict, FrozenSet, List, Optional, Sequence, Tuple, TypeAlias
 
 PcieMeter: TypeAlias = "Callable[[], Optional[Tuple[float, float]]]"
 """Returns PCIe traffic (tx, rx) in MB/s of a GPU that has no counters for it."""
@@ -74,10 +74,16 @@ class _Calls:
 class _Queries:
     """The prepared queries for the sources that are read: fields in one call, then calls.
 
-    ``all_calls`` includes the slow ones, ``quick_calls`` does not.
+    ``all_calls`` includes the slow ones, ``quick_calls`` does not. ``columns_off`` are not among them.
     """
 
-    def __init__(self, fields: Sequence[FieldSource], calls: Sequence[CallSource]) -> None:
+    def __init__(
+        self,
+        fields: Sequence[FieldSource],
+        calls: Sequence[CallSource],
+        columns_off: FrozenSet[str] = frozenset(),
+    ) -> None:
+        self.columns_off = columns_off
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
         self.fields = [(source, slice(end - len(source.fields), end)) for source, end in zip(fields, ends)]
@@ -91,6 +97,7 @@ class Gpu:
 
     ``lost`` says why the GPU does not answer, None while it does; ``hanging`` is set while a call has not
     returned, and then nobody else should call it. ``notes`` collects events.
+    ``columns_off`` are columns whose metrics are switched off; any thread may replace them.
     ``pcie_meter`` measures PCIe where the GPU has no counters. Counters that were not read for
     ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
     """
@@ -101,6 +108,7 @@ class Gpu:
         self.lost: Optional[str] = None
         self.hanging = False
         self.notes: Deque[Note] = deque()
+        self.columns_off: FrozenSet[str] = frozenset()
         self.pcie_meter: Optional[PcieMeter] = None
         self.pcie_counted_at = time.monotonic()
         self.pcie_wraps_s = math.inf
@@ -237,11 +245,16 @@ class Gpu:
 
         The codes are left out if all sources have answered, as they did at the tick before.
         """
-        if everything or not self._settled:
+        off = self.columns_off
+        if everything or not self._settled or self._queries.columns_off != off:
             self._settled = False
+            for source in self._sources:
+                if not off.isdisjoint(source.columns):
+                    source.reset()  # its rates begin again when it is switched on
             self._queries = _Queries(
-                [source for source in self._fields if everything or source.reason is None],
-                [source for source in self._calls if everything or source.reason is None],
+                [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)],
+                [s for s in self._calls if (everything or s.reason is None) and off.isdisjoint(s.columns)],
+                off,
             )
         queries = self._queries
         slow_due = not self._settled or now_ns >= self._slow_at

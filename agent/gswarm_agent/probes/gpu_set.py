@@ -6,6 +6,7 @@ import time
 from functools import partial
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
+from gswarm_agent.metrics import GPU_METRICS, PCIE
 from gswarm_agent.probes.gpu import Gpu, lost_gpu_facts, read_gpu_facts
 from gswarm_agent.probes.nvml import HANGS, Nvml, NvmlError
 from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
@@ -15,13 +16,14 @@ from gswarm_agent.probes.xid import XidWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Set, Tuple
+    from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
 START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
 _START_PATIENCE_S = 2.0
 _FIRST_THROUGHPUT_S = 0.05
 _CLOSE_S = 0.5
+_PCIE_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == PCIE)
 
 
 class GpuSet:
@@ -40,6 +42,7 @@ class GpuSet:
         self._meter: Optional[ThroughputMeter] = None
         self._guard: Optional[WrapGuard] = None
         self._guarded: Set[int] = set()
+        self._pcie_on = True
         opening: WorkerPool[Nvml] = WorkerPool(1, "nvml")
         opening.start(lambda _: Nvml.open(), [0])
         try:
@@ -84,6 +87,22 @@ class GpuSet:
                 reasons_by_name.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
         return reasons_by_name
 
+    def switch(self, columns_off: FrozenSet[str]) -> None:
+        """Measure all columns but these from now on. Threads that measure nothing else end."""
+        for gpu in self._gpus:
+            gpu.columns_off = columns_off
+        pcie_was_on, self._pcie_on = self._pcie_on, not columns_off >= _PCIE_COLUMNS
+        if self._pcie_on and not pcie_was_on and self._nvml is not None:
+            self._meter_pcie(self._nvml, [g for g in self._gpus if g.reachable and g.lacks_pcie_counters])
+        elif pcie_was_on and not self._pcie_on:
+            for poller in (self._guard, self._meter):
+                if poller is not None:
+                    poller.close(0)
+            self._guard = self._meter = None
+            self._guarded.clear()
+            for gpu in self._gpus:
+                gpu.pcie_meter = None
+
     def start(self, now_ns: Callable[[], int], with_processes: bool) -> None:
         """Begin to read all GPUs and then, if they are due and wanted, their processes.
 
@@ -116,7 +135,7 @@ class GpuSet:
         for gpu in self._gpus:
             if gpu.hanging == (gpu.index in rows):
                 _set_hanging(gpu, gpu.index not in rows)
-        if self._nvml is not None:
+        if self._nvml is not None and self._pcie_on:
             self._guard_wraps(self._nvml)
         for poller in (self._guard, self._meter):
             if poller is not None:

@@ -6,6 +6,7 @@ import time
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.frozen import replace
+from gswarm_agent.metrics import HOST, PROCESSES, columns_off
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.gpu_set import START_S, GpuSet
 from gswarm_agent.probes.host import HostProbe, read_host_facts
@@ -13,7 +14,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Tuple
+    from typing import Dict, Optional, Sequence, Tuple
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 _WAIT_SHARE = 0.6
@@ -28,7 +29,9 @@ class NodeProbe:
     """
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
-        self._host = HostProbe(proc, sys)
+        self._proc, self._sys = proc, sys
+        self._host: Optional[HostProbe] = HostProbe(proc, sys)
+        self._with_processes = True
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuSet(proc, start_s)
         self._read_ns: Optional[int] = None
@@ -40,27 +43,47 @@ class NodeProbe:
             driver_version=self._gpus.driver_version,
             cuda_version=self._gpus.cuda_version,
         )
-        return host, self._gpus.facts, {**self._host.reasons, **self._gpus.capabilities()}
+        of_host = {} if self._host is None else self._host.reasons
+        return host, self._gpus.facts, {**of_host, **self._gpus.capabilities()}
+
+    def switch(self, groups: Sequence[str]) -> None:
+        """See Probe."""
+        before, self._with_processes = self._with_processes, PROCESSES in groups
+        if self._with_processes and not before and self._gpus.processes is not None:
+            self._gpus.processes.restart()
+        self._gpus.switch(columns_off(groups))
+        if HOST not in groups and self._host is not None:
+            self._host.close()
+            self._host = None
+        elif HOST in groups and self._host is None:
+            self._host = HostProbe(self._proc, self._sys)
 
     def read(self, now_ns: int) -> TickSamples:
         """See Probe."""
         first, wait = self._read_ns is None, self._wait_for(now_ns)
         until = time.monotonic() + wait
         begun = time.monotonic_ns()
-        host = self._host.read(now_ns)
+        host = None if self._host is None else self._host.read(now_ns)
         # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
-        self._gpus.start(lambda: now_ns + time.monotonic_ns() - begun, with_processes=not first)
+        with_processes = self._with_processes
+        self._gpus.start(
+            lambda: now_ns + time.monotonic_ns() - begun, with_processes=with_processes and not first
+        )
         rows = self._gpus.gather(until, wait / 2)
-        if first:
+        if first and with_processes:
             self._gpus.read_processes_ahead(now_ns)
-        processes = None if first or self._gpus.processes is None else self._gpus.processes.take()
-        notes = [*self._host.take_notes(), *self._gpus.take_notes()]
+        processes = None
+        if with_processes and not first and self._gpus.processes is not None:
+            processes = self._gpus.processes.take()
+        of_host = [] if self._host is None else self._host.take_notes()
+        notes = [*of_host, *self._gpus.take_notes()]
         return TickSamples(rows, host, processes, tuple(notes))
 
     def close(self) -> None:
         """See Probe."""
         self._gpus.close()
-        self._host.close()
+        if self._host is not None:
+            self._host.close()
 
     def _wait_for(self, now_ns: int) -> float:
         before, self._read_ns = self._read_ns, now_ns

@@ -226,6 +226,11 @@ class ProcessProbe:
         """Return whether it is time to read again; an earlier read may still be running."""
         return now_ns >= self._due_at
 
+    def restart(self) -> None:
+        """Forget all samples and processes after a pause: their rates begin again."""
+        self._samples.clear()
+        self._table.read([], 0)
+
     def take(self) -> Optional[Tuple[ProcessSample, ...]]:
         """Return the newest samples, None if none came since the last call."""
         return self._samples.pop() if self._samples else None

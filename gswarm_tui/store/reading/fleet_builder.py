@@ -17,7 +17,14 @@ import numpy.typing as npt
 from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
-from gswarm_tui.fleet.events import FrameArrived, GpuKey, IntervalChanged, LinkChanged, Phase
+from gswarm_tui.fleet.events import (
+    FrameArrived,
+    GpuKey,
+    IntervalChanged,
+    LinkChanged,
+    MetricsChanged,
+    Phase,
+)
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
 from gswarm_tui.fleet.node import NodeState
@@ -133,6 +140,7 @@ class FleetBuilder:
             for event in introduction(found.machine, life, interval_at(intervals, life.first_us)):
                 fleet.apply(event)
         fleet.apply(IntervalChanged(now_us / 1e6, interval_at(intervals, now_us)))
+        fleet.apply(MetricsChanged(now_us / 1e6, reader.metrics(now_us)))
         return fleet
 
     def _newest(self, now_us: int) -> dict[str, _Newest]:

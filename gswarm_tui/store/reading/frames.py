@@ -10,13 +10,16 @@ import numpy as np
 from gswarm_agent.frame import Frame, Processes
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
+    METRICS_CHANGED,
     Event,
     FrameArrived,
     IntervalChanged,
     LinkChanged,
+    MetricsChanged,
     Phase,
     SessionStarted,
     SessionStopped,
+    new_groups,
     new_interval_ms,
 )
 from gswarm_tui.store.reading.recording_reader import (
@@ -58,6 +61,9 @@ def read_events(reader: RecordingReader, since: float, until: float) -> list[Eve
         interval_ms = new_interval_ms(logged.detail) if logged.kind == INTERVAL_CHANGED else None
         if interval_ms is not None:
             events.append(IntervalChanged(logged.at, interval_ms))
+        groups = new_groups(logged.detail) if logged.kind == METRICS_CHANGED else None
+        if groups is not None:
+            events.append(MetricsChanged(logged.at, groups))
         events.append(logged)
     for session in reader.sessions():
         started, ended = session["start_us"], session["end_us"]

@@ -16,11 +16,12 @@ import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import WARNING, GpuFacts, Hello, HostFacts, tables
-from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import ALL_GROUPS, EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
     LINK_LOST,
+    METRICS_CHANGED,
     UNREACHABLE,
     Event,
     EventLogged,
@@ -29,6 +30,7 @@ from gswarm_tui.fleet.events import (
     NodeIntroduced,
     Phase,
     json_object,
+    new_groups,
     new_interval_ms,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
@@ -310,6 +312,11 @@ class RecordingReader:
         intervals = ((micros(one.at), new_interval_ms(one.detail)) for one in changes)
         first = 0, round(self.interval_s * 1000)
         return [first, *((us, interval_ms) for us, interval_ms in intervals if interval_ms is not None)]
+
+    def metrics(self, at: int) -> tuple[str, ...]:
+        """Return the groups of metrics that were on at a time (microseconds). Raises StoreError."""
+        changes = self._events(f"kind = '{METRICS_CHANGED}' AND ts <= ?", 1, stamp(at))
+        return (new_groups(changes[0].detail) if changes else None) or ALL_GROUPS
 
     def notable_events(self) -> list[EventLogged]:
         """Return warnings, errors and marks. Raises StoreError."""

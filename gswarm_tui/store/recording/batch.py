@@ -27,6 +27,7 @@ from gswarm_tui.fleet.events import (
     IntervalChanged,
     LinkChanged,
     LinkMeasured,
+    MetricsChanged,
     NodeIntroduced,
     Phase,
     SessionChanged,
@@ -233,7 +234,7 @@ class Batch:
                     self._life(event.node, node.life).link["reconnects"] += 1
             case EventLogged():
                 self._log(event)
-            case IntervalChanged():
+            case IntervalChanged() | MetricsChanged():
                 pass  # the fleet logs it as an EventLogged
             case SessionStarted() | SessionChanged() | SessionStopped() | StopUndone():
                 self._session(event)

@@ -18,9 +18,11 @@ from gswarm_tui.fleet.events import (
     AGENT_DATA_LOST,
     INTERVAL_CHANGED,
     KINDS_DURING_RUN,
+    METRICS_CHANGED,
     WAITING,
     GpuKey,
     json_object,
+    new_groups,
     new_interval_ms,
 )
 from gswarm_tui.fleet.sessions import Session
@@ -44,7 +46,8 @@ class Interrupted:
     well if it can't be one of gswarm-tui's.
     ``answered`` are the nodes that answered at least once. ``awaited`` are nodes that may hold frames, for
     which it was left open; None if its head was killed, as then every node may. ``interval_ms`` is the last
-    interval that was set while it ran, None if the first one was kept.
+    interval that was set while it ran, None if the first one was kept. ``metrics`` are the groups of metrics
+    that were on, None if they were never switched.
     """
 
     recording_id: int
@@ -59,6 +62,7 @@ class Interrupted:
     answered: tuple[str, ...]
     awaited: tuple[str, ...] | None
     interval_ms: int | None = None
+    metrics: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,8 @@ SELECT r.*, epoch_us(r.started_at) AS began_us,
                            WHERE m.recording_id = r.recording_id)) AS awaited,
        (SELECT arg_max(e.detail, e.ts) FROM events e
         WHERE e.recording_id = r.recording_id AND e.kind = '{INTERVAL_CHANGED}') AS interval_detail,
+       (SELECT arg_max(e.detail, e.ts) FROM events e
+        WHERE e.recording_id = r.recording_id AND e.kind = '{METRICS_CHANGED}') AS metrics_detail,
        (SELECT list(s.name ORDER BY s.session_id) FROM sessions s
         WHERE s.recording_id = r.recording_id) AS sessions
 FROM recordings r
@@ -186,6 +192,7 @@ def interrupted(source: QuerySource) -> list[Interrupted]:
             answered=tuple(row["answered"] or ()),
             awaited=None if row["awaited"] is None else tuple(row["awaited"]),
             interval_ms=new_interval_ms(row["interval_detail"]),
+            metrics=new_groups(row["metrics_detail"]),
         )
         for row in _rows(source, _INTERRUPTED)
     ]

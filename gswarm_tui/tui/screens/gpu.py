@@ -22,7 +22,7 @@ from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.node_tables import PROCESS_TABLE, process_rows
+from gswarm_tui.tui.screens.node_tables import PROCESS_TABLE, no_processes, process_rows
 from gswarm_tui.tui.screens.titles import gpu_title
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -89,7 +89,7 @@ def why_missing(node: NodeState, row: int, metric: Metric) -> str:
     """Return why a GPU's metric is missing."""
     if node.hello is None:
         return "the node has not connected yet"
-    known = node.hello.capabilities
+    known = node.unmeasured
     index = node.facts[row].index
     for name in (f"gpu{index}.{metric.name}", metric.name, f"gpu{index}", "gpu"):
         if name in known:
@@ -175,6 +175,7 @@ class GpuScreen(ViewerScreen):
         if processes.display and node.hello is not None:
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
+            processes.empty = no_processes(node, "no process on this GPU")
             processes.show(process_rows(node.hello, mine, old=old))
         self.query_one(ViewBar).show_hint(self._trends.span_label if plots.display else "")
 

@@ -38,6 +38,7 @@ from gswarm_tui.tui.screens.node_tables import (
     gpu_columns,
     gpu_rows,
     metric_at,
+    no_processes,
     process_rows,
     unmeasured_rows,
 )
@@ -212,9 +213,11 @@ class NodeScreen(ViewerScreen):
             self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", TableView).display:
             rows = process_rows(node.hello, node.processes, old=old)
-            self.query_one("#processes", TableView).show(rows)
+            processes = self.query_one("#processes", TableView)
+            processes.empty = no_processes(node, "no GPU processes")
+            processes.show(rows)
         if node.hello is not None and self.query_one("#unmeasured", TableView).display:
-            self.query_one("#unmeasured", TableView).show(unmeasured_rows(node.hello))
+            self.query_one("#unmeasured", TableView).show(unmeasured_rows(node))
 
     def _arrange(self) -> None:
         """Set the height of each widget."""

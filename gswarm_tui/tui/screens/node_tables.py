@@ -11,6 +11,8 @@ from gswarm_agent.metrics import (
     HOST_BY_NAME,
     PROCESS_COLUMNS,
     PROCESS_METRICS,
+    PROCESSES,
+    SWITCHED_OFF,
     Metric,
 )
 from gswarm_tui.common.quantities import DASH
@@ -70,10 +72,10 @@ UNMEASURED_TABLE = (
 )
 
 
-def unmeasured_rows(hello: Hello) -> list[Row]:
+def unmeasured_rows(node: NodeState) -> list[Row]:
     """Return a row per unmeasured metric with its reason."""
     rows: list[Row] = []
-    for name, why in sorted(hello.capabilities.items()):
+    for name, why in sorted(node.unmeasured.items()):
         where, _, metric = name.rpartition(".")
         known = GPU_BY_NAME.get(metric) or HOST_BY_NAME.get(metric)
         label = metric if known is None else known.label
@@ -94,6 +96,11 @@ PROCESS_TABLE = (
     TableColumn("command", 16, left=True, grows=True),
     *_NUMBERS[_BEFORE_COMMAND:],
 )
+
+
+def no_processes(node: NodeState, words: str) -> str:
+    """Return the words for an empty list of processes, or that they are switched off."""
+    return words if PROCESSES in node.metrics else f"processes: {SWITCHED_OFF}"
 
 
 def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool) -> list[Row]:
