@@ -5,6 +5,7 @@
                          < <= > >= = !=
     mem<500MiB  temp>80C  a number with its unit
     node:gpu0*           node by pattern; likewise state: user: command: model: and gpu: rank: by number, 0-3
+    state:throttled      GPUs whose clocks are held down; the other states are those of nodes
     mine                 GPUs that the job was granted
     a b  a&b  a|b  !a    and, and, or, not; parentheses group
 
@@ -26,6 +27,7 @@ from gswarm_tui.common.errors import nearest
 from gswarm_tui.common.units import shown_unit, written_units
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.throttling import WATCHED
 
 Matches = npt.NDArray[np.bool_]
 Test = Callable[[NodeState, float], Matches]
@@ -102,7 +104,8 @@ _OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {
 _TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]+)")
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(\S*)")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_STATES = tuple(standing.value for standing in Standing)
+_THROTTLED = "throttled"
+_STATES = (*(standing.value for standing in Standing), _THROTTLED)
 _MAX_LENGTH = 500
 _MAX_DEPTH = 30
 
@@ -303,6 +306,10 @@ def _ranks(node: NodeState) -> Floats:
     return ranks
 
 
+def _throttled(node: NodeState, _now: float) -> Matches:
+    return np.array([bool(bits & WATCHED) for bits in node.clock_reasons] or [False])
+
+
 _COUNTED = {
     "gpu": _of_each_gpu(lambda node: np.array([fact.index for fact in node.facts], dtype=np.float64)),
     "rank": _of_each_gpu(_ranks),
@@ -345,6 +352,8 @@ def _plain(token: _Token) -> Test:
     if field == "state":
         if wanted not in _STATES:
             raise FilterError(f"unknown state {wanted!r}{nearest(wanted, _STATES)}", position)
+        if wanted == _THROTTLED:
+            return _throttled
         return lambda node, now: _all(node, node.standing(now).value == wanted)
     if field in _TEXTS:
         texts = _TEXTS[field]

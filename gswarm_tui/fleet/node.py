@@ -14,7 +14,7 @@ from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST, HOST_COLUMNS, re
 from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
 from gswarm_tui.fleet.events import GpuKey, Phase
-from gswarm_tui.fleet.frame_values import ENERGY, FrameValues
+from gswarm_tui.fleet.frame_values import ENERGY, REASONS, FrameValues
 from gswarm_tui.fleet.history import Floats, History, HistoryBlock, NodeHistory, Slot, stack_tables
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
@@ -168,6 +168,12 @@ class NodeState:
         host = HOST_COLUMNS if HOST in off else ()
         rest = {k: v for k, v in reported.items() if k.rpartition(".")[2] not in off and k not in host}
         return {**rest, **off}
+
+    @property
+    def clock_reasons(self) -> list[int]:
+        """Bit masks of what holds each GPU's clocks down, 0 where unmeasured."""
+        bits: list[int] = np.nan_to_num(self.gpus[:, REASONS]).astype(np.int64).tolist()
+        return bits
 
     def age(self, now: float) -> float | None:
         """Seconds since a fresh sample arrived, None before the first."""

@@ -8,14 +8,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.common.quantities import DASH, percent, plural, used_of, watts
+from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.fleet.totals import Totals, totals
 
 _WITH_VALUES = (Standing.LIVE, Standing.STALE)
+MOST_NAMED = 8
+"""Nodes or GPUs that a sentence about several names."""
 
 
 def silent_nodes(fleet: Fleet, now: float) -> list[str]:
@@ -24,11 +28,45 @@ def silent_nodes(fleet: Fleet, now: float) -> list[str]:
 
 
 def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
-    """Return a sentence about the fleet, then each node's, followed by its GPUs'."""
-    lines = [_whole(totals(fleet, now))]
+    """Return a sentence about the fleet, its problems, then each node's sentence, followed by its GPUs'."""
+    lines = [_whole(totals(fleet, now)), *_problems(fleet, now)]
     for node in fleet.nodes.values():
-        lines += _node(node, now)
+        if node.standing(now) in _WITH_VALUES:
+            lines += _node(node, now)
     return lines
+
+
+def _problems(fleet: Fleet, now: float) -> list[str]:
+    """Return sentences about nodes without values, silent GPUs, errors, stale nodes and throttled GPUs."""
+    lines: list[str] = []
+    stale: list[str] = []
+    throttled: dict[str, list[str]] = {}
+    for node in fleet.nodes.values():
+        standing = node.standing(now)
+        if standing not in _WITH_VALUES:
+            lines += _node(node, now)
+            continue
+        if standing is Standing.STALE:
+            stale.append(node.name)
+        for row, (fact, bits) in enumerate(zip(node.facts, node.clock_reasons, strict=True)):
+            if not np.isfinite(node.gpus[row]).any():
+                lines.append(_gpu(node, row))
+            elif reasons := reason_names(bits):
+                throttled.setdefault(reasons, []).append(f"{node.name}:{fact.index}")
+    lines += [
+        _sentence(event.node or event.kind, ["" if event.gpu is None else f"GPU {event.gpu}", event.message])
+        for event in fleet.event_log
+        if event.severity == ERROR and event.kind not in (LINK_LOST, UNREACHABLE)
+    ]
+    if stale:
+        lines.append(_sentence("stale, so the last values are shown", [_first(stale)]))
+    lines += [_sentence(f"throttled by {why}", [_first(gpus)]) for why, gpus in throttled.items()]
+    return lines
+
+
+def _first(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _whole(sums: Totals) -> str:
@@ -79,7 +117,6 @@ def _gpu(node: NodeState, row: int) -> str:
     name = f"{node.name}:{fact.index}"
     if not np.isfinite(values).any():
         return _sentence(name, ["does not respond"])
-    reasons = 0 if math.isnan(value["clock_reasons"]) else int(value["clock_reasons"])
     process = next((one for one in node.processes if one.gpu == row), None)
     facts = [
         "" if node.mine[row] else "not in your job",
@@ -87,7 +124,7 @@ def _gpu(node: NodeState, row: int) -> str:
         f"memory {_said(_used(value['mem_used_mib'], fact.memory_total_mib))}",
         f"power {_said(watts(value['power_w']))}",
         _unless_missing("temperature", _celsius(value["temp_c"])),
-        f"throttled by {words}" if (words := reason_names(reasons)) else "",
+        f"throttled by {words}" if (words := reason_names(node.clock_reasons[row])) else "",
     ]
     if process is not None:
         rank = "" if process.rank is None else f"rank {process.rank}, "

@@ -86,6 +86,11 @@ class Action:
     in_sql: bool = False
 
     @property
+    def needs_recording(self) -> bool:
+        """Whether it does nothing while nothing is recorded."""
+        return self.group in (PLAYBACK, RECORDING) or self.name in ("sessions", "sql")
+
+    @property
     def keys_shown(self) -> str:
         """All keys as the screen prints them."""
         return " ".join(key_name(key) for key in self.keys)
@@ -502,9 +507,10 @@ def actions_of(screen: str, mode: str = LIVE) -> list[Action]:
     return [a for a in possible if screen in a.screens] + common
 
 
-def footer_of(screen: str, mode: str = LIVE) -> list[Action]:
-    """Return the actions of a screen's footer, in order."""
-    return sorted((a for a in actions_of(screen, mode) if a.footer), key=lambda a: a.footer)
+def footer_of(screen: str, mode: str = LIVE, *, recorded: bool = True) -> list[Action]:
+    """Return the actions of a screen's footer, in order; without a recording, only those that need none."""
+    shown = (a for a in actions_of(screen, mode) if a.footer and (recorded or not a.needs_recording))
+    return sorted(shown, key=lambda a: a.footer)
 
 
 @functools.cache

@@ -173,9 +173,14 @@ class GswarmApp(Viewer):
     # Sessions
 
     @property
-    def can_start_session(self) -> bool:
-        """Whether a session can be started now: something is recorded."""
+    def recorded(self) -> bool:
+        """Whether the fleet is recorded."""
         return self.hub.recorder is not None
+
+    @property
+    def can_start_session(self) -> bool:
+        """Whether a session can be started now."""
+        return self.recorded
 
     def _refuse_unrecorded(self, what: str) -> bool:
         """Show why nothing can be noted in a recording; return whether that is so."""

@@ -122,6 +122,11 @@ class Viewer(TerminalApp):
                 self.show_notice(reason)
 
     @property
+    def recorded(self) -> bool:
+        """Whether what is shown is or was recorded."""
+        return True
+
+    @property
     def can_start_session(self) -> bool:
         """Whether a session can be started now."""
         return False

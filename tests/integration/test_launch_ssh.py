@@ -111,8 +111,15 @@ async def test_unknown_host_key_is_refused_with_a_remedy(server: SshServer) -> N
     async with launcher(server) as ssh:
         error = await refused(ssh)
     assert error.reason == f"its host key is not in {server.known_hosts}"
-    assert error.remedy == "run `ssh gpu01` once to check and accept it"
+    assert error.remedy == f"run `ssh -F {server.folder}/ssh_config gpu01` once to check and accept it"
     assert error.retry is Retry.SLOWLY
+
+
+def test_suggested_ssh_command_has_the_options_of_the_command_line() -> None:
+    assert SshSettings().command("gpu01") == "ssh gpu01"
+    settings = SshSettings(user="ada", config="my config", jump="login")
+    assert settings.command("gpu01") == "ssh -F 'my config' -J login -l ada gpu01"
+    assert settings.command("login", jump_host=True) == "ssh -F 'my config' login"
 
 
 async def test_host_key_accepted_later_is_found(server: SshServer) -> None:
@@ -166,7 +173,7 @@ async def test_refused_user_key_is_reported(server: SshServer) -> None:
     async with launcher(server) as ssh:
         error = await refused(ssh)
     assert error.reason.startswith("it refuses the user ")
-    assert "`ssh gpu01`" in error.remedy
+    assert f"`ssh -F {server.folder}/ssh_config gpu01`" in error.remedy
     assert error.retry is Retry.SLOWLY
 
 
@@ -389,7 +396,7 @@ async def test_server_without_sessions_is_reported(tmp_path: Path, home: Path) -
     async with listening, launcher(server) as ssh:
         error = await refused(ssh)
     assert error.reason.startswith("its SSH server refused to run a command")
-    assert error.remedy == "try `ssh gpu01 true`"
+    assert error.remedy == f"try `ssh -F {server.folder}/ssh_config gpu01 true`"
 
 
 async def test_server_that_insists_on_compression_is_refused(tmp_path: Path, home: Path) -> None:

@@ -13,6 +13,7 @@ from textual.geometry import Size
 from textual.widgets import Input
 
 from gswarm_tui.common.colours import THEME_NAMES
+from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.run.first_demo import is_first_demo
 from gswarm_tui.tui.app import HINTS_S, GswarmApp
 from gswarm_tui.tui.palette import ActionPalette
@@ -321,6 +322,20 @@ async def test_no_single_key_changes_the_interval(keys: tuple[str, ...]) -> None
         await pilot.pause()
         assert made.fleet.interval_s == 1
         assert "interval_changed" not in {event.kind for event in made.fleet.event_log}
+
+
+async def test_footer_without_a_recording_has_only_keys_that_work() -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(250, 30)) as pilot:
+        foot = screen_text(app).splitlines()[-1]
+        assert not [
+            key for key in ("s start", "x stop", "sessions", "SQL", "look back", "mark") if key in foot
+        ]
+        assert all(key in foot for key in ("/ filter", "e events", "W worst", "? help"))
+        app.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, ""))
+        app.update_view()
+        await pilot.pause()
+        assert "s start" in screen_text(app).splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ async def test_events_match_picture(
     made.hub.start_session("full_training")
     made.lose("gpu03", "connection reset by peer", "is the job over? squeue tells").advance(8)
     made.silence("gpu02").advance(5)
-    app = app_on(made)
+    app = app_on(made.recording())
     async with app.run_test(size=size) as pilot:
         await pilot.press("e")
         await pilot.pause()

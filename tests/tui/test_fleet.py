@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Processes
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_BRAKE
 from gswarm_tui.fleet.events import EventLogged, RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
@@ -68,7 +68,7 @@ async def test_columns_of_nodes_show_sparklines() -> None:
 async def test_few_nodes_get_plots_of_each_gpu(
     nodes: int, size: tuple[int, int], matches_picture: Matches
 ) -> None:
-    app = app_on(scene(nodes, 8, 90, seed=3))
+    app = app_on(scene(nodes, 8, 90, seed=3).recording())
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         matches_picture(app, f"minutes-{nodes}-{size[0]}x{size[1]}")
@@ -256,6 +256,10 @@ async def test_throttle_reason_comes_before_the_clock() -> None:
         app.fleet_screen.heatmap.point_at(hot.node or "", hot.gpu)
         await pilot.pause()
         assert "°C  ▲ thermal" in line_with(f"{hot.node}:{hot.gpu}  util", app)
+        node = made.fleet.nodes[hot.node or ""]
+        node.gpus[hot.gpu or 0, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL | REASON_POWER_BRAKE
+        app.update_view()
+        assert "°C  ▲ thermal (hardware)…" in line_with(f"{hot.node}:{hot.gpu}  util", app)
 
 
 async def test_large_counts_have_separators() -> None:
@@ -565,6 +569,7 @@ async def test_filter_puts_the_cursor_on_a_match_and_n_goes_to_the_next() -> Non
         await pilot.press("slash", *["backspace"] * 5, *"util>200", "enter", "n")
         await pilot.pause()
         assert "nothing matches the filter" in screen_text(app)
+        assert line_with(" No node or GPU matches the filter; / changes it, esc clears it.", app)
 
 
 async def test_n_visits_the_gpus_that_the_totals_do_not_count_as_busy() -> None:

@@ -34,7 +34,7 @@ def report(made: Scene, **values: float) -> None:
 async def test_gpu_matches_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
-    app = app_on(scene(nodes=2, gpus=8, seconds=120))
+    app = app_on(scene(nodes=2, gpus=8, seconds=120).recording())
     async with app.run_test(size=size) as pilot:
         app.show(GpuScreen("gpu02", 3))
         await pilot.pause()

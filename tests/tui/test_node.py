@@ -29,7 +29,7 @@ def hello_of(made: Scene, node: str) -> Hello:
 async def test_node_matches_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
-    app = app_on(scene(nodes=2, gpus=8, seconds=120))
+    app = app_on(scene(nodes=2, gpus=8, seconds=120).recording())
     async with app.run_test(size=size) as pilot:
         app.show(NodeScreen("gpu02", 3))
         await pilot.pause()

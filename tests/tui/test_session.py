@@ -37,7 +37,7 @@ def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
 @pytest.fixture
 def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
     return GswarmApp(
-        done[1].hub,
+        done[1].recording().hub,
         title="job 4711",
         timezone=UTC,
         open_queries=lambda: RecordingQueries(source.second_source()),

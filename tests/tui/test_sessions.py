@@ -26,7 +26,7 @@ def busy_scene() -> Scene:
 async def test_sessions_match_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
-    app = app_on(busy_scene())
+    app = app_on(busy_scene().recording())
     async with app.run_test(size=size) as pilot:
         await pilot.press("S")
         await pilot.pause()

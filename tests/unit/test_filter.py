@@ -146,6 +146,14 @@ def test_node_without_gpus_matches_by_name_and_state() -> None:
     assert parse("gpu:0").match(lost, NOW).tolist() == [False]
 
 
+def test_throttled_gpus_are_selected() -> None:
+    throttled = node(clock_reasons=[0, 4, np.nan, 0x20 | 1])
+    assert found("state:throttled", throttled) == [1, 3]
+    assert found("!state:throttled", throttled) == [0, 2]
+    assert found("state:throttled", node()) == []
+    assert parse("state:throttled").match(NodeState("gpu09"), NOW).tolist() == [False]
+
+
 @pytest.mark.parametrize(
     ("text", "position", "words"),
     [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gswarm_agent.metrics import GPU_COLUMNS, REASON_POWER_CAP
+from gswarm_agent.frame import ERROR, Note
+from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_CAP
 from gswarm_tui.fleet.plain_text import fleet_sentences, silent_nodes
 from tests.tui.scene import Scene, scene
 
@@ -34,8 +35,9 @@ def test_no_sentence_contains_a_sign_or_colour() -> None:
     for line in lines:
         assert not set(line) - {"×", "°"} - set(map(chr, range(32, 127))), line
         assert line.endswith(".")
-    assert "throttled by power cap" in lines[2]
-    assert "power not measured" in lines[3]
+    assert lines[1] == "throttled by power cap: gpu01:0."
+    assert "throttled by power cap" in lines[3]
+    assert "power not measured" in lines[4]
 
 
 def test_nodes_without_data_say_why() -> None:
@@ -46,13 +48,30 @@ def test_nodes_without_data_say_why() -> None:
     made.forget_gpu("gpu01", 1).advance(1)
     lines = fleet_sentences(made.fleet, made.time)
     assert lines[0].startswith("1 of 4 simulated nodes send data: ")
-    assert "  gpu01:1: does not respond." in lines
-    assert lines[-3:] == [
+    assert lines[1:5] == [
+        "gpu01:1: does not respond.",
         "gpu02: lost: connection reset by peer; check that the node is up.",
         "gpu03: unreachable: its name does not resolve; check --nodes for a typo.",
         "gpu04: no data yet.",
-    ]
+    ], "problems come first"
+    assert "  gpu01:1: does not respond." in lines
+    assert len([line for line in lines if line.startswith("gpu02: ")]) == 1
     assert silent_nodes(made.fleet, made.time) == ["gpu02", "gpu03", "gpu04"]
+
+
+def test_errors_and_stale_nodes_come_before_the_nodes() -> None:
+    made = scene(2, 12, 5)
+    made.note("gpu01", Note("xid", ERROR, "XID 79: GPU has fallen off the bus", 3)).advance(1)
+    for node in made.fleet.nodes.values():
+        node.gpus[:, GPU_COLUMNS.index("clock_reasons")] = 0
+    made.fleet.nodes["gpu02"].gpus[:, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL
+    lines = fleet_sentences(made.fleet, made.time)
+    assert lines[1:3] == [
+        "gpu01: GPU 3, XID 79: GPU has fallen off the bus.",
+        f"throttled by thermal (hardware): {', '.join(f'gpu02:{gpu}' for gpu in range(8))} and 4 more.",
+    ]
+    later = made.time + 5
+    assert "stale, so the last values are shown: gpu01, gpu02." in fleet_sentences(made.fleet, later)[:4]
 
 
 def test_fleet_without_data_is_one_sentence_and_its_nodes() -> None:

@@ -52,7 +52,8 @@ JUMP_HOST_FACTOR = 16
 class Attempt(asyncssh.SSHClient):
     """One attempt to connect to a host, with all that explains its failure.
 
-    ``options`` is what the SSH configuration sets for the host, None until it is read. A connection through
+    ``options`` is what the SSH configuration sets for the host, None until it is read; ``command`` is the ssh
+    command that connects in the same way. A connection through
     which the server sends much more than ``carried`` bytes of the agent is aborted. So is that of a jump
     host, whose ``carried`` bytes are those of the connections through it.
     """
@@ -62,6 +63,7 @@ class Attempt(asyncssh.SSHClient):
     banner: str = ""
     host_is_known: bool = False
     is_jump_host: bool = False
+    command: str = ""
     jump_host: Attempt | None = None
     flooded: LaunchError | None = None
     carried: int = 0

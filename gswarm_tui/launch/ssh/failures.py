@@ -29,22 +29,22 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             remedy = "contact the cluster's administrators"
             return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY)
         case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
-            remedy = f"run `ssh {host}` once to check and accept it"
+            remedy = f"run `{attempt.command}` once to check and accept it"
             return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY)
         case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if is_about_host_key(error):
-            remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `ssh {host}` once"
+            remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
             return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY)
         case socket.gaierror():
             return LaunchError("its name does not resolve", "check --nodes for a typo", Retry.SLOWLY)
         case TimeoutError():
-            return LaunchError("it did not answer in time", f"try `ssh {host}`")
+            return LaunchError("it did not answer in time", f"try `{attempt.command}`")
         case asyncssh.ChannelOpenError():
             return LaunchError(clean(f"the jump host can't reach it: {error.reason}"))
         case asyncssh.Error():
             message = clean(attempt.banner) or error.reason
-            return LaunchError(clean(f"the connection broke: {message}"), f"try `ssh {host}`")
+            return LaunchError(clean(f"the connection broke: {message}"), f"try `{attempt.command}`")
         case OSError():
-            return LaunchError(_explain_os(error), f"try `ssh {host}`")
+            return LaunchError(_explain_os(error), f"try `{attempt.command}`")
         case _:
             remedy = "correct the SSH configuration or key named there"
             return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY)
@@ -61,7 +61,7 @@ async def explain_refusal(attempt: Attempt) -> LaunchError:
     if locked and not await _has_one_of(attempt.agent_path, locked):
         reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
         return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY)
-    remedy = f"try `ssh {attempt.host}`; many clusters let you in only while your job runs there"
+    remedy = f"try `{attempt.command}`; many clusters let you in only while your job runs there"
     return LaunchError(clean(reason), remedy, Retry.SLOWLY)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +58,13 @@ class SshSettings:
             return [self.config]
         files = [Path("~/.ssh/config").expanduser(), Path(self.system_config)]
         return [str(path) for path in files if os.access(path, os.R_OK)]
+
+    def command(self, host: str, *, jump_host: bool = False) -> str:
+        """Return the ssh command that connects to a host in the same way, to suggest it."""
+        words = ["ssh", *(["-F", self.config] if self.config else [])]
+        if not jump_host:
+            words += [*(["-J", self.jump] if self.jump else []), *(["-l", self.user] if self.user else [])]
+        return shlex.join([*words, host])
 
 
 class SshLauncher(Launcher):
@@ -132,7 +140,7 @@ class SshLauncher(Launcher):
         except TimeoutError:
             connection.abort()
             reason = f"its SSH server started no command within {LOGIN_S:.0f} s"
-            raise LaunchError(reason, f"try `ssh {node} true`") from None
+            raise LaunchError(reason, f"try `{self._settings.command(node)} true`") from None
         except (asyncssh.Error, OSError) as error:
             if attempt is not None and (cut_off := attempt.cut_off) is not None:
                 raise cut_off from None
@@ -140,7 +148,8 @@ class SshLauncher(Launcher):
                 raise LaunchError("the connection broke off") from None
             connection.abort()
             raise LaunchError(
-                clean(f"its SSH server refused to run a command: {error}"), f"try `ssh {node} true`"
+                clean(f"its SSH server refused to run a command: {error}"),
+                f"try `{self._settings.command(node)} true`",
             ) from None
         except BaseException:
             connection.abort()
@@ -166,7 +175,8 @@ class SshLauncher(Launcher):
 
         ``through`` holds the jump hosts on the way here, so that a jump host isn't its own jump host.
         """
-        attempt = Attempt(host, is_jump_host=bool(through))
+        command = self._settings.command(host, jump_host=bool(through))
+        attempt = Attempt(host, is_jump_host=bool(through), command=command)
         try:
             files = self._settings.config_files()
             options = attempt.options = await self._configuration.options(host, files, user, port)

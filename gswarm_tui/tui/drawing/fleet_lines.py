@@ -24,7 +24,8 @@ from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 NAME = "gswarm"
 NAME_SHORTEST = 12
 """Cells kept for the job's name before the recorder's state takes the rest."""
-COMMAND_SHORTEST = 16
+COMMAND_SHORTEST, WARNING_SHORTEST = 16, 10
+"""Cells of a command or warning on the line of the GPU under the cursor; a warning is cut, not left out."""
 _PREFIXES = {"link_lost": "lost: ", "unreachable": "unreachable: "}
 
 
@@ -133,7 +134,7 @@ def event_line(group: EventGroup, timezone: tzinfo | None) -> list[Span]:
 def cursor_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, most: int) -> list[Line]:
     """Return the state of the node and GPU under the cursor; a problem takes up to ``most`` lines."""
     if node is None:
-        return [[Span(" no nodes match", "dim")]]
+        return [[Span(" No node or GPU matches the filter; / changes it, esc clears it.", "warning")]]
     standing = node.standing(now)
     index = f":{node.facts[gpu].index}" if gpu is not None and gpu < len(node.facts) else ""
     name = [Span(f" {clean(node.name)}{index}", "title"), Span("  ")]
@@ -156,9 +157,12 @@ def cursor_lines(node: NodeState | None, gpu: int | None, now: float, cells: int
 def _fitted(start: list[Span], parts: list[list[Span]], cells: int) -> Line:
     line = list(start)
     for part in parts:
-        if measure(line) + measure(part) <= cells - 1:
-            line += [*part, Span("  ")]
-    return line
+        room = cells - 1 - measure(line)
+        cut = part[0].role == "warning" and room >= WARNING_SHORTEST
+        shown = [Span(clip(part[0].text, room), "warning")] if cut else part
+        if measure(shown) <= room:
+            line += [*shown, Span("  ")]
+    return line[:-1]
 
 
 def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]]:
@@ -169,7 +173,6 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
     parts = []
     if not node.mine[gpu]:
         parts.append([Span("not in your job", "warning")])
-    reasons = 0 if np.isnan(value["clock_reasons"]) else int(value["clock_reasons"])
     limit = f"/{fact.power_limit_w:.0f} W" if fact.power_limit_w else " W"
     power = f"{numbers.cell(value['power_w'], GPU_BY_NAME['power_w'])}{limit}"
     parts += [
@@ -178,7 +181,7 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         [Span(power)],
         [Span(numbers.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
     ]
-    if words := reason_names(reasons):
+    if words := reason_names(node.clock_reasons[gpu]):
         parts.append([Span(f"▲ {words}", "warning")])
     parts.append([Span(numbers.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
     process = next((p for p in node.processes if p.gpu == gpu), None)

@@ -66,6 +66,10 @@ class ViewerApp(Protocol):
         """Ask for the name of a past interval, and save it as a session."""
 
     @property
+    def recorded(self) -> bool:
+        """Whether what is shown is or was recorded."""
+
+    @property
     def can_start_session(self) -> bool:
         """Whether a session can be started now: something is recorded."""
 
@@ -139,7 +143,8 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
             timeline = self.query_one(Timeline)
             if timeline.show(self.viewer.player, self.viewer.timezone, self.viewer.begun):
                 self.update_after_layout()
-            self.query_one(Footer).show_mode(self.viewer.mode, typing=self.typing)
+            viewer = self.viewer
+            self.query_one(Footer).show_mode(viewer.mode, typing=self.typing, recorded=viewer.recorded)
             self.draw()
 
     @property

@@ -27,7 +27,9 @@ FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
     ("mem<500MiB", "number with unit; without one, the unit that screens show"),
     ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
-    ("state:lost", "also unreachable, stale …; node: user: command: model:; gpu: rank: with 3 or 0-3"),
+    ("state:lost", "nodes; also live, stale, unhealthy, unreachable, connecting, ended"),
+    ("state:throttled", "GPUs whose clocks are held down: by heat, power cap or power brake"),
+    ("user:ada", "also node: command: model:; gpu: rank: with 3 or 0-3"),
     ("mine", "GPUs that your job was granted"),
     ("a b  a|b  !a", "and, or, not; parentheses group"),
 )

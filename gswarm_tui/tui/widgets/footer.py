@@ -9,14 +9,16 @@ from gswarm_tui.tui.actions import LIVE, Action, footer_of, is_typed, key_name
 from gswarm_tui.tui.drawing.spans import Line, Span, drawn, measure
 
 
-def footer_line(screen: str, cells: int, mode: str = LIVE, *, typing: bool = False) -> Line:
+def footer_line(
+    screen: str, cells: int, mode: str = LIVE, *, typing: bool = False, recorded: bool = True
+) -> Line:
     """Return as many keys of a screen as fit; help and quit always do.
 
-    While ``typing``, only keys that don't type a character.
+    While ``typing``, only keys that don't type a character; if nothing is ``recorded``, only keys that work.
     """
     entries = [
         [Span(keys, "key", _click(a)), Span(f" {a.label}", "dim", _click(a))]
-        for a in footer_of(screen, mode)
+        for a in footer_of(screen, mode, recorded=recorded)
         if (keys := _keys(a, typing=typing))
     ]
     always = entries[-2:]
@@ -52,15 +54,17 @@ class Footer(Widget):
         super().__init__()
         self._screen_name = screen
         self._mode = LIVE
-        self._typing = False
+        self._typing, self._recorded = False, True
 
-    def show_mode(self, mode: str, *, typing: bool = False) -> None:
-        """Show the keys of a mode, or those that work while typing."""
-        if (mode, typing) != (self._mode, self._typing):
-            self._mode, self._typing = mode, typing
+    def show_mode(self, mode: str, *, typing: bool = False, recorded: bool = True) -> None:
+        """Show the keys of a mode, or those that work while typing or without a recording."""
+        if (mode, typing, recorded) != (self._mode, self._typing, self._recorded):
+            self._mode, self._typing, self._recorded = mode, typing, recorded
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """Draw the keys that fit."""
-        line = footer_line(self._screen_name, self.size.width, self._mode, typing=self._typing)
+        line = footer_line(
+            self._screen_name, self.size.width, self._mode, typing=self._typing, recorded=self._recorded
+        )
         return drawn(tuple(line), self.size.width, self.app.theme)
