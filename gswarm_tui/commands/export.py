@@ -51,7 +51,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
         target = Path(arguments.output or usual).expanduser()
         if kind == "parquet":
-            written = _parquet(source, sampled, target, arguments.force)
+            written = _parquet(source, sampled, target, force=arguments.force, all_gpus=arguments.all_gpus)
         else:
             check_output_file(target, force=arguments.force, recording=source.path)
             with text_out(target) as out:
@@ -65,7 +65,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         "export",
-        "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--force] [--db PATH]",
+        "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--all-gpus] [--force] [--db PATH]",
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
         "table, or as a Parquet dataset with all tables.",
     )
@@ -76,6 +76,7 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("--table", choices=TABLES, help="table for CSV (default: gpu)")
     parser.add_argument("--force", action="store_true", help="replace an existing file or export")
+    parser.add_argument("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
     add_csv_safe(parser)
     return parser
 
@@ -113,17 +114,19 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
         )
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
-            guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe)
+            guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe, arguments.all_gpus)
             return f"{write_csv(source, chosen, guarded, out, progress.report):,} rows"
-        written = json_export.write_json(source, chosen[0], out, progress.report)
+        written = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=arguments.all_gpus)
     return f"{written.samples:,} samples of {plural(written.gpus, 'GPU')}"
 
 
-def _parquet(source: QuerySource, chosen: Sequence[Period], folder: Path, force: bool) -> str:
+def _parquet(
+    source: QuerySource, chosen: Sequence[Period], folder: Path, *, force: bool, all_gpus: bool
+) -> str:
     slices = [
-        Slice(period.recording_id)
+        Slice(period.recording_id, all_gpus=all_gpus)
         if period.session_id is None
-        else Slice(period.recording_id, period.session_id, period.started_at, period.until)
+        else Slice(period.recording_id, period.session_id, period.started_at, period.until, all_gpus)
         for period in chosen
     ]
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:

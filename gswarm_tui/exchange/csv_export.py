@@ -18,7 +18,10 @@ from gswarm_tui.store.sql.schema import literal
 
 _NODES = "JOIN nodes n USING (node_id)"
 _GPUS = f"JOIN gpus g USING (gpu_id) {_NODES}"
-_GPU_NAMES = {"gpu_index": "g.gpu_index", "uuid": "g.uuid", "gpu_name": "g.name"}
+_GPU = {"gpu_index": "g.gpu_index"}
+_ALLOCATED = {"allocated": "g.allocated"}
+_GPU_NAMES = {"uuid": "g.uuid", "gpu_name": "g.name"}
+_MEMORY = {"mem_used_pct": "round(100 * s.mem_used_mib / nullif(g.memory_total_mib, 0), 1)"}
 
 
 def _own(names: tuple[str, ...]) -> dict[str, str]:
@@ -26,15 +29,27 @@ def _own(names: tuple[str, ...]) -> dict[str, str]:
 
 
 _TABLES: dict[str, tuple[str, dict[str, str]]] = {
-    "gpu": (f"gpu_samples s {_GPUS}", _GPU_NAMES | _own(("interval_ms", *GPU_COLUMNS))),
+    "gpu": (
+        f"gpu_samples s {_GPUS}",
+        _GPU
+        | _own(("util_pct",))
+        | _MEMORY
+        | _own(("power_w",))
+        | _ALLOCATED
+        | _own(("interval_ms", *GPU_COLUMNS))
+        | _GPU_NAMES,
+    ),
     "host": (f"host_samples s {_NODES}", _own(("interval_ms", "late_ms", "missed", *HOST_COLUMNS))),
     "process": (
         f"process_samples s {_GPUS}",
-        _GPU_NAMES | _own(("pid", "rank", "local_rank", "user_name", "command", *PROCESS_COLUMNS)),
+        _GPU
+        | _own(("pid", "rank", "local_rank", "user_name", "command", *PROCESS_COLUMNS))
+        | _ALLOCATED
+        | _GPU_NAMES,
     ),
     "events": (
         "events s LEFT JOIN nodes n ON n.node_id = s.node_id LEFT JOIN gpus g ON g.gpu_id = s.gpu_id",
-        {"gpu_index": "g.gpu_index"} | _own(("kind", "severity", "message", "detail")),
+        _GPU | _own(("kind", "severity", "message", "detail")),
     ),
 }
 TABLES = tuple(_TABLES)
@@ -45,10 +60,14 @@ _TEXTS = frozenset(
 
 @dataclass(frozen=True)
 class CsvTable:
-    """One of the ``TABLES`` as CSV. With ``safe`` no cell is a spreadsheet's formula."""
+    """One of the ``TABLES`` as CSV. With ``safe`` no cell is a spreadsheet's formula.
+
+    Samples of GPUs that Slurm gave to others are left out without ``all_gpus``.
+    """
 
     name: str
     safe: bool = False
+    all_gpus: bool = False
 
     @property
     def columns(self) -> dict[str, str]:
@@ -64,20 +83,21 @@ class CsvTable:
     def rows(self, period: Period) -> str:
         """Return the SQL of a recording's rows."""
         name = "s" if self.name == "events" else "n"
-        return f"FROM {_TABLES[self.name][0]} WHERE {name}.recording_id = {period.recording_id}"
+        own = "AND g.allocated IS NOT FALSE" if "allocated" in self.columns and not self.all_gpus else ""
+        return f"FROM {_TABLES[self.name][0]} WHERE {name}.recording_id = {period.recording_id} {own}"
 
     def line(self, period: Period) -> str:
         """Return a CSV line as SQL: DuckDB builds the lines many times faster than Python."""
         session = period.name if period.session_id is not None else ""
         parts = [
-            literal(f"{period.recording_id}"),
-            self._quoted(literal(session)),
             "strftime(s.ts, '%Y-%m-%dT%H:%M:%S.%fZ')",
+            self._quoted(literal(session)),
             self._quoted("n.node"),
             *(
                 self._quoted(sql) if name in _TEXTS else f"{sql}::VARCHAR"
                 for name, sql in self.columns.items()
             ),
+            literal(f"{period.recording_id}"),
         ]
         line = " || ',' || ".join(f"coalesce({part}, '')" for part in parts)
         return f"{line} || chr(10)"
@@ -101,7 +121,7 @@ def write_csv(
 
     The column ``session`` is empty for a whole recording.
     """
-    out.write(",".join(("recording", "session", "time", "node", *table.columns)) + "\n")
+    out.write(",".join(("ts", "session", "node", *table.columns, "recording_id")) + "\n")
     rows = 0
     for done, period in enumerate(spans):
 

@@ -6,7 +6,8 @@ Its program writes other values (see ``profiler_values``), and as ``gpu_bandwidt
 
 Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads a missing field as
 zeros. So every frame has all GPUs of the session in the same order, an unmeasured value is the text "NaN",
-which ``float`` reads and JSON allows, and a field that was never measured is left out.
+which ``float`` reads and JSON allows, and a field that was never measured is left out unless its ``analyze``
+needs it.
 
 Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, and members that an import needs: ``made_by``,
 ``recording``, ``session``, ``devices`` and ``events`` (changes of the sampling interval). Times are in UTC.
@@ -26,6 +27,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import micros, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.sql.run_names import RUN
 
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"
@@ -39,14 +41,14 @@ FIELDS = (
     "gpu_bandwidth_rx",
     "gpu_bandwidth_tx",
 )
-ALWAYS = FIELDS[:2]
-"""Fields that are written even if nothing was measured: readers expect them."""
+ALWAYS = FIELDS[:3]
+"""Fields that are written even if nothing was measured: gswarm-profiler's ``analyze`` needs them."""
 
 # One place for each GPU name: a node that rebooted has new rows for the same GPUs.
 _PLACES = """
 SELECT dense_rank() OVER (ORDER BY first_node, node, gpu_index, name) - 1 AS place, *
 FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) AS first_node
-      FROM gpus g JOIN nodes n USING (node_id) WHERE recording_id = {recording})
+      FROM gpus g JOIN nodes n USING (node_id) WHERE recording_id = {recording} AND {own})
 """
 
 _DEVICES = """
@@ -98,8 +100,8 @@ ORDER BY number
 """
 
 _RECORDING = (
-    "SELECT started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, interval_ms, "
-    "tool_version FROM recordings WHERE recording_id = ?"
+    "SELECT started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, interval_ms, "  # noqa: S608
+    f"tool_version, {RUN} AS run FROM recordings WHERE recording_id = ?"
 )
 
 _INTERVAL_CHANGES = """
@@ -143,11 +145,20 @@ class _Layout:
 
 
 def write_json(
-    source: QuerySource, period: Period, out: TextIO, report: Callable[[float], None]
+    source: QuerySource,
+    period: Period,
+    out: TextIO,
+    report: Callable[[float], None],
+    *,
+    all_gpus: bool = False,
 ) -> ExportCounts:
-    """Write a session frame by frame; calls ``report`` with the share done. Raises StoreError, OSError."""
+    """Write a session frame by frame; calls ``report`` with the share done. Raises StoreError, OSError.
+
+    GPUs that Slurm gave to others are left out without ``all_gpus``.
+    """
     begin, end = micros(period.started_at), micros(period.until)
-    places = _PLACES.format(recording=period.recording_id)
+    own = "true" if all_gpus else "g.allocated IS NOT FALSE"
+    places = _PLACES.format(recording=period.recording_id, own=own)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]
     devices = source.query(_DEVICES.format(places=places, since=begin, until=end)).dicts()
     layout = _layout(devices)

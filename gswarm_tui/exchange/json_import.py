@@ -7,6 +7,7 @@ gswarm-profiler don't.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -273,6 +274,7 @@ class JsonImport:
             )
         if "session" not in members or members["session"] is not None:
             self._add_session(recording_id, began, ended)
+        self._target.refuse_repeated(self._path)
 
     def _add_recording(self, recording_id: int, began: int, ended: int) -> None:
         facts = _object(self._members.get("recording"), "recording")
@@ -286,9 +288,14 @@ class JsonImport:
             ended_at=moment(facts["ended_at"]) if facts.get("ended_at") else ended,
             interval_ms=self._first_ms,
             schema_version=SCHEMA_VERSION,
-            options=mark(self._path.name),
+            options=mark(self._path.name, _text(facts.get("run"), "run") or self._digest()),
             **texts,
         )
+
+    def _digest(self) -> str:
+        """Return a name for the run of a file that has none."""
+        with self._path.open("rb") as file:
+            return f"json-{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
 
     def _add_session(self, recording_id: int, began: int, ended: int) -> None:
         facts = _object(self._members.get("session"), "session")

@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "queries.sql").write_text("FROM sessions; FROM marks;")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name in ("run", "rack00"):
+        for name in ("run", "rack00", "all"):
             assert main(["export", "--db", DATABASE, "--format", "parquet", "-o", f"{name}.parquet"]) == 0
     return folder
 
@@ -181,6 +181,18 @@ def test_sql_runs(
     else:
         assert main(["sql", fence.text, "--db", DATABASE, "--format", "json"]) == 0
         json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "fence",
+    [fence for fence in fences("python") if '("all.parquet/' in fence.text and "spark" not in fence.text],
+)
+def test_other_programs_read_exports_as_documented(fence: Fence, folder: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", fence.text], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "gpu01" in ran.stdout
 
 
 def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

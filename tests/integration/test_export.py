@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -100,8 +102,8 @@ def test_unmeasured_fields_are_omitted(tmp_path: Path) -> None:
     record(path, [introduced(), arrived(1, [gpu_row(util_pct=5), None])])
     exported(str(path), "-o", str(tmp_path / "x.json"))
     frame = json.loads((tmp_path / "x.json").read_text())["frames"][0]
-    assert set(frame) == {"frame_id", "time", "gpu_id", "gpu_util", "gpu_memory"}
-    assert frame["gpu_memory"] == ["NaN"]
+    assert set(frame) == {"frame_id", "time", "gpu_id", "gpu_util", "gpu_memory", "dram_bandwidth"}
+    assert frame["gpu_memory"] == frame["dram_bandwidth"] == ["NaN"]  # gswarm-profiler's analyze needs them
 
 
 def test_every_sample_is_in_a_frame_at_any_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +134,7 @@ def test_csv_is_one_tidy_table(recording: Path) -> None:
     assert len(rows) == query(recording, "SELECT count(*) FROM session_samples WHERE session = 'train'")[0][0]
     first = rows[0]
     assert (first["session"], first["node"], first["gpu_index"]) == ("train", "n1", "0")
-    assert first["time"] == "2027-01-15T08:00:05.000000Z"
+    assert first["ts"] == "2027-01-15T08:00:05.000000Z"
     assert (first["util_pct"], first["pcie_rx_mb_s"], first["power_w"]) == ("5", "2001.0", "")
     assert {row["node"] for row in rows} == {"n1", STRANGE}
 
@@ -157,21 +159,49 @@ def test_csv_exports_other_tables(
 def test_parquet_export_is_one_dataset(recording: Path) -> None:
     exported("--format", "parquet")
     files = "run.parquet/gpu_samples/**/*.parquet"
+    (run,) = [path.name.removeprefix("run=") for path in Path("run.parquet/gpu_samples").iterdir()]
+    assert re.fullmatch("20270115-080000-[0-9a-f]{8}", run)
     found = query_export(f"""
-        SELECT node, recording, count(*), sum(util_pct), typeof(any_value(ts))
+        SELECT node, run, count(*), sum(util_pct), max(mem_used_pct), typeof(any_value(ts))
         FROM read_parquet('{files}', hive_partitioning = true) GROUP BY ALL ORDER BY count(*)
     """)
     kind = "TIMESTAMP WITH TIME ZONE"
-    assert found == [(STRANGE, 1, 15, 105, kind), ("n1", 1, 40, 2210, kind)]
+    assert found == [(STRANGE, run, 15, 105, None, kind), ("n1", run, 40, 2210, 2.5, kind)]
     joined = query_export(f"""
-        SELECT count(*) FROM read_parquet('{files}') s JOIN 'run.parquet/gpus.parquet' USING (gpu_id)
-        JOIN 'run.parquet/nodes.parquet' n USING (node_id) WHERE n.recording_id = 1
+        SELECT count(*) FROM read_parquet('{files}') s JOIN 'run.parquet/gpus/*/*.parquet' USING (gpu_id)
+        JOIN 'run.parquet/nodes/*/*.parquet' n USING (node_id) WHERE n.recording_id = 1
     """)
     assert joined == [(55,)]
+    meanings = dict(query_export(f"SELECT key::VARCHAR, value::VARCHAR FROM parquet_kv_metadata('{files}')"))
+    assert meanings["power_w"].startswith("Power drawn by the board [W]")
+    names = [
+        row[0] for row in query_export(f"DESCRIBE FROM read_parquet('{files}', hive_partitioning = false)")
+    ]
+    assert set(names) == set(meanings)
     assert {path.name for path in Path("run.parquet").iterdir()} == {
-        "gpu_samples", "host_samples", "process_samples", "recordings.parquet", "nodes.parquet",
-        "gpus.parquet", "sessions.parquet", "events.parquet", "links.parquet",
+        "gpu_samples", "host_samples", "process_samples", "recordings", "nodes", "gpus", "sessions", "events",
+        "links",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_gpus_of_others_are_exported_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    event = introduced(gpus=2)
+    gpus = tuple(replace(gpu, minor=gpu.index) for gpu in event.hello.gpus)
+    frame = arrived(1, [gpu_row(util_pct=5)] * 2)
+    introduction = replace(event, hello=replace(event.hello, gpus=gpus))
+    record(Path("run.duckdb"), [introduction, frame], allocation={"n1": frozenset({1})})
+    read = {
+        "parquet": "SELECT gpu_index, allocated FROM 'run.parquet/gpu_samples/*/*/*.parquet' ORDER BY 1",
+        "csv": "SELECT gpu_index, allocated FROM 'run.csv' ORDER BY 1",
+        "json": "SELECT split_part(unnest(frames[1].gpu_id), ':', 2)::INTEGER FROM 'run.json' ORDER BY 1",
+    }[kind]
+    for words, expected in (((), [1]), (("--all-gpus",), [0, 1])):
+        exported("--format", kind, "--force", *words)
+        assert [row[0] for row in query_export(read)] == expected
 
 
 def test_session_export_contains_only_the_session(recording: Path) -> None:
@@ -180,10 +210,10 @@ def test_session_export_contains_only_the_session(recording: Path) -> None:
     def column(sql: str) -> list[Any]:
         return [row[0] for row in query_export(sql)]
 
-    assert column("SELECT name FROM 'train.parquet/sessions.parquet'") == ["train"]
+    assert column("SELECT name FROM 'train.parquet/sessions/*/*.parquet'") == ["train"]
     assert column("SELECT count(*) FROM 'train.parquet/gpu_samples/**/*.parquet'") == [25]
-    assert column("SELECT message FROM 'train.parquet/events.parquet' WHERE kind = 'xid'") == ["XID 79"]
-    private = column("SELECT column_name FROM (DESCRIBE FROM 'train.parquet/recordings.parquet')")
+    assert column("SELECT message FROM 'train.parquet/events/*/*.parquet' WHERE kind = 'xid'") == ["XID 79"]
+    private = column("SELECT column_name FROM (DESCRIBE FROM 'train.parquet/recordings/*/*.parquet')")
     assert not {"uid", "options"} & set(private)
 
 
@@ -191,10 +221,7 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
     record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
     record(recording, [])
     exported("--format", "parquet")
-    assert sorted(path.name for path in Path("run.parquet/gpu_samples").iterdir()) == [
-        "recording=1",
-        "recording=2",
-    ]
+    assert len(list(Path("run.parquet/gpu_samples").glob("run=*"))) == 2
     exported("recording 2", "--format", "json")
     assert curves(Path("recording-2.json"), "gpu_util")[0] == [3]
     assert cli.main(["export", "--format", "json"]) == 2
@@ -250,7 +277,7 @@ def test_force_replaces_an_older_export(recording: Path) -> None:
         exported(*words, "--force")
     record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
     exported("--format", "parquet", "--force")
-    assert Path("run.parquet/gpu_samples/recording=2").is_dir()
+    assert len(list(Path("run.parquet/gpu_samples").glob("run=*"))) == 2
     assert sorted(path.name for path in Path().iterdir()) == ["run.duckdb", "run.parquet", "x.json"]
 
 

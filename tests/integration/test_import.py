@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
 from gswarm_tui.fleet.events import Event, EventLogged
 from tests.integration.exchange_recording import STRANGE, run, session, tables
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query, record
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +39,71 @@ def test_parquet_round_trip() -> None:
     command("export", "--format", "parquet")
     command("import", "run.parquet", "--db", "back.duckdb")
     assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
+    (name,) = [path.name.removeprefix("run=") for path in Path("run.parquet/recordings").iterdir()]
     assert query(Path("back.duckdb"), "SELECT uid, options FROM recordings") == [
-        (None, '{"imported_from": "run.parquet"}')
+        (None, json.dumps({"imported_from": "run.parquet", "imported_run": name}))
     ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_a_run_is_imported_once(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    run(Path("run.duckdb"))
+    command("export", "run.duckdb:recording 1", "--format", kind, "-o", f"run.{kind}")
+    command("export", "run.duckdb:train", "--format", kind, "-o", f"train.{kind}")
+    command("import", f"run.{kind}", "--db", "all.duckdb")
+    before = tables(Path("all.duckdb"))
+    for name, db in ((f"run.{kind}", "all"), (f"train.{kind}", "all"), (f"train.{kind}", "run")):
+        assert cli.main(["import", name, "--db", f"{db}.duckdb"]) == 1
+        assert capsys.readouterr().err == (
+            f"gswarm-tui: {name} is in {db}.duckdb already, as recording 1; "
+            "import it into another file with --db.\n"
+        )
+    assert tables(Path("all.duckdb")) == before
+
+
+def test_sessions_of_one_run_are_imported_one_by_one() -> None:
+    frames = [arrived(i, [gpu_row(util_pct=i)] * 2) for i in range(1, 10)]
+    record(Path("run.duckdb"), [introduced(), *frames, *session("a", 0, 4), *session("b", 5, 9)])
+    for name in ("a", "b"):
+        command("export", f"run.duckdb:{name}", "--format", "parquet")
+        command("import", f"{name}.parquet", "--db", "all.duckdb")
+    sessions = query(
+        Path("all.duckdb"), "SELECT session, count(*) FROM session_samples GROUP BY 1 ORDER BY 1"
+    )
+    assert sessions == [("a", 6), ("b", 8)]
+
+
+def test_a_profilers_file_is_imported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    frames = [{"time": f"2026-01-31T12:00:0{i}", "gpu_id": ["n:0:x"], "gpu_util": ["0.5"]} for i in range(3)]
+    Path("old.json").write_text(json.dumps({"frames": frames}))
+    command("import", "old.json")
+    assert cli.main(["import", "old.json", "--db", "old.duckdb"]) == 1
+    assert "old.json is in old.duckdb already, as recording 1" in capsys.readouterr().err
+
+
+def test_merged_datasets_are_imported_as_one() -> None:
+    for number in (1, 2):
+        path = Path(f"run{number}.duckdb")
+        record(
+            path,
+            [introduced(), arrived(number, [gpu_row(util_pct=number)] * 2)],
+            info=replace(INFO, uid=f"run{number}"),
+        )
+        command("export", "--db", str(path), "--format", "parquet")
+    shutil.copytree("run1.parquet", "all.parquet")
+    shutil.copytree("run2.parquet", "all.parquet", dirs_exist_ok=True)
+    command("import", "all.parquet")
+    by_run = "SELECT recording_id, min(util_pct), max(util_pct), count(*) FROM samples GROUP BY 1 ORDER BY 2"
+    assert [row[1:] for row in query(Path("all.duckdb"), by_run)] == [(1, 1, 2), (2, 2, 2)]
 
 
 def test_import_adds_to_an_existing_file() -> None:
     run(Path("run.duckdb"))
     before = tables(Path("run.duckdb"))
-    command("export", "--format", "parquet")
+    shutil.copy("run.duckdb", "other.duckdb")
+    with duckdb.connect("other.duckdb") as connection:
+        connection.execute("UPDATE recordings SET uid = 'another run'")
+    command("export", "--db", "other.duckdb", "-o", "run.parquet")
     command("import", "run.parquet", "--db", "run.duckdb")
     after = tables(Path("run.duckdb"))
     for name, rows in before.items():
@@ -231,8 +288,9 @@ def test_units_of_gswarm_profiler_are_corrected(capsys: pytest.CaptureFixture[st
         ("old", 3)
     ]
     assert query(Path("old.duckdb"), "SELECT coverage > 0.6, frames FROM session_coverage") == [(True, 3)]
-    assert query(Path("old.duckdb"), "SELECT command, simulated, options FROM recordings, nodes") == [
-        ("gswarm-profiler", None, '{"imported_from": "old.json"}')
+    options = "options ->> 'imported_from'"
+    assert query(Path("old.duckdb"), f"SELECT command, simulated, {options} FROM recordings, nodes") == [
+        ("gswarm-profiler", None, "old.json")
     ]
 
 
@@ -429,7 +487,7 @@ def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -
 
 def spoil(sql: str, table: str) -> None:
     """Replace a file of the export ``run.parquet`` by the rows of a query."""
-    file = f"run.parquet/{table}.parquet"
+    (file,) = map(str, Path(f"run.parquet/{table}").rglob("*.parquet"))
     duckdb.sql(f"COPY ({sql.format(file=repr(file))}) TO 'spoilt.parquet'")
     Path("spoilt.parquet").replace(file)
 
@@ -441,7 +499,7 @@ def spoil(sql: str, table: str) -> None:
         (
             "SELECT * REPLACE (7 AS node_id) FROM {file}",
             "gpus",
-            "/gpus.parquet: 4 of 4 rows belong to something that isn't",
+            "/gpus: 4 of 4 rows belong to something that isn't",
         ),
         (
             "SELECT * REPLACE (1 AS node_id) FROM {file}",
@@ -486,7 +544,7 @@ def test_other_file_types_print_one_sentence(capsys: pytest.CaptureFixture[str])
     Path("folder.duckdb").mkdir()
     for words, status, sentence in (
         (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
-        (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings.parquet"),
+        (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings/run=…"),
         (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
         (["nothing.json"], 2, "there is no file or folder nothing.json"),
         (["x.csv"], 2, "CSV has only one table; export JSON or Parquet to import it"),

@@ -15,6 +15,7 @@ from gswarm_tui.store.sql.schema import (
     NODES,
     PROCESS_SAMPLES,
     RECORDINGS,
+    TABLES,
     TableSchema,
 )
 
@@ -39,7 +40,8 @@ class ViewColumn:
     sql: str
 
 
-_MEANINGS = {
+MEANINGS = {
+    **{column.name: column.meaning for table in TABLES for column in table.columns},
     "ts": "Time (UTC)",
     "node": NODES["node"].meaning,
     "gpu_index": GPUS["gpu_index"].meaning,
@@ -101,16 +103,17 @@ _MEANINGS = {
     "first_seen": "Time of the first sample (UTC)",
     "last_seen": "Time of the last sample (UTC)",
 }
+"""Meanings by name, in views and in exports of tables; a view's own of a name wins."""
 
 
 def columns(names: str, **sql: str) -> tuple[ViewColumn, ...]:
     """Return columns by name, each taken as it is or computed by an entry of ``sql``."""
-    return tuple(ViewColumn(name, _MEANINGS[name], sql.get(name, f'"{name}"')) for name in names.split())
+    return tuple(ViewColumn(name, MEANINGS[name], sql.get(name, f'"{name}"')) for name in names.split())
 
 
 def table_columns(table: TableSchema, first: str, last: str, **sql: str) -> tuple[ViewColumn, ...]:
     """Return the columns ``first``, then those of a table, then ``last``, each once."""
-    known = {column.name: column for column in columns(" ".join(_MEANINGS), **sql)}
+    known = {column.name: column for column in columns(" ".join(MEANINGS), **sql)}
     middle = []
     for column in table.columns:
         name, value, meaning = column.name, f'"{column.name}"', column.meaning

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.sql.run_names import RUN
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -31,7 +33,7 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
     literal,
 )
-from gswarm_tui.store.transfer.parquet import PRIVATE, SAMPLES, SETTINGS, SMALL, file_name
+from gswarm_tui.store.transfer.parquet import PRIVATE, SAMPLES, SETTINGS, SMALL
 
 Values = Sequence[Any] | npt.NDArray[Any]
 
@@ -50,6 +52,22 @@ FROM recordings r
 WHERE r.recording_id = sessions.recording_id AND sessions.ended_at IS NULL
   AND r.recording_id IN (SELECT number FROM new_recording_id)
 """
+# Parts of a run, such as its sessions, may be imported one by one, unless they overlap.
+_REPEATED = f"""
+WITH runs AS (SELECT recording_id, {RUN} AS run FROM recordings), same AS (
+  SELECT old.recording_id AS old, new.recording_id AS new FROM runs old JOIN runs new USING (run)
+  WHERE old.recording_id < new.recording_id AND new.recording_id >= $1
+), times AS (
+  SELECT n.recording_id, min(h.ts) AS first, max(h.ts) AS last
+  FROM host_samples h JOIN nodes n USING (node_id)
+  WHERE n.recording_id IN (SELECT old FROM same UNION SELECT new FROM same)
+  GROUP BY n.recording_id
+)
+SELECT old FROM same
+JOIN times o ON o.recording_id = old
+JOIN times n ON n.recording_id = new
+WHERE o.first <= n.last AND n.first <= o.last
+"""  # noqa: S608 (own names)
 _FIRST, _LAST = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2500-01-01'"
 
 
@@ -60,6 +78,7 @@ class Importing:
         self._path = path
         self._connection = connection
         self._renumbered: set[str] = set()
+        self._first_recording = self.next_free("recording_id")
 
     def next_free(self, column: str) -> int:
         """Return the next free id of a recording, node, GPU or session."""
@@ -82,10 +101,26 @@ class Importing:
 
     def add_dataset(self, folder: Path, report: Callable[[float], None]) -> int:
         """Add what ``write_dataset`` wrote; return the number of GPU samples. Raises StoreError."""
-        found = {table: _files(folder, table) for table in (*SMALL, *SAMPLES)}
+        runs = sorted((folder / RECORDINGS.name).glob("run=*"))
+        if not runs:
+            raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {RECORDINGS.name}/run=…")
+        samples = 0
+        for done, run in enumerate(runs):
+
+            def report_part(share: float, done: int = done) -> None:
+                report((done + share) / len(runs))
+
+            samples += self._add_run(folder, run.name, report_part)
+        self.refuse_repeated(folder)
+        return samples
+
+    def _add_run(self, folder: Path, run: str, report: Callable[[float], None]) -> int:
+        """Add a run, whose ids are its own, and return the number of GPU samples."""
+        found = {table: _files(folder / table.name / run) for table in (*SMALL, *SAMPLES)}
         for table in (RECORDINGS, NODES, GPUS):
             if not found[table]:
-                raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {file_name(table)}")
+                raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {table.name}/{run}")
+        self._renumbered.clear()
         try:
             for column, table in _NUMBERED.items():
                 if found[table]:
@@ -95,7 +130,7 @@ class Importing:
             for done, (table, files) in enumerate(found.items()):
                 report(done / len(found))
                 if files:
-                    count = self._add_table(table, files, folder)
+                    count = self._add_table(table, files, folder, unquote(run.removeprefix("run=")))
                     samples += count if table is GPU_SAMPLES else 0
             self._connection.execute(_END_RECORDINGS)
             self._connection.execute(_END_SESSIONS)
@@ -107,7 +142,7 @@ class Importing:
         """Create the table ``new_<column>`` that maps ids of the export to ids of this file."""
         columns = self._columns(reading)
         if column not in columns:
-            raise StoreError(f"{folder / file_name(table)} has no column {column}")
+            raise StoreError(f"{folder / table.name} has no column {column}")
         if table is RECORDINGS:
             self._check_version(reading, columns, folder)
         first = self.next_free(column)
@@ -117,7 +152,7 @@ class Importing:
         )
         query = f"SELECT count(*) - count(DISTINCT old) FROM new_{column}"  # noqa: S608 (own names)
         if self._connection.execute(query).fetchall()[0][0]:
-            raise StoreError(f"{folder / file_name(table)} has a {column} that is empty or occurs twice")
+            raise StoreError(f"{folder / table.name} has a {column} that is empty or occurs twice")
 
     def _check_version(self, reading: str, columns: set[str], folder: Path) -> None:
         if "schema_version" not in columns:
@@ -131,7 +166,16 @@ class Importing:
     def _columns(self, reading: str) -> set[str]:
         return {row[0] for row in self._connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
-    def _add_table(self, table: TableSchema, files: Sequence[Path], folder: Path) -> int:
+    def refuse_repeated(self, source: Path) -> None:
+        """Raise StoreError if the file had samples of an imported run at the same time."""
+        repeated = self._connection.execute(_REPEATED, [self._first_recording]).fetchall()
+        if repeated:
+            raise StoreError(
+                f"{source} is in {self._path} already, as recording {repeated[0][0]}; "
+                "import it into another file with --db"
+            )
+
+    def _add_table(self, table: TableSchema, files: Sequence[Path], folder: Path, run: str) -> int:
         reading = _reading(files)
         there = self._columns(reading)
         chosen, joins = {}, []
@@ -139,9 +183,9 @@ class Importing:
             if column.name in _NUMBERED:
                 optional = (table.name, column.name) in _OPTIONAL
                 if column.name not in there:
-                    raise StoreError(f"{_place(folder, table)} has no column {column.name}")
+                    raise StoreError(f"{folder / table.name} has no column {column.name}")
                 if column.name not in self._renumbered:
-                    raise StoreError(f"{folder} has no {file_name(_NUMBERED[column.name])}")
+                    raise StoreError(f"{folder} has no {_NUMBERED[column.name].name}")
                 chosen[column.name] = f"new_{column.name}.number"
                 joins.append(
                     f"{'LEFT ' if optional else ''}JOIN new_{column.name} "
@@ -150,18 +194,18 @@ class Importing:
             elif column.name in there and column.name not in PRIVATE:
                 chosen[column.name] = _checked(column)
             elif "NOT NULL" in column.sql:
-                raise StoreError(f"{_place(folder, table)} has no column {column.name}")
+                raise StoreError(f"{folder / table.name} has no column {column.name}")
         if table is RECORDINGS:
-            chosen["options"] = literal(mark(folder.name))
+            chosen["options"] = literal(mark(folder.name, run))
         total = self._connection.execute(f"SELECT count(*) FROM {reading}").fetchall()[0][0]  # noqa: S608
         done = self._connection.execute(
             f"INSERT INTO {table.name} ({', '.join(chosen)}) "  # noqa: S608 (own names)
             f"SELECT {', '.join(chosen.values())} FROM {reading} s {' '.join(joins)}"
         ).fetchall()[0][0]
         if done != total:
-            place = _place(folder, table)
             raise StoreError(
-                f"{place}: {total - done} of {total} rows belong to something that isn't in the export"
+                f"{folder / table.name}: {total - done} of {total} rows belong to something "
+                "that isn't in the export"
             )
         return int(done)
 
@@ -190,20 +234,13 @@ def importing(path: Path) -> Iterator[Importing]:
             path.with_name(path.name + ".wal").unlink(missing_ok=True)
 
 
-def mark(name: str) -> str:
-    """Return ``recordings.options`` of an imported recording: the file it came from, as JSON."""
-    return json.dumps({"imported_from": name})
+def mark(name: str, run: str) -> str:
+    """Return ``recordings.options`` of an imported recording as JSON: the file it came from, and its run."""
+    return json.dumps({"imported_from": name, "imported_run": run})
 
 
-def _place(folder: Path, table: TableSchema) -> Path:
-    return folder / (table.name if table in SAMPLES else file_name(table))
-
-
-def _files(folder: Path, table: TableSchema) -> list[Path]:
-    place = _place(folder, table)
-    if table in SAMPLES:
-        return sorted(path for path in place.rglob("*.parquet") if path.is_file())
-    return [place] if place.is_file() else []
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
 
 
 def _reading(files: Sequence[Path]) -> str:

@@ -1,14 +1,15 @@
-"""Recordings as a Parquet dataset: samples in folders by recording and node, small tables beside them.
+"""Recordings as a Parquet dataset: a folder for each table, in it one for each run, in samples also by node.
 
 ::
 
-    gpu_samples/recording=1/node=gpu01/part-0.parquet     and so for host_samples and process_samples
-    recordings.parquet  nodes.parquet  gpus.parquet  sessions.parquet  events.parquet  links.parquet
+    gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples
+    recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events, links
 
 The folders are named as in Hive; DuckDB, pandas, polars, Dask and Spark read these names as columns. Columns
 have the names of the database, and types that mean the same to all readers: times have the zone UTC, and no
-integer is unsigned, which wraps around in pandas, or wider than 64 bits, which Spark reads as a decimal. GPU
-and process samples have ``gpu_index`` too. Columns that only serve to resume a recording are left out.
+integer is unsigned, which wraps around in pandas, or wider than 64 bits, which Spark reads as a decimal. The
+metadata of each file has the meaning of each column. GPU and process samples have ``gpu_index`` and
+``allocated``, too. Columns that only serve to resume a recording are left out.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 from gswarm_tui.store.querying.running_query import explain_query
+from gswarm_tui.store.sql.run_names import RUN
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -44,6 +46,7 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
     literal,
 )
+from gswarm_tui.store.sql.view_columns import MEANINGS
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
@@ -52,6 +55,18 @@ LONGEST_FOLDER_NAME = 240
 PRIVATE = frozenset({"uid", "options"})
 """Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
 
+_FIRST = {
+    GPU_SAMPLES: ("ts", "gpu_index", "util_pct", "mem_used_pct", "power_w", "allocated"),
+    HOST_SAMPLES: ("ts",),
+    PROCESS_SAMPLES: ("ts", "gpu_index", "pid", "allocated"),
+}
+"""The first columns of samples; ids are the last."""
+_ADDED = {
+    "gpu_index": "g.gpu_index",
+    "allocated": "g.allocated",
+    "mem_used_pct": "round(100 * s.mem_used_mib / nullif(g.memory_total_mib, 0), 1) AS mem_used_pct",
+}
+
 SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 
 
@@ -59,13 +74,15 @@ SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 class Slice:
     """The exported part of a recording: all of it, or a session with samples from ``since`` to ``until``.
 
-    Times are UTC without a zone; ``until`` is not part of it.
+    Times are UTC without a zone; ``until`` is not part of it. Samples of GPUs that Slurm gave to others are
+    part of it with ``all_gpus``.
     """
 
     recording_id: int
     session_id: int | None = None
     since: datetime | None = None
     until: datetime | None = None
+    all_gpus: bool = False
 
     def within(self, column: str) -> str:
         """Return the SQL condition that a time is in the slice."""
@@ -77,9 +94,9 @@ class Slice:
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder holds an export and nothing else."""
     names = {path.name for path in folder.iterdir()}
-    own = {table.name for table in SAMPLES} | {file_name(table) for table in SMALL}
+    own = {table.name for table in (*SAMPLES, *SMALL)}
     files = (path for path in folder.rglob("*") if not path.is_dir())
-    return file_name(RECORDINGS) in names <= own and all(file.suffix == ".parquet" for file in files)
+    return RECORDINGS.name in names <= own and all(file.suffix == ".parquet" for file in files)
 
 
 def _folder_name(node: str) -> str:
@@ -88,11 +105,6 @@ def _folder_name(node: str) -> str:
     if len(name) <= LONGEST_FOLDER_NAME:
         return name
     return f"{quote(node[:16], safe='')}~{hashlib.sha256(node.encode()).hexdigest()[:16]}"
-
-
-def file_name(table: TableSchema) -> str:
-    """Return the file name of a small table in a dataset."""
-    return f"{table.name}.parquet"
 
 
 def write_dataset(
@@ -124,7 +136,7 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callab
         return connection.execute(query).fetchall()
 
     def copy(query: str, file: Path) -> None:
-        connection.execute(_copy(query, file))
+        _copy(connection, query, file)
 
     try:
         return _Writing(query, copy, folder, slices).write(report)
@@ -152,9 +164,18 @@ class _Writing:
                 count = self._samples(table, part, node)
                 written += count if table is GPU_SAMPLES else 0
         # Last: a running recording may add nodes and GPUs while their samples are copied.
-        for small in SMALL:
-            self.copy(self._small(small), self.folder / file_name(small))
+        for part in self.slices:
+            for small in SMALL:
+                self.copy(self._small(small, part), self._file(small, part))
         return written
+
+    def _file(self, table: TableSchema, part: Slice, node: str = "") -> Path:
+        query = f"SELECT {RUN} FROM recordings WHERE recording_id = {part.recording_id}"  # noqa: S608
+        folder = self.folder / table.name / f"run={_folder_name(self.query(query)[0][0])}"
+        if node:
+            folder /= f"node={_folder_name(node)}"
+        folder.mkdir(parents=True)
+        return folder / "part-0.parquet"
 
     def _nodes(self, part: Slice) -> list[str]:
         query = (
@@ -163,41 +184,37 @@ class _Writing:
         )
         return [row[0] for row in self.query(query)]
 
-    def _small(self, table: TableSchema) -> str:
-        ids = ", ".join(str(part.recording_id) for part in self.slices)
-        own = f"recording_id IN ({ids})"
+    def _small(self, table: TableSchema, part: Slice) -> str:
+        own = f"recording_id = {part.recording_id}"
         nodes = f"SELECT node_id FROM nodes WHERE {own}"  # noqa: S608 (own numbers)
         columns = _portable_columns(column for column in table.columns if column.name not in PRIVATE)
         where = (
             own if "recording_id" in {column.name for column in table.columns} else f"node_id IN ({nodes})"
         )
-        if table is SESSIONS:
-            chosen = [str(part.session_id) for part in self.slices if part.session_id is not None]
-            where += f" AND session_id IN ({', '.join(chosen)})" if chosen else ""
+        if table is SESSIONS and part.session_id is not None:
+            where += f" AND session_id = {part.session_id}"
         if table is EVENTS:
-            parts = (f"recording_id = {p.recording_id} AND {p.within('ts')}" for p in self.slices)
-            where = " OR ".join(parts)
+            where += f" AND {part.within('ts')}"
         return f"SELECT {columns} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
 
     def _samples(self, table: TableSchema, part: Slice, node: str) -> int:
         nodes = (
             f"SELECT node_id FROM nodes WHERE recording_id = {part.recording_id} AND node = {literal(node)}"  # noqa: S608
         )
-        columns = _portable_columns(table.columns)
-        if table is HOST_SAMPLES:
-            query = f"SELECT {columns} FROM host_samples s WHERE node_id IN ({nodes})"  # noqa: S608 (own names)
-        else:
-            query = (
-                f"SELECT {columns}, g.gpu_index FROM {table.name} s JOIN gpus g USING (gpu_id) "  # noqa: S608
-                f"WHERE g.node_id IN ({nodes})"
-            )
-        query += f" AND {part.within('s.ts')}"
+        own_columns = {c.name: f"{_portable(f's.{c.name}', c.type)} AS {c.name}" for c in table.columns}
+        last = {name: own_columns.pop(name) for name in ("gpu_id", "node_id") if name in own_columns}
+        first = {name: _ADDED.get(name) or own_columns.pop(name) for name in _FIRST[table]}
+        columns = (first | own_columns | last).values()
+        gpus = "" if table is HOST_SAMPLES else "JOIN gpus g USING (gpu_id) "
+        own = "" if table is HOST_SAMPLES or part.all_gpus else "g.allocated IS NOT FALSE AND "
+        query = (
+            f"SELECT {', '.join(columns)} FROM {table.name} s {gpus}"  # noqa: S608 (own names)
+            f"WHERE {own}node_id IN ({nodes}) AND {part.within('s.ts')}"
+        )
         count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
         if not count:
             return 0
-        folder = self.folder / table.name / f"recording={part.recording_id}" / f"node={_folder_name(node)}"
-        folder.mkdir(parents=True)
-        self.copy(query, folder / "part-0.parquet")
+        self.copy(query, self._file(table, part, node))
         return count
 
 
@@ -220,7 +237,7 @@ def write_parquet(result: Result, path: Path) -> None:
                 f"{_portable_result(connection, name, kind)} AS {_quoted(title)}"
                 for name, kind, title in shown
             )
-            connection.execute(_copy(f"SELECT {named} FROM result", path))  # noqa: S608 (quoted names)
+            _copy(connection, f"SELECT {named} FROM result", path)  # noqa: S608 (quoted names)
         except duckdb.IOException as error:
             raise StoreError(explain(error, Path("the result"))) from error
         except duckdb.Error as error:
@@ -255,8 +272,13 @@ def _portable_result(connection: duckdb.DuckDBPyConnection, name: str, kind: str
     return _portable(name, kind)
 
 
-def _copy(query: str, path: Path) -> str:
-    return f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)"
+def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path) -> None:
+    """Write a query's result to a Parquet file with the meanings of known columns as its metadata."""
+    names = [row[0] for row in connection.execute(f"DESCRIBE {query}").fetchall()]
+    meanings = {name: MEANINGS[name] for name in names if name in MEANINGS}
+    described = ", ".join(f"{literal(name)}: {literal(meaning)}" for name, meaning in meanings.items())
+    metadata = f", KV_METADATA {{{described}}}" if meanings else ""
+    connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd{metadata})")
 
 
 def _quoted(name: str) -> str:
