@@ -18,8 +18,8 @@ COMMANDS = [
     (["sessions", "-o", "x.json"], "x.json"),
     (["summary", "empty", "-o", "x.txt"], "x.txt"),
     (["summary", "empty", "-o", "x.md"], "x.md"),
-    (["compare", "empty", "train", "-o", "x.txt"], "x.txt"),
-    (["compare", "empty", "train", "-o", "x.csv"], "x.csv"),
+    (["compare", "empty", "warm", "-o", "x.txt"], "x.txt"),
+    (["compare", "empty", "warm", "-o", "x.csv"], "x.csv"),
     (["plot", "empty", "-o", "other.png", "-o", "x.pdf"], "x.pdf"),
     (["plot", "empty"], "empty.pdf"),
     (["report", "empty", "-o", "x.html"], "x.html"),
@@ -32,10 +32,10 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of the sessions "train", and "empty", which has no samples."""
+    """A recording of the sessions "train", "warm", and "empty", which has no samples."""
     path = tmp_path_factory.mktemp("recording") / "run.duckdb"
     frames = [arrived(seq, [gpu_row(util_pct=seq), gpu_row(util_pct=5)]) for seq in range(1, 10)]
-    sessions = [*session("train", 0, 20), *session("empty", 50, 60)]
+    sessions = [*session("train", 0, 20), *session("warm", 1, 5), *session("empty", 50, 60)]
     record(path, [introduced(), *frames, *sessions])
     return path
 
