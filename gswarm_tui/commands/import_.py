@@ -35,6 +35,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         )
     if path.suffix == ".csv":
         raise UserError(f"{path}: CSV has only one table; export JSON or Parquet to import it.")
+    if (frames := path / "frames.jsonl").is_file():  # a session's folder in the cache of gswarm-profiler
+        path = frames
     db = arguments.db or Path(path.resolve().stem + SUFFIX)
     if arguments.db is None and db.exists():
         raise UserError(
@@ -59,10 +61,10 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
         "PATH [--db PATH] [--units UNITS] [--gpu-memory-mib MIB]",
-        "Read an export (JSON or Parquet), or JSON of gswarm-profiler, into a new recording.",
+        "Read an export (JSON or Parquet), or JSON or frames.jsonl of gswarm-profiler, into a new recording.",
         writes=True,
     )
-    parser.add_argument("path", metavar="PATH", help="JSON file, or folder of Parquet")
+    parser.add_argument("path", metavar="PATH", help="JSON file, frames.jsonl, or folder of Parquet")
     parser.add_argument(
         "--units",
         choices=[str(units) for units in Units],

@@ -43,10 +43,14 @@ USUAL_INTERVAL_MS = 1000
 
 ROWS_AT_ONCE = 50_000
 
+LINES_SUFFIX = ".jsonl"
+"""JSON Lines: the frames that gswarm-profiler keeps of a session that it didn't finish."""
+
 Places = npt.NDArray[np.int64]
 
 _LONGEST_TEXT = 1000
 _GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
+_SKIPPED = ("request_time_info", "summary_by_client")
 _MEMBERS = frozenset({"session_name", "start_time", "end_time", "recording", "session", "devices"})
 _RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "command", "tool_version")
 
@@ -137,6 +141,7 @@ class JsonImport:
         self._samples = 0
         self._began_us, self._ended_us = 0, 0
         self._memory_lost = False
+        self._skipped: list[str] = []
 
     def read(self, report: Callable[[float], None]) -> ImportCounts:
         """Import the whole file; calls ``report`` with the share done. Raises StoreError."""
@@ -145,7 +150,9 @@ class JsonImport:
             with self._path.open("rb") as raw:
                 stream = JsonStream(raw)
                 try:
-                    for name, value in stream.members("frames"):
+                    lines = self._path.suffix == LINES_SUFFIX
+                    members = (("frames", frame) for frame in stream.lines())
+                    for name, value in members if lines else stream.members("frames"):
                         if name == "frames":
                             self._frame(value)
                             report(min(1.0, raw.tell() / size))
@@ -156,16 +163,21 @@ class JsonImport:
                     raise StoreError(f"{self._path}, line {stream.line}: {error}") from error
         except OSError as error:
             raise StoreError(f"{self._path} can't be read: {error.strerror}") from error
-        lost = self._memory_lost and self._total_mib is None
-        notice = (
-            "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
-            "set it with --gpu-memory-mib."
-        )
-        return ImportCounts(self._samples, len(self._gpus), notice if lost else "")
+        notices = []
+        if self._memory_lost and self._total_mib is None:
+            notices.append(
+                "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
+                "set it with --gpu-memory-mib."
+            )
+        if self._skipped:
+            notices.append(f"{' and '.join(self._skipped)} was skipped, because it has no times.")
+        return ImportCounts(self._samples, len(self._gpus), " ".join(notices))
 
     def _member(self, name: str, value: Any) -> None:
         if name in _MEMBERS:
             self._members[name] = value
+        if name in _SKIPPED and value:
+            self._skipped.append(name)
         if name == "made_by" and str(value).startswith(MADE_BY + " "):
             self._units = Units.DOCUMENTED
         if name == "recording":
@@ -176,6 +188,8 @@ class JsonImport:
 
     def _frame(self, frame: Any) -> None:
         read = read_frame(frame, self._units)
+        if "session_name" in frame:  # each line of frames.jsonl has it
+            self._members.setdefault("session_name", frame["session_name"])
         self._began_us = min(read.us, self._began_us or read.us)
         self._ended_us = max(read.us, self._ended_us)
         for change in self._interval_changes:

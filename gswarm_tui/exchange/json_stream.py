@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from io import BufferedReader
@@ -16,7 +17,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BARE_NAN = re.compile(rb"((?:^|[,:\[])\s*)NaN(?=\s*(?:[,\]}]|$))")
 _MESSAGES = {
     "premature EOF": "the file ends too early",
-    "trailing garbage": "more text follows the end",
+    "trailing garbage": "more text follows the end; if each line has a frame, end the file's name in .jsonl",
     "invalid bytes in UTF8 string": "it isn't text in UTF-8",
 }
 
@@ -82,6 +83,27 @@ class JsonStream:
             raise MalformedError("it is nested too deeply") from None
         except ijson.JSONError as error:
             raise MalformedError(_message(error)) from None
+
+    def lines(self) -> Iterator[Any]:
+        """Yield the value of each line of JSON Lines; a last line that a crash cut off is left out.
+
+        Raises:
+            MalformedError: a line isn't JSON.
+            OSError: the file can't be read.
+        """
+        self.line = 0
+        while text := self._file.readline(MAX_VALUE_BYTES + 1):
+            self.line += 1
+            if len(text) > MAX_VALUE_BYTES:
+                raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
+            try:
+                if text.strip():
+                    yield json.loads(text)
+            except RecursionError:
+                raise MalformedError("it is nested too deeply") from None
+            except ValueError as error:
+                if text.endswith(b"\n"):
+                    raise MalformedError(f"not JSON: {error}") from None
 
     def _elements(self, events: _Events) -> Iterator[Any]:
         depth = 1

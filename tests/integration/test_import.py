@@ -294,6 +294,28 @@ def test_units_of_gswarm_profiler_are_corrected(capsys: pytest.CaptureFixture[st
     ]
 
 
+def test_frames_of_an_unfinished_session_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cache/1234").mkdir(parents=True)
+    lines = [json.dumps(frame | {"session_name": "night"}) + "\n" for frame in written()["frames"]]
+    Path("cache/1234/frames.jsonl").write_text("".join(lines) + lines[0][:99])  # the program was killed
+    command("import", "cache/1234", "--db", "old.duckdb")
+    assert query(Path("old.duckdb"), "SELECT count(*), count(DISTINCT ts) FROM samples") == [(6, 3)]
+    assert query(Path("old.duckdb"), "SELECT name FROM sessions") == [("night",)]
+    Path("broken.jsonl").write_text(lines[0] + lines[1][:99] + "\n")
+    capsys.readouterr()
+    assert cli.main(["import", "broken.jsonl"]) == 1
+    assert capsys.readouterr().err.startswith("gswarm-tui: broken.jsonl, line 2: not JSON: ")
+    Path("lines.json").write_text("".join(lines))
+    assert cli.main(["import", "lines.json"]) == 1
+    assert "if each line has a frame, end the file's name in .jsonl" in capsys.readouterr().err
+
+
+def test_what_has_no_times_is_skipped_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old.json").write_text(json.dumps(written(request_time_info={"chat": [{"queue_time": 1.0}]})))
+    command("import", "old.json", "--gpu-memory-mib", "1000")
+    assert "request_time_info was skipped, because it has no times.\n" in capsys.readouterr().out
+
+
 def test_frames_in_a_nested_array_are_read() -> None:
     Path("old.json").write_text(json.dumps(written(frames=[written()["frames"]])))
     command("import", "old.json")

@@ -38,8 +38,9 @@ def test_import_leaves_out_pipes_and_devices_in_a_dataset(
     run(Path("run.duckdb"))
     assert main(["export", "--format", "parquet", "-o", "out"]) == 0
     make(Path("out/gpu_samples/x.parquet"))
-    Path("out/events.parquet").unlink()
-    make(Path("out/events.parquet"))
+    (events,) = Path("out/events").rglob("*.parquet")
+    events.unlink()
+    make(events)
     assert main(["import", "out", "--db", "again.duckdb"]) == 0
 
 
