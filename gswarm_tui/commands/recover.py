@@ -54,7 +54,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     where = working_folder(), arguments.db, settings.db
     found, unreadable = interrupted.find(*where)
     if not arguments.recording:
-        return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout))
+        searched = interrupted.describe_search(*where)
+        return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout, searched))
     chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
     chosen = replace(chosen, trusted=arguments.trust, given=given)
     if chosen.needs_consent:

@@ -24,7 +24,7 @@ _SIGNS = {
     **dict(zip("▏▎▍▌▋▊▉▐", "||||####", strict=True)),
     **dict(zip("▀▔░▒▓", '""-=#', strict=True)),
     **dict(zip("●○◆▲╳■≈‼▸►‖‹›", "@o+!X#~U>>|<>", strict=True)),
-    **dict(zip("·…×°⏎", ".~x'=", strict=True)),
+    **dict(zip("·…×°⏎", ".~xo=", strict=True)),  # screens name ⏎: enter_sign
     "\N{REPLACEMENT CHARACTER}": "?",
 }
 _BRAILLE, _UPPER_DOTS = 0x2800, 0b00011011
@@ -74,6 +74,12 @@ def terminal_takes_utf8(file: TextIO, environ: Mapping[str, str]) -> bool:
     import termios
 
     return bool(termios.tcgetattr(file.fileno())[0] & IUTF8)
+
+
+def enter_sign(file: TextIO | None, environ: Mapping[str, str]) -> str:
+    """Return the sign of the Enter key, or its name on a terminal that isn't known to show the sign."""
+    shows_sign = file is None or not file.isatty() or terminal_takes_utf8(file, environ)
+    return "⏎" if shows_sign else "Enter"
 
 
 def is_utf8(encoding: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.common.errors import UserError, printable, quote
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.launch.agent_status import NodeStatus, query_status
 from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
@@ -112,6 +113,17 @@ def files(folder: Path, db: Path | None, usual: Path | None = None) -> list[Path
     return sorted(paths)
 
 
+def describe_search(folder: Path, db: Path | None, usual: Path | None = None) -> str:
+    """Return a clause on a search that found no interrupted recording."""
+    if db is not None:
+        return f"all recordings in {db} are closed"
+    count = len(files(folder, None, usual))
+    elsewhere = "change to the folder of the recording, or name its file with --db"
+    if not count:
+        return f"{folder} has no .duckdb file; {elsewhere}"
+    return f"no recording in the {plural(count, '.duckdb file')} of {folder} was interrupted; {elsewhere}"
+
+
 def choose(
     found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: str, looked_at: Sequence[Path] = ()
 ) -> InterruptedRun:
@@ -134,9 +146,16 @@ def choose(
 
 
 async def show(
-    found: Sequence[InterruptedRun], unreadable: Sequence[str], settings: Options, out: TextIO
+    found: Sequence[InterruptedRun],
+    unreadable: Sequence[str],
+    settings: Options,
+    out: TextIO,
+    looked_at: str = "",
 ) -> int:
-    """Print each interrupted recording and the state of its nodes; return the exit status."""
+    """Print each interrupted recording and the state of its nodes; return the exit status.
+
+    Without one, a sentence names the file or folder that was ``looked_at``.
+    """
     for one in found:
         print(printable(_headline(one)), file=out)
         for line in await _waiting_lines(one, settings):
@@ -146,7 +165,8 @@ async def show(
     if found:
         print("gswarm-tui recover ID resumes one; with --finish it is completed and closed", file=out)
     else:
-        print(f"{'otherwise ' if unreadable else ''}nothing to recover", file=out)
+        where = f": {looked_at}" if looked_at else ""
+        print(printable(f"{'otherwise ' if unreadable else ''}nothing to recover{where}"), file=out)
     return 0
 
 

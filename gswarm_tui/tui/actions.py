@@ -6,6 +6,8 @@ Textual looks for an action with ``screens`` on the screen, for any other on the
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_tui.common.ascii_signs import enter_sign
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 SQL, SESSION, COMPARISON, WORST = "sql", "session", "comparison", "worst GPUs"
@@ -20,6 +23,7 @@ SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
 _WITH_WIDE_TABLE = (WORST, SQL, SESSION, COMPARISON)
 _ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON)
 _NOT_SQL = (FLEET, *_ABOVE_FLEET)
+ENTER = enter_sign(sys.__stdout__, os.environ)
 _QUIT = ("ctrl+q", "ctrl+c")
 
 LIVE, PAST, REPLAY, QUERY = "live", "past", "replay", "query"
@@ -280,7 +284,9 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "group", ("z",), "Group or list single events", VIEWING, (EVENTS,), 56, "group", words="expand all"
     ),
-    Action("run_query", ("ctrl+r", "f5"), "Run query (⏎ after ; also runs)", VIEWING, (SQL,), 8, "run"),
+    Action(
+        "run_query", ("ctrl+r", "f5"), f"Run query ({ENTER} after ; also runs)", VIEWING, (SQL,), 8, "run"
+    ),
     Action("recipes", ("ctrl+o", "f2"), "Show example queries", VIEWING, (SQL,), 9, "recipes"),
     Action("undo", ("ctrl+z",), "Undo change of query", VIEWING, (SQL,), words="restore revert"),
     Action(
@@ -487,7 +493,7 @@ _WRONG_MODE = {
 }
 """Why an action of other modes has no effect in a mode."""
 
-_KEY_NAMES = {"pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End"}
+_KEY_NAMES = {"enter": ENTER, "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End"}
 
 
 def key_name(key: str) -> str:
@@ -497,7 +503,7 @@ def key_name(key: str) -> str:
 
 def is_typed(key: str) -> bool:
     """Whether a key types a character."""
-    return key == "space" or len(key_name(key)) == 1
+    return key in ("space", "enter") or len(key_name(key)) == 1
 
 
 def actions_of(screen: str, mode: str = LIVE) -> list[Action]:

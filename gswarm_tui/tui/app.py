@@ -18,7 +18,7 @@ from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import LIVE, PAST
+from gswarm_tui.tui.actions import ENTER, LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
 from gswarm_tui.tui.screens.dialogs import (
     ConfirmDialog,
@@ -32,8 +32,8 @@ from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
 CONFIRM_AFTER_S = 60.0
 """Quitting a longer recording is confirmed."""
-HINTS = """\
-⏎ opens a node, q goes back
+HINTS = f"""\
+{ENTER} opens a node, q goes back
 s starts a session, x stops it
 space looks back, ? shows keys"""
 HINTS_S = 20.0
@@ -73,6 +73,7 @@ class GswarmApp(Viewer):
         """Report that the first screen is painted, and show the hints."""
         self.painted.set()
         if self._hints:
+            self.add_class("hinting")  # below the title lines
             self.notify(HINTS, timeout=HINTS_S, markup=False)
 
     def on_unmount(self) -> None:

@@ -81,6 +81,7 @@ class Viewer(TerminalApp):
     * { scrollbar-size-vertical: 1; }
     SearchIcon { display: none; }
     ToastRack { dock: top; align: right top; margin: 0; overflow-y: hidden; }
+    .hinting ToastRack { dock: bottom; align: right bottom; margin: 0 0 4 0; }
     Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
 
@@ -218,7 +219,7 @@ class Viewer(TerminalApp):
 
     def action_help(self) -> None:
         """Show all keys and signs."""
-        self.push_screen(HelpScreen(self.front.SCREEN, self.mode))
+        self.push_screen(HelpScreen(self.front.SCREEN, self.mode, self.front.hidden))
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
@@ -233,6 +234,7 @@ class Viewer(TerminalApp):
     def show_notice(self, sentence: str, *, error: bool = False, seconds: float | None = None) -> None:
         """Show a notice for a few seconds in the place of the last one, over the recorder's state."""
         self.clear_notifications()
+        self.remove_class("hinting")
         self._error_noticed = error
         severity: Literal["error", "information"] = "error" if error else "information"
         seconds = seconds or (UNTIL_READ_S if error else NOTICE_S)

@@ -282,7 +282,10 @@ def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, 
         status, said = told(terminal, f"--nodes gpu01 --db {db}")
         sentence = "can't be written because you have no write permission; name another file with --db"
         assert (status, said) == (1, f"gswarm-tui: {db} {sentence}")
-        assert told(terminal, f"recover --db {db}") == (0, "nothing to recover")
+        assert told(terminal, f"recover --db {db}") == (
+            0,
+            f"nothing to recover: all recordings in {db} are closed",
+        )
         assert db.read_bytes() == before
         assert ask(db, "SELECT count(*) > 0 FROM host_samples") == [(True,)]
     finally:

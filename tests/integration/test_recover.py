@@ -327,14 +327,24 @@ async def test_list_names_recordings_that_cannot_be_resumed_and_why(tmp_path: Pa
     assert "this recording has no valid saved options" in out.getvalue()
     assert "no/host: unreachable" in out.getvalue()
     out = StringIO()
-    await interrupted.show([], [], SETTINGS, out)
-    assert out.getvalue() == "nothing to recover\n"
+    await interrupted.show([], [], SETTINGS, out, "all recordings in run.duckdb are closed")
+    assert out.getvalue() == "nothing to recover: all recordings in run.duckdb are closed\n"
     out = StringIO()
     await interrupted.show([], ["run.duckdb is in use"], SETTINGS, out)
     assert out.getvalue().splitlines() == [
         "skipped: run.duckdb is in use",
         "otherwise nothing to recover",
     ]
+
+
+def test_search_without_a_result_says_where_it_looked(tmp_path: Path) -> None:
+    elsewhere = "change to the folder of the recording, or name its file with --db"
+    assert interrupted.describe_search(tmp_path, None) == f"{tmp_path} has no .duckdb file; {elsewhere}"
+    (tmp_path / "run.duckdb").touch()
+    assert interrupted.describe_search(tmp_path, None) == (
+        f"no recording in the 1 .duckdb file of {tmp_path} was interrupted; {elsewhere}"
+    )
+    assert interrupted.describe_search(tmp_path, Path("x.duckdb")) == "all recordings in x.duckdb are closed"
 
 
 async def test_list_spells_out_control_characters_of_files_and_nodes(tmp_path: Path) -> None:

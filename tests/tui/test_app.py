@@ -436,7 +436,10 @@ async def test_first_demo_shows_hints_that_go_away() -> None:
         await pilot.pause()
         for hint in ("⏎ opens a node", "s starts a session, x stops it", "space looks back"):
             await shows(app, pilot, hint)
-        assert "gpu01" in screen_text(app)
+        header, figures, legend = screen_text(app).splitlines()[:3]
+        assert header.endswith("14.2 MB"), "hints never cover the title lines"
+        assert " mem " in figures
+        assert "unmeasured" in legend
         await pilot.press("s", "enter")
         await pilot.pause()
         assert "⏎ opens a node" not in screen_text(app)

@@ -461,6 +461,43 @@ async def test_filter_in_use_is_shown_at_every_size(size: tuple[int, int], metri
             assert "filter util<5 %: 1 GPU on 1 of 4 nodes" in screen_text(app)
 
 
+async def test_typing_a_filter_leaves_every_node_in_its_place() -> None:
+    app = app_on(scene(64, 8, 30).recording())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        before = screen_text(app).splitlines()[3:20]
+        assert "gpu64" in "".join(before)
+        await pilot.press("slash")
+        await pilot.pause()
+        assert screen_text(app).splitlines()[3:20] == before
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "? help" in screen_text(app).splitlines()[-1]
+
+
+async def test_sorted_blocks_without_names_name_the_first_nodes() -> None:
+    app = app_on(scene(64, 8, 30))
+    async with app.run_test(size=(120, 24)) as pilot:
+        app.fleet_screen.heatmap.zoom_wanted = Zoom.PLAIN
+        await pilot.press("o", "o", "o")
+        await pilot.pause()
+        first = [node.name for node in app.fleet_screen.heatmap.picture.nodes[:3]]
+        assert f"lowest first: {', '.join(first)} … · small blocks" in line_with("GPU util", app)
+
+
+async def test_help_lists_the_columns_that_a_narrow_terminal_hides() -> None:
+    app = app_on(scene(2, 8, 30))
+    async with app.run_test(size=(80, 40)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        words = " ".join(screen_text(app).replace("│", " ").split())
+        assert "the columns cpu, mem, GB/s in/out, iowait; some figures" in words
+    async with app_on(scene(2, 8, 30)).run_test(size=(160, 40)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "Hidden" not in screen_text(pilot.app)  # type: ignore[arg-type]
+
+
 async def test_filter_shows_the_unit_that_a_number_is_in() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -145,3 +146,16 @@ async def test_empty_list_shows_how_to_start_a_session() -> None:
         assert "s starts one" in screen_text(app)
         await pilot.press("x", "r", "n")
         assert app.is_running
+
+
+async def test_sessions_of_an_earlier_day_show_date_and_time() -> None:
+    made = busy_scene()
+    for seconds in (86_400, 86_390):
+        made.hub.start_session("train", started_at=made.time - seconds)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S")
+        await pilot.pause()
+        rows = [line for line in screen_text(app).splitlines() if "● train" in line]
+        starts = [f"{datetime.fromtimestamp(made.time - s, UTC):%d %b %H:%M:%S}" for s in (86_390, 86_400)]
+        assert [start in row for start, row in zip(starts, rows, strict=True)] == [True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gswarm_tui.common.ascii_signs import ASCII_SIGNS, ascii_sign, cells_of, is_utf8, register_ascii_signs
+from gswarm_tui.common.ascii_signs import (
+    ASCII_SIGNS,
+    ascii_sign,
+    cells_of,
+    enter_sign,
+    is_utf8,
+    register_ascii_signs,
+)
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.help_texts import signs_of
 
@@ -71,3 +79,19 @@ def test_fuller_blocks_are_different_signs() -> None:
 )
 def test_utf8_is_known_by_all_its_names(encoding: str, utf8: bool) -> None:
     assert is_utf8(encoding) is utf8
+
+
+@pytest.mark.parametrize(
+    ("encoding", "is_terminal", "shown"),
+    [("utf-8", True, "⏎"), ("iso-8859-1", True, "Enter"), ("iso-8859-1", False, "⏎")],
+)
+def test_enter_key_is_named_on_terminals_without_its_sign(
+    encoding: str, is_terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TextIOWrapper(BytesIO(), encoding=encoding)
+    monkeypatch.setattr(file, "isatty", lambda: is_terminal)
+    assert enter_sign(file, {}) == shown
+
+
+def test_degrees_are_readable() -> None:
+    assert on_terminal("66 °C") == "66 oC"

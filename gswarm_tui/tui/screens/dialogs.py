@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from gswarm_agent.mark import MarkError
 from gswarm_tui.common.time_input import TimeInputError
+from gswarm_tui.tui.actions import ENTER
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
@@ -110,7 +111,7 @@ class FormDialog(Dialog[tuple[str, ...]]):
                 hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
                 yield Bar([Span(field.label, "text"), *hint])
                 yield Input(field.value, id=f"field-{number}", select_on_focus=True)
-            keys = (("⏎", "accept"), ("tab", "next line"), ("esc", "cancel"))
+            keys = ((ENTER, "accept"), ("tab", "next line"), ("esc", "cancel"))
             spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
             yield Bar([span for pair in spans for span in pair], id="error")
 
@@ -148,7 +149,7 @@ class ConfirmDialog(Dialog[bool]):
                 [
                     Span("y", "key", "screen.agree()"),
                     Span(f" {self._agree}   ", "text", "screen.agree()"),
-                    Span("⏎ esc", "key", "screen.cancel()"),
+                    Span(f"{ENTER} esc", "key", "screen.cancel()"),
                     Span(" stay", "dim", "screen.cancel()"),
                 ]
             )
@@ -272,7 +273,7 @@ class SwitchDialog(Dialog[tuple[str, ...]]):
         labels = max(width(label) for _, label, _ in self._options)
         with self.box(labels + max(width(text) for *_, text in self._options) + 10):
             yield Bar(id="switches")
-            keys = (("space", "on/off"), ("⏎", "accept"), ("esc", "cancel"))
+            keys = (("space", "on/off"), (ENTER, "accept"), ("esc", "cancel"))
             spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
             yield Bar([], [span for pair in spans for span in pair])
 

@@ -25,7 +25,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 )
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.drawing.legend import heads_line, label, legend_line, meaning
+from gswarm_tui.tui.drawing.legend import HOST_HEADS, heads_line, label, legend_line, meaning
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
@@ -46,6 +46,8 @@ PROBLEM_LINES_MOST = 5
 PLOT_REDRAWS, PLOTS_EVERY_S = 30, 5.0
 """Redraws of the plots while their time range passes, and their least interval: each rewrites whole lines."""
 TALL = 30
+FIRST_NAMED = 3
+"""Nodes that the legend names where a sorted heatmap has no room for names."""
 
 
 class FleetScreen(ViewerScreen):
@@ -55,6 +57,7 @@ class FleetScreen(ViewerScreen):
     BINDINGS = bindings_of(SCREEN)
     DEFAULT_CSS = """
     FleetScreen #rule-above, FleetScreen #rule-below { display: none; }
+    FleetScreen.asking #running, FleetScreen.asking Footer { display: none; }
     FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
     """
 
@@ -219,7 +222,10 @@ class FleetScreen(ViewerScreen):
             text = clean(self._filter.with_units.strip())
             state.append(f"filter {text}: {plural(gpus, 'GPU')} on {of_nodes}")
         if self._order is not Order.GIVEN:
-            state.append(self._order.value)
+            first = ""
+            if heatmap.layout_plan.fits_by_rows and self._order is not Order.NAME:  # nodes without names
+                first = f": {', '.join(clean(node.name) for node in self._shown[:FIRST_NAMED])} …"
+            state.append(self._order.value + first)
         if heatmap.zoom_wanted is not None:
             state.append(ZOOM_NAMES[heatmap.zoom_wanted])
         line = legend_line(heatmap.picture, heatmap.layout_plan.zoom, " · ".join(state), self.size.width)
@@ -301,6 +307,16 @@ class FleetScreen(ViewerScreen):
             await self.action_quit()
 
     # The metric, the order, the size
+
+    @property
+    def hidden(self) -> list[str]:
+        """The columns of rows for which the terminal is too narrow, or the fleet too large."""
+        plan = self.heatmap.layout_plan
+        ranked = any(process.rank is not None for node in self._shown for process in node.processes)
+        there = {"rank": bool(plan.rank) or not ranked, "mean": plan.mean or plan.cells == 1}
+        there["last minutes"] = bool(plan.spark)
+        there |= {head: name in plan.hosts for name, head in HOST_HEADS.items()}
+        return [name for name, shown in there.items() if not shown]
 
     def action_metric(self, name: str) -> None:
         """Show a metric."""

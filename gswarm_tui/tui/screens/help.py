@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -20,8 +21,8 @@ WIDTH, WORD_WIDTH = 75, 16
 COMPLETE_FROM = 120
 """Cells of a terminal from which the fleet screen has all its columns and figures."""
 HIDDEN = (
-    "Hidden (terminal has only {} columns): some of the columns and figures below, and some keys of the last "
-    "line. All keys work."
+    "Hidden (terminal has only {} columns): {}some figures of the top lines, and some keys of the last line. "
+    "All keys work."
 )
 FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
@@ -35,14 +36,20 @@ FILTERS: Entries = (
 )
 
 
-def help_lines(screen_name: str, mode: str, cells: int = COMPLETE_FROM) -> list[Line]:
+def help_lines(
+    screen_name: str, mode: str, cells: int = COMPLETE_FROM, hidden: Sequence[str] = ()
+) -> list[Line]:
     """Return what a screen shows, its actions by group, its signs and the filter language.
 
-    On a terminal of fewer ``cells`` than the screens need, a note says that some of it is hidden.
+    On a terminal of fewer ``cells`` than the screens need, a note says that some of it is hidden. It names
+    the ``hidden`` columns.
     """
     about = ABOUT[screen_name]
     if cells < COMPLETE_FROM:
-        about += f" {HIDDEN.format(cells)}"
+        columns = f"the columns {', '.join(hidden)}; " if hidden else ""
+        about += f" {HIDDEN.format(cells, columns)}"
+    elif hidden:
+        about += f" Hidden for lack of room: {', '.join(hidden)}."
     lines: list[Line] = [[Span(line)] for line in wrap(about, WIDTH)]
     sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
@@ -77,8 +84,9 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         background: $background; border: round $border; scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, screen_name: str, mode: str) -> None:
+    def __init__(self, screen_name: str, mode: str, hidden: Sequence[str]) -> None:
         super().__init__()
+        self._hidden = hidden
         self._screen_name = screen_name
         self._mode = mode
 
@@ -88,4 +96,4 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         box.border_title = f"help: {self._screen_name}"
         box.border_subtitle = "esc close  ↓ PgDn scroll"
         with box:
-            yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width))
+            yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width, self._hidden))

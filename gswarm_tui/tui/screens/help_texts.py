@@ -9,6 +9,7 @@ from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import (
     COMPARISON,
+    ENTER,
     EVENTS,
     FLEET,
     GPU,
@@ -153,7 +154,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
     ("…", "text cut for lack of room", ()),
     ("● rec  ○", "recording; not recording", ()),
-    ("⏎ ^r", "the Enter key; Ctrl and R together", ()),
+    (f"{ENTER} ^r", "the Enter key; Ctrl and R together", ()),
     ("← → ↑ ↓", "arrow keys", ()),
 )
 _PLAYED_SIGNS: Entries = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -157,7 +158,11 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         if not others:
             self.viewer.show_notice("no other session to compare with")
             return
-        options = [(s.session_id, s.name) for s in others]
+        zone = self.viewer.timezone
+        options = [
+            (s.session_id, f"{datetime.fromtimestamp(s.started_at, zone):%d %b %H:%M:%S}  {s.name}")
+            for s in others
+        ]
         ask(self.app, PickDialog(f"compare {self.session.name} with which session?", options), self._compare)
 
     def _compare(self, other: str) -> None:

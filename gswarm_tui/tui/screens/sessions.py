@@ -21,7 +21,7 @@ from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import SESSIONS, bindings_of
+from gswarm_tui.tui.actions import ENTER, SESSIONS, bindings_of
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
 from gswarm_tui.tui.drawing.spans import Span, heading_rule
 from gswarm_tui.tui.drawing.text import clean, clip, width
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.analysis.summary_data import Summary
 
-NAME, NOTE = 1, -1
+NAME, START, NOTE = 1, 2, -1
 READ_EVERY_S = 5.0
 """Seconds until figures that weren't on disk yet are read again."""
 AHEAD = "›"
@@ -140,7 +140,7 @@ def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
     """Return a row of a session ahead: its name, time and note are known, its figures aren't yet."""
     length = DASH if session.ended_at is None else duration(session.seconds(now))
     wait = f"starts in {elapsed(session.started_at - now)}"
-    texts = (AHEAD, session.name, started(session.started_at, now, zone), length, DASH, DASH, DASH)
+    texts = (AHEAD, session.name, started(session.started_at, now, zone), length, "", "", "")
     return (
         *(Span(clean(text), "dim") for text in texts),
         Span(joined((wait, clean(session.note))), "dim"),
@@ -148,21 +148,22 @@ def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
 
 
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
-    """Return the columns with full names; notes get half of the remaining width."""
-    longest, note = (max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE))
-    spare = cells - 1 - sum(column.width + 1 for column in SESSION_TABLE)
-    left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), spare // 2)
-    more = max(0, min(longest - SESSION_TABLE[NAME].width, left))
-    return tuple(
-        replace(column, width=column.width + more) if column is SESSION_TABLE[NAME] else column
-        for column in SESSION_TABLE
+    """Return the columns with full names and starts; notes get half of the remaining width."""
+    longest, note, start = (
+        max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE, START)
     )
+    later = max(0, start - SESSION_TABLE[START].width)
+    spare = cells - 1 - later - sum(column.width + 1 for column in SESSION_TABLE)
+    left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), max(0, spare // 2))
+    more = min(max(0, longest - SESSION_TABLE[NAME].width), left) if left > 0 else left
+    wider = {SESSION_TABLE[NAME]: more, SESSION_TABLE[START]: later}
+    return tuple(replace(column, width=column.width + wider.get(column, 0)) for column in SESSION_TABLE)
 
 
 def started(at: float, now: float, zone: tzinfo | None) -> str:
-    """Format a start as a time, or as a date if it isn't today."""
+    """Format a start as a time, with the date if it isn't today."""
     begun, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
-    return f"{begun:%H:%M:%S}" if begun.date() == today.date() else f"{begun:%d %b}"
+    return f"{begun:%H:%M:%S}" if begun.date() == today.date() else f"{begun:%d %b %H:%M:%S}"
 
 
 class SessionsScreen(ViewerScreen):
@@ -282,7 +283,9 @@ class SessionsScreen(ViewerScreen):
             named = plot.named(f"{plot.label}, mean of all GPUs")
             older = older and not np.isfinite(plot.levels).any()
             panels.append(panel(named, cells, height, shown.end - shown.start, last, marks=marks))
-        words = clean(session.name) + (": older than the plots reach; ⏎ shows its figures" if older else "")
+        words = clean(session.name) + (
+            f": older than the plots reach; {ENTER} shows its figures" if older else ""
+        )
         heading = heading_rule(clip(words, self.size.width - 4), self.size.width)
         plots.show([heading, *beside(panels)])
 

@@ -16,7 +16,7 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, checked_depth, is_number, writer
 from gswarm_tui.store.sql.recipes import RECIPES
-from gswarm_tui.tui.actions import QUERY, SQL, bindings_of
+from gswarm_tui.tui.actions import ENTER, QUERY, SQL, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean, clip, width
 from gswarm_tui.tui.screens.analysis_tables import wrapped
@@ -181,7 +181,7 @@ class SqlScreen(ViewerScreen):
             return []
         if self._recipes_shown or result is None:
             return [
-                Span("⏎", "key"),
+                Span(ENTER, "key"),
                 Span(" after ; or ", "dim"),
                 Span("^r", "key"),
                 Span(" runs the query; times are UTC", "dim"),

@@ -12,15 +12,22 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gswarm_tui.fleet.filter import Filter, FilterError, parse
+from gswarm_tui.tui.actions import ENTER
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.widgets.lines import Bar
 
-HINT = "⏎ keep   esc clear   util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   (a | b)"
+HINT = (
+    f"{ENTER} keep   esc clear   util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   "
+    "(a | b)"
+)
 
 
 class FilterLine(Vertical):
-    """Input line above the footer. A text that isn't a filter filters nothing."""
+    """Input line in the place of the footer and a line above it. A text that isn't a filter filters nothing.
+
+    The screen has the class ``asking`` meanwhile.
+    """
 
     DEFAULT_CSS = """
     FilterLine { height: 2; display: none; background: $background; }
@@ -44,6 +51,7 @@ class FilterLine(Vertical):
     def ask(self, text: str) -> None:
         """Open with a text."""
         self.add_class("asking")
+        self.screen.add_class("asking")
         line = self.query_one(Input)
         line.disabled = False
         line.value = text
@@ -70,6 +78,7 @@ class FilterLine(Vertical):
 
     def _close(self) -> None:
         self.remove_class("asking")
+        self.screen.remove_class("asking")
         line = self.query_one(Input)
         line.disabled = True
         self.screen.set_focus(None)
