@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary_data import Figures, summarize
+from gswarm_tui.analysis.summary_data import Figures, summarize_all
 from gswarm_tui.analysis.summary_text import TextTable, local_time, share
 from gswarm_tui.common.quantities import DASH, duration, energy, percent
 from gswarm_tui.store.querying.results import QuerySource, Result
@@ -28,21 +28,43 @@ class ListedPeriod:
     complete: int
 
 
+MOST_SAMPLES = 4_000_000
+"""GPU samples that one query joins with periods; a period of a larger recording has a query of its own."""
+
+_SAMPLES = """
+SELECT recording_id, count(*) FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+GROUP BY recording_id
+"""
+
+
 def list_periods(
     source: QuerySource, periods: Sequence[Period], report: Callable[[float], None]
 ) -> list[ListedPeriod]:
-    """Summarize each period in turn, so that memory stays bounded. Raises StoreError.
-
-    ``report`` gets the share done, from 0 to 1.
-    """
+    """Summarize all periods. Raises StoreError. ``report`` gets the share done, from 0 to 1."""
     listed: list[ListedPeriod] = []
-    for period in periods:
+    for batch in _batches(source, periods):
         report(len(listed) / len(periods))
-        summary = summarize(source, period)
-        covered = len(summary.covered)
-        status = period.status if period.ended_at is not None or summary.running else ""
-        listed.append(ListedPeriod(period, status, summary.whole, covered, covered - len(summary.partial)))
+        for summary in summarize_all(source, batch):
+            period, covered = summary.period, len(summary.covered)
+            status = period.status if period.ended_at is not None or summary.running else ""
+            complete = covered - len(summary.partial)
+            listed.append(ListedPeriod(period, status, summary.whole, covered, complete))
     return listed
+
+
+def _batches(source: QuerySource, periods: Sequence[Period]) -> list[list[Period]]:
+    """Return periods to summarize at once: a query joins each with all samples of its recording."""
+    samples = dict(source.query(_SAMPLES).rows())
+    batches: list[list[Period]] = []
+    total = 0
+    for period in periods:
+        own = samples.get(period.recording_id, 0)
+        total += own
+        if not batches or total > MOST_SAMPLES:
+            batches.append([])
+            total = own
+        batches[-1].append(period)
+    return batches
 
 
 _ENDED = {"stopped": "ended"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql import summaries
-from gswarm_tui.store.sql.summaries import Spans, one_span
+from gswarm_tui.store.sql.summaries import Spans, one_span, several_spans
 
 T = TypeVar("T")
 
@@ -120,8 +120,24 @@ class Summary:
 
 def summarize(source: QuerySource, period: Period) -> Summary:
     """Summarize a period. Raises StoreError."""
-    sql_periods = _spans(period)
-    rows = [_from_row(Figures, row) for row in source.query(summaries.summary(sql_periods)).dicts()]
+    return summarize_all(source, [period])[0]
+
+
+def summarize_all(source: QuerySource, periods: Sequence[Period]) -> list[Summary]:
+    """Summarize periods with one query, for recordings with few samples. Raises StoreError."""
+    spans = _spans(periods[0]) if len(periods) == 1 else several_spans([_bounds(one) for one in periods])
+    figures: list[list[Figures]] = [[] for _ in periods]
+    for row in source.query(summaries.summary(spans)).dicts():
+        figures[row["session_id"]].append(_from_row(Figures, row))
+    return [
+        _summary(source, period, rows, covered)
+        for period, rows, covered in zip(periods, figures, _coverage(source, spans, periods), strict=True)
+    ]
+
+
+def _summary(
+    source: QuerySource, period: Period, rows: list[Figures], covered: tuple[NodeCoverage, ...]
+) -> Summary:
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
     for row in sorted(rows, key=_place):
         by_scope[row.scope].append(row)
@@ -131,16 +147,21 @@ def summarize(source: QuerySource, period: Period) -> Summary:
         next(iter(by_scope["all"]), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
-        load_coverage(source, period),
+        covered,
     )
 
 
 def load_coverage(source: QuerySource, period: Period) -> tuple[NodeCoverage, ...]:
     """Return the coverage of a period by each node. Raises StoreError."""
-    rows = source.query(summaries.coverage(_spans(period))).dicts()
-    return tuple(
-        sorted((_from_row(NodeCoverage, row) for row in rows), key=lambda one: natural_key(one.node))
-    )
+    return _coverage(source, _spans(period), [period])[0]
+
+
+def _coverage(source: QuerySource, spans: Spans, periods: Sequence[Period]) -> list[tuple[NodeCoverage, ...]]:
+    """Return each period's coverage by each node."""
+    found: list[list[NodeCoverage]] = [[] for _ in periods]
+    for row in source.query(summaries.coverage(spans)).dicts():
+        found[row["session_id"]].append(_from_row(NodeCoverage, row))
+    return [tuple(sorted(nodes, key=lambda one: natural_key(one.node))) for nodes in found]
 
 
 def processes(source: QuerySource, period: Period) -> list[ProcessPeaks]:
@@ -175,7 +196,11 @@ def _place(one: Figures) -> tuple[Any, ...]:
 
 
 def _spans(period: Period) -> Spans:
-    return one_span(period.recording_id, period.started_at, period.until)
+    return one_span(*_bounds(period))
+
+
+def _bounds(period: Period) -> tuple[int, datetime, datetime]:
+    return period.recording_id, period.started_at, period.until
 
 
 def _from_row(kind: type[T], row: Mapping[str, Any]) -> T:

@@ -12,7 +12,7 @@ from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
 
 MOST_LISTED = 1_000
-"""Each takes a tenth of a second, and a crafted file may have 100,000."""
+"""Of a large recording, each takes a tenth of a second, and a crafted file may have 100,000."""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:

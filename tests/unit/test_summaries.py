@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_tui.analysis import periods
+from gswarm_tui.analysis import periods, session_list
 from gswarm_tui.analysis.summary_data import Figures, Summary, processes, summarize
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.querying.file_source import FileSource
@@ -279,3 +279,28 @@ def test_whole_recording_and_sessions_have_their_own_summaries(tmp_path: Path) -
         "1": 12,
         "recording 1": 19,
     }
+
+
+@pytest.mark.parametrize("at_once", [1, 1_000_000])
+def test_periods_summarised_at_once_are_as_each_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(session_list, "MOST_SAMPLES", at_once)
+    path = tmp_path / "run.duckdb"
+    for busy in (90, 40):
+        frames = [
+            arrived(i, [gpu_row(util_pct=busy - i, energy_mj=1000 * i * busy), None], node)
+            for node in ("n1", "n2")
+            for i in range(1, 10)
+        ]
+        lasting: list[Event] = [introduced("n1"), introduced("n2"), *frames]
+        record(path, [*lasting, *session("a", T0 + 2, T0 + 6), *session("b", T0 + 4, T0 + 9)])
+    with closing(FileSource(path)) as source:
+        found = periods.load_sessions(source)
+        listed = session_list.list_periods(source, found, lambda _share: None)
+        alone = [summarize(source, period) for period in found]
+    assert [one.period.name for one in listed] == ["a", "b", "a", "b"]
+    assert [(one.period, one.whole, one.nodes, one.complete) for one in listed] == [
+        (one.period, one.whole, len(one.covered), len(one.covered) - len(one.partial)) for one in alone
+    ]
+    assert len({one.whole.util_mean_pct for one in listed if one.whole}) == 4

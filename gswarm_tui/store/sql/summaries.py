@@ -13,6 +13,7 @@ digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -373,6 +374,18 @@ def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
         f"{_time(began)} AS started_at, {_time(until)} AS until)"
     )
     return Spans(relation, began, until)
+
+
+def several_spans(spans: Sequence[tuple[int, datetime, datetime]]) -> Spans:
+    """Return spans, each with its recording, whose ``session_id`` is their place in the sequence.
+
+    Each costs as if it had all samples of its recording; ``one_span`` skips those outside.
+    """
+    rows = ", ".join(
+        f"({place}, {recording_id:d}, {_time(began)}, {_time(until)})"
+        for place, (recording_id, began, until) in enumerate(spans)
+    )
+    return Spans(f"spans AS (SELECT * FROM (VALUES {rows}) v(session_id, recording_id, started_at, until))")  # noqa: S608
 
 
 SESSION_SPANS = Spans("""
