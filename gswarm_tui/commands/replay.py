@@ -66,6 +66,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             player,
             source.path.name,
             session_adder(source, recording_id),
+            session_changer(source),
             notice,
             title=title,
             theme=theme,
@@ -96,6 +97,30 @@ def session_adder(source: FileSource, recording_id: int) -> Callable[[str, float
             add_session(source.path, recording_id, name, started_at, ended_at)
 
     return add
+
+
+def session_changer(source: FileSource) -> Callable[[str, str | None, str | None], None]:
+    """Return a function that gives a session of the open file, by number, a new name or note.
+
+    It raises StoreError like that of ``session_adder``.
+    """
+
+    def change(session_id: str, name: str | None, note: str | None) -> None:
+        from gswarm_tui.store.recording.batch import array
+        from gswarm_tui.store.recording.database import Database
+        from gswarm_tui.store.sql.schema import SESSIONS
+
+        with source.released(), closing(Database(source.path)) as database:
+            (row,) = database.rows(
+                "SELECT * REPLACE (epoch_us(started_at) AS started_at, epoch_us(ended_at) AS ended_at) "
+                "FROM sessions WHERE session_id = ?",
+                int(session_id),
+            )
+            row |= {key: text for key, text in (("name", name), ("note", note)) if text is not None}
+            database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
+            database.checkpoint()
+
+    return change
 
 
 def read(args: Sequence[str], db: Path | None) -> SessionReference:

@@ -405,8 +405,8 @@ ACTIONS: tuple[Action, ...] = (
         modes=_RECORDED,
         words="revert session continue",
     ),
-    Action("rename", ("r",), "Rename session", RECORDING, (SESSIONS,), 26, "rename", modes=(LIVE,)),
-    Action("note", ("n",), "Edit session's note", RECORDING, (SESSIONS,), 27, "note", modes=(LIVE,)),
+    Action("rename", ("r",), "Rename session", RECORDING, (SESSIONS,), 26, "rename", modes=(LIVE, REPLAY)),
+    Action("note", ("n",), "Edit session's note", RECORDING, (SESSIONS,), 27, "note", modes=(LIVE, REPLAY)),
     Action("pick", ("p",), "Pick session for comparison", RECORDING, (SESSIONS,), 22, "pick"),
     Action(
         "compare",

@@ -1,4 +1,4 @@
-"""App that plays a finished recording. It has no hub; it changes the recording only by adding sessions."""
+"""App that plays a finished recording. It has no hub; it changes only sessions of the recording."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from gswarm_tui.tui.viewer import UNTIL_READ_S, Viewer, ViewerOptions
 class ReplayApp(Viewer):
     """App over a player; ``file`` names the recording in the header.
 
-    ``add_session`` writes a session's name, start and end into the recording, in any thread. It raises an
-    error where that isn't possible. ``notice`` is shown at the start.
+    ``add_session`` writes a session's name, start and end into the recording, and ``change`` the new name or
+    note of a session with a number, in any thread. They raise an error where that isn't possible. ``notice``
+    is shown at the start.
     """
 
     def __init__(
@@ -28,12 +29,14 @@ class ReplayApp(Viewer):
         player: Player,
         file: str,
         add_session: Callable[[str, float, float], None],
+        change: Callable[[str, str | None, str | None], None],
         notice: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
         self._first_player = player
         self._add_session = add_session
+        self._change = change
         self._notice = notice
 
     def on_mount(self) -> None:
@@ -80,4 +83,17 @@ class ReplayApp(Viewer):
         self.begun = None
         self._first_player.reload()
         self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
+        self.update_view()
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or replace its note, in the file."""
+        self.run_worker(self._change_session(session_id, name, note))
+
+    async def _change_session(self, session_id: str, name: str | None, note: str | None) -> None:
+        try:
+            await asyncio.to_thread(self._change, session_id, name, note)
+        except UserError as error:
+            self.show_notice(f"the session was not changed: {error}", error=True)
+            return
+        self._first_player.reload()
         self.update_view()

@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gswarm_tui.commands.replay import session_adder
+from gswarm_tui.commands.replay import session_adder, session_changer
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -47,7 +47,8 @@ class Deck:
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
         self.player = Player(replay, self.head, self.clock, in_thread)
         self._unread = self.player.timeline
-        self.app = ReplayApp(self.player, "run.duckdb", session_adder(source, 1), title=title, timezone=UTC)
+        writes = session_adder(source, 1), session_changer(source)
+        self.app = ReplayApp(self.player, "run.duckdb", *writes, title=title, timezone=UTC)
 
     async def settle(self, pilot: Pilot[str]) -> None:
         async with asyncio.timeout(30):

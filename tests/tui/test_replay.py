@@ -401,16 +401,40 @@ async def test_interval_is_named_by_dragging_over_the_timeline(own_deck: Deck) -
 async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
     deck = own_deck
 
-    def refuse(_name: str, _start: float, _end: float) -> None:
+    def refuse(*_words: object) -> None:
         raise StoreError("run.duckdb belongs to ada")
 
-    deck.app = ReplayApp(deck.player, "run.duckdb", refuse, timezone=UTC)
+    deck.app = ReplayApp(deck.player, "run.duckdb", refuse, refuse, timezone=UTC)
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "greater_than_sign", "x", "enter")
         await shows(deck.app, pilot, "session-1 was not saved: run.duckdb belongs to ada")
         await deck.press(pilot, "x")
         assert "name this interval as a session" in screen_text(deck.app), "the begin is kept"
+        await deck.press(pilot, "escape", "S", "r", *"new", "enter")
+        await shows(deck.app, pilot, "the session was not changed: run.duckdb belongs to ada")
+
+
+async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_deck: Deck) -> None:
+    deck = own_deck
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        deck.player.seek(BEGINNING + 35)
+        await deck.settle(pilot)
+        await deck.press(pilot, "S", "r", *["backspace"] * 20, *"cold", "enter")
+        await saved(deck, pilot, "cold")
+        await deck.press(pilot, "n", *"too slow", "enter")
+        async with asyncio.timeout(30):
+            while "too slow" not in line_with(deck.app, " cold "):
+                await deck.settle(pilot)
+        assert " W" in line_with(deck.app, " cold "), "its figures stay"
+        await deck.press(pilot, "down", "n", *"later", "enter")
+        async with asyncio.timeout(30):
+            while "later" not in line_with(deck.app, "› full_training"):
+                await deck.settle(pilot)
+    found = {one.name: one for one in load_sessions(deck.source)}
+    assert {name: one.note for name, one in found.items()} == {"cold": "too slow", "full_training": "later"}
+    assert [one.seconds for one in found.values()] == [20, 30 + 20 + 30]
 
 
 async def test_replay_hides_live_actions(deck: Deck) -> None:

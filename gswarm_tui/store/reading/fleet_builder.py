@@ -228,7 +228,8 @@ class FleetBuilder:
                 session.ended_at = row["end_us"] / 1e6 if over else None
                 if over:
                     self._ended[name] = session
-            sessions.append(replace(session, covered_s=dict(session.covered_s)))
+            texts = {"name": row["name"], "note": row["note"] or ""}  # they may have changed since
+            sessions.append(replace(session, covered_s=dict(session.covered_s), **texts))
         return sessions
 
     def _measured(self, row: Mapping[str, Any], until_us: int) -> Session:
