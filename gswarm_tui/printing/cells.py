@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +82,10 @@ def shortest(value: float) -> float:
 
 
 def plain(value: Any, kind: str = "") -> Any:
-    """Convert a value for JSON: times and other types as text, NaN and infinity as null."""
+    """Convert a value for JSON: JSON as it is, times and other types as text, NaN and infinity as null."""
+    if kind == "JSON" and value is not None:
+        with contextlib.suppress(ValueError):  # a number that Python can't read stays text
+            return json.loads(value, parse_float=_finite)
     match value:
         case None | bool() | int() | str():
             return value
@@ -96,6 +100,12 @@ def plain(value: Any, kind: str = "") -> Any:
         case dict():
             return {exact(key): plain(each) for key, each in value.items()}
     return exact(value)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError
+    return number
 
 
 def writer(kind: str, sample: Sequence[Any]) -> Callable[[Any], str]:

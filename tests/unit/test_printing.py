@@ -206,6 +206,12 @@ def test_json_is_a_valid_list_of_objects(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads("\n".join(printed(capsys, answer(columns), "json"))) == []
 
 
+def test_json_values_stay_json(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(text,) for text in ('{"loss": 0.25, "phase": "warm"}', "[1, null]", '{"x": 1e999}', None)]
+    found = json.loads("\n".join(printed(capsys, answer({"v": "JSON"}, *rows), "json")))
+    assert [row["v"] for row in found] == [{"loss": 0.25, "phase": "warm"}, [1, None], '{"x": 1e999}', None]
+
+
 def test_markdown_escapes_pipes(capsys: pytest.CaptureFixture[str]) -> None:
     what = answer({"a|b": "VARCHAR", "n": "INTEGER"}, ("x|y\nz", 1))
     assert printed(capsys, what, "markdown") == ["| a\\|b | n |", "| --- | ---: |", "| x\\|y\\nz | 1 |"]
