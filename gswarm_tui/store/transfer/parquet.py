@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -154,8 +154,10 @@ class _Writing:
     copy: Callable[[str, Path], None]
     folder: Path
     slices: Sequence[Slice]
+    runs: dict[int, str] = field(default_factory=dict)
 
     def write(self, report: Callable[[float], None]) -> int:
+        self.runs.update(self.query(f"SELECT recording_id, {RUN} FROM recordings"))  # noqa: S608 (own names)
         nodes = [(part, node) for part in self.slices for node in self._nodes(part)]
         written = 0
         for done, (part, node) in enumerate(nodes):
@@ -170,8 +172,7 @@ class _Writing:
         return written
 
     def _file(self, table: TableSchema, part: Slice, node: str = "") -> Path:
-        query = f"SELECT {RUN} FROM recordings WHERE recording_id = {part.recording_id}"  # noqa: S608
-        folder = self.folder / table.name / f"run={_folder_name(self.query(query)[0][0])}"
+        folder = self.folder / table.name / f"run={_folder_name(self.runs[part.recording_id])}"
         if node:
             folder /= f"node={_folder_name(node)}"
         folder.mkdir(parents=True)
