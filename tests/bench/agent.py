@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame
+from gswarm_agent.metrics import ALL_GROUPS, CORE, HOST, PROCESSES
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from gswarm_tui.hub import ACK_EVERY_COMMITS
 from tests.bench.figures import BenchOptions, Figure
@@ -34,6 +36,11 @@ PCIE: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("PCIe has no counters", {"answers": {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}}),
 }
 """GPUs whose PCIe traffic is read between ticks: up to 18 times a second, or for 20 ms at a time."""
+GOALS = {
+    "core, host and processes": ((CORE, HOST, PROCESSES), 0.35),
+    "all groups": (ALL_GROUPS, 0.6),
+}
+"""Metric groups, and the most CPU that they may take, as a share of nvitop's."""
 WORKER = "import sys; sys.stdin.read()"
 PEER = """
 import time, nvitop
@@ -59,6 +66,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     """
     with _workers(GPUS) as pids:
         environ = {**stand_in(options.folder, GPUS, pids), **PLAIN_MSGPACK}
+        yield from _in_turns(options, environ)
         for hertz, most in ((1, 0.15), (10, 1.0)):
             seconds = options.seconds(60)
             with Attached(environ, options.folder / f"{hertz}-hz", 1000 // hertz) as agent:
@@ -91,6 +99,25 @@ def run(options: BenchOptions) -> Iterator[Figure]:
             yield Figure(f"the same at 1 Hz where {what}", share, "% of a core")
 
 
+def _in_turns(options: BenchOptions, environ: Mapping[str, str]) -> Iterator[Figure]:
+    """Measure the agent with fewer and with all metric groups at 1 Hz, in turns with nvitop: medians."""
+    seconds = options.seconds(20)
+    shares: dict[str, list[float]] = {name: [] for name in GOALS}
+    peers = []
+    for turn in range(options.count(5, 1)):
+        for name, (groups, _) in GOALS.items():
+            folder = options.folder / f"{name.replace(' ', '-')}-{turn}"
+            with Attached(environ, folder, 1000, groups) as agent:
+                shares[name].append(sum(agent.shares(round(seconds), 1)))
+        peers.append(_peer(environ, 1, seconds))
+    peer = median(peers)
+    for name, (_, factor) in GOALS.items():
+        yield Figure(
+            f"agent and its relay with {name}, in turns with nvitop", median(shares[name]), "% of a core",
+            factor * peer, limit="nvitop's Device methods, GPUs alone", beside=peer,
+        )  # fmt: skip
+
+
 def _peer(environ: Mapping[str, str], hertz: int, seconds: float) -> float:
     script = PEER.format(seconds=seconds, hertz=hertz)
     done = subprocess.run(
@@ -117,7 +144,13 @@ def _workers(count: int) -> Iterator[list[int]]:
 class Attached:
     """A node's agent behind a relay, whose frames are received and acknowledged as by a head."""
 
-    def __init__(self, environ: Mapping[str, str], folder: Path, interval_ms: int) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        folder: Path,
+        interval_ms: int,
+        groups: tuple[str, ...] = ALL_GROUPS,
+    ) -> None:
         self.frames: list[Frame] = []
         self.received = 0
         self._life = ""
@@ -129,7 +162,7 @@ class Attached:
             [sys.executable, "-m", "gswarm_agent", "attach", *names],
             env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
         )  # fmt: skip
-        self._write(MAGIC + encode(Start(interval_ms, time.time_ns())))
+        self._write(MAGIC + encode(Start(interval_ms, time.time_ns(), (), groups)))
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.wait_for(1)
