@@ -34,6 +34,24 @@ class GpuFacts:
 
 
 @dataclass(frozen=True)
+class GpuLink:
+    """The way from a GPU to a peer on its node; ``gpu`` is the GPU's position in ``Hello.gpus``.
+
+    ``peer`` is GPU and an NVML index ("GPU3"), "NVSwitch", a network adapter ("mlx5_0") or "host". ``kind``
+    is as nvidia-smi topo -m prints it: NV18, PIX, PXB, PHB, NODE, SYS; "PCIe" to the host. ``links`` counts
+    NVLinks, to the host PCIe lanes; ``version`` is theirs. ``gb_s`` is what the way carries in one direction,
+    in 10**9 bytes per second.
+    """
+
+    gpu: int
+    peer: str
+    kind: str
+    links: int = 0
+    version: Optional[str] = None
+    gb_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """Constant properties of a node while it is up."""
 
@@ -66,7 +84,7 @@ class Hello:
     ``life`` identifies one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what
     can't be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.
     ``*_columns`` are the columns of all frames that follow; ``exact_columns`` are the columns, of any table,
-    in double precision.
+    in double precision. ``links`` say how the GPUs are connected.
     """
 
     agent_version: str
@@ -81,6 +99,7 @@ class Hello:
     process_columns: Tuple[str, ...]
     clock: Optional[ClockExchange] = None
     exact_columns: FrozenSet[str] = EXACT_COLUMNS
+    links: Tuple[GpuLink, ...] = ()
 
     @cached_property
     def tables(self) -> Tables:
@@ -144,7 +163,19 @@ ERROR = "error"
 
 
 NOTE_KINDS = frozenset(
-    ("ecc", "gpu_back", "gpu_lost", "late", "mark", "measured", "notice", "unmeasured", "xid")
+    (
+        "ecc",
+        "gpu_back",
+        "gpu_lost",
+        "late",
+        "mark",
+        "measured",
+        "notice",
+        "nvlink_degraded",
+        "nvlink_restored",
+        "unmeasured",
+        "xid",
+    )
 )
 """The kinds of events that an agent reports; all others are the head's own."""
 

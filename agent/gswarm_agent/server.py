@@ -36,7 +36,7 @@ from gswarm_agent.folder import (
     top_below_home,
     tops,
 )
-from gswarm_agent.frame import WARNING, Frame, GpuFacts, Hello, HostFacts, Note
+from gswarm_agent.frame import WARNING, Frame, GpuFacts, GpuLink, Hello, HostFacts, Note
 from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
@@ -59,7 +59,7 @@ from gswarm_agent.wire import (
     Stop,
     clip_text,
 )
-from gswarm_agent.wire_payload import WireError
+from gswarm_agent.wire_payload import MAX_LINKS, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,7 +139,10 @@ def protect_standard_streams() -> Tuple[int, int]:
 
 
 def make_hello(
-    facts: Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]], interval_ms: int, simulated: bool
+    facts: Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]],
+    interval_ms: int,
+    simulated: bool,
+    links: Tuple[GpuLink, ...] = (),
 ) -> Hello:
     """Return the hello of a new life, from a probe's facts."""
     host, gpus, capabilities = facts
@@ -154,6 +157,7 @@ def make_hello(
         gpu_columns=GPU_COLUMNS,
         host_columns=HOST_COLUMNS,
         process_columns=PROCESS_COLUMNS,
+        links=links[:MAX_LINKS],
     )
 
 
@@ -245,16 +249,17 @@ class Server:
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
             if self._groups != ALL_GROUPS:
                 self._sampler.set_metrics(self._groups)
-        self._introduced = make_hello(facts, self._sampler.interval_ms, simulated)
+        self._introduced = make_hello(facts, self._sampler.interval_ms, simulated, probe.links())
         self.inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
         return self._sampler
 
     def reintroduce(self, probe: Probe) -> None:
-        """Send the hello again, in the same life, if the set of measurable metrics has changed."""
+        """Send the hello again, in the same life, if metrics or NVLinks have come or gone."""
         _, _, capabilities = probe.facts()
-        if self._introduced is not None and capabilities != self._introduced.capabilities:
-            self._introduced = replace(self._introduced, capabilities=capabilities)
-            self._put(self._introduced)
+        if (before := self._introduced) is not None:
+            self._introduced = replace(before, capabilities=capabilities, links=probe.links()[:MAX_LINKS])
+            if self._introduced != before:
+                self._put(self._introduced)
 
     def put(self, frame: Frame) -> None:
         """Deliver a frame: at once to a head that has taken all before, else by the other thread."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from gswarm_agent.frame import WARNING, GpuFacts, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, HostFacts, Note, ProcessSample, Row
 from gswarm_agent.metrics import (
     ALL_GROUPS,
     GPU_METRICS,
@@ -54,6 +54,7 @@ _MEMORY_MIB = 81_559
 _SM_CLOCK_MAX = 1_980
 _MEM_CLOCK_MAX = 2_619
 _CPUS = 192
+_NVLINKS, _NVLINK_GB_S = 18, 26.562
 _HOST_MEMORY_MIB = 2_063_937
 _SLOWDOWN_C = 84
 _THERMAL_MASS = 15
@@ -265,6 +266,21 @@ class _Gpu:
         return 1000 * (self._joules + (t - self._second) * self.power(self._second + 0.5))
 
 
+@lru_cache(maxsize=8)
+def _links(gpus: int) -> Tuple[GpuLink, ...]:
+    """Return how the GPUs of a simulated node are connected: by NVSwitches, half of them to each socket."""
+    found = []
+    for gpu in range(gpus):
+        nvlinks = (_NVLINKS, "4.0", _NVLINKS * _NVLINK_GB_S)
+        names = [f"GPU{peer}" for peer in range(gpus) if peer != gpu] + ["NVSwitch"]
+        found += [GpuLink(gpu, name, f"NV{_NVLINKS}", *nvlinks) for name in names]
+        for peer in range(gpus):
+            kind = "PIX" if peer == gpu else "NODE" if (peer < gpus / 2) == (gpu < gpus / 2) else "SYS"
+            found.append(GpuLink(gpu, f"mlx5_{peer}", kind, 0, None, 50.0))
+        found.append(GpuLink(gpu, "host", "PCIe", 16, "5.0", 63.008))
+    return tuple(found)
+
+
 class SimulatedNode:
     """A probe of a simulated node."""
 
@@ -310,6 +326,10 @@ class SimulatedNode:
         )
         reason = f"the simulated driver {host.driver_version} does not report the memory temperature"
         return host, gpus, {"mem_temp_c": reason} if old else {}
+
+    def links(self) -> Tuple[GpuLink, ...]:
+        """Return the ways of a node with NVSwitches and an adapter for each GPU."""
+        return _links(self._simulation.gpus)
 
     def switch(self, groups: Sequence[str]) -> None:
         """See Probe."""

@@ -185,6 +185,7 @@ def _body(message: Message) -> List[Any]:
                 sorted(message.exact_columns),
             ],
             None if message.clock is None else _parts(message.clock),
+            [_parts(link) for link in message.links],
         ]
     parts = _parts(message)
     return [

@@ -19,6 +19,7 @@ from gswarm_agent.frame import (
     ClockExchange,
     Frame,
     GpuFacts,
+    GpuLink,
     Hello,
     HostFacts,
     Note,
@@ -38,6 +39,7 @@ MAX_PROCESSES = 4096
 MAX_NOTES = 1024
 MAX_LIVES = 16
 MAX_GROUPS = 64
+MAX_LINKS = 4096
 MAX_TEXT = 4096
 MAX_INTEGER = 2**63 - 1
 _MAYBE_TEXTS = frozenset({str, type(None)})
@@ -128,7 +130,7 @@ def read_fields(kind: Type[_T], value: Any, what: str) -> _T:
 
 def read_hello(body: List[Any]) -> Hello:
     """Return the hello of a message's values."""
-    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock = body
+    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock, links = body
     if type(capabilities) is not dict or len(capabilities) > MAX_GPUS * MAX_COLUMNS:
         raise malformed("hello capabilities")
     tables = read_array(columns, "hello columns", 4, 4)
@@ -151,7 +153,17 @@ def read_hello(body: List[Any]) -> Hello:
         process_columns=named[2],
         exact_columns=frozenset(named[3]),
         clock=None if clock is None else read_fields(ClockExchange, clock, "clock"),
+        links=_links(tuple(map(tuple, read_array(links, "hello links", MAX_LINKS))), len(facts)),
     )
+
+
+@lru_cache(maxsize=64)
+def _links(rows: Tuple[Tuple[Any, ...], ...], gpus: int) -> Tuple[GpuLink, ...]:
+    """Check how GPUs are connected; nodes of one kind share the result."""
+    links = tuple(read_fields(GpuLink, list(row), "hello link") for row in rows)
+    for link in links:
+        read_integer(link.gpu, "hello link", 0, gpus - 1)
+    return links
 
 
 @lru_cache(maxsize=8)

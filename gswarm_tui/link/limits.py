@@ -297,4 +297,10 @@ class HandshakeLimits:
 
 def _same_agent(before: Hello, now: Hello) -> bool:
     """Compare hellos, except for what may change during an agent's life."""
-    return now == replace(before, capabilities=now.capabilities, interval_ms=now.interval_ms, clock=now.clock)
+    return now == replace(
+        before,
+        capabilities=now.capabilities,
+        interval_ms=now.interval_ms,
+        clock=now.clock,
+        links=now.links,
+    )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import Folder
-from gswarm_agent.frame import GpuFacts, HostFacts
+from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.sampler import Sampler, SystemWatch
 from gswarm_agent.server import make_hello
@@ -55,6 +55,10 @@ class Repeated:
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
         """Return the other probe's facts."""
         return self._facts
+
+    def links(self) -> tuple[GpuLink, ...]:
+        """Return no connections between GPUs."""
+        return ()
 
     def switch(self, groups: Sequence[str]) -> None:
         """Repeat all metrics nevertheless."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from gswarm_agent.frame import ProcessSample
+from gswarm_agent.frame import GpuLink, ProcessSample
 from gswarm_tui.fleet.events import Event, EventLogged, NodeIntroduced, SessionStarted, SessionStopped
 from gswarm_tui.store.sql.schema import TABLES
 from tests.unit.store_recording import (
@@ -33,10 +33,17 @@ def session(name: str, start: float, end: float, note: str = "") -> list[Event]:
     ]
 
 
+LINKS = (
+    GpuLink(0, "GPU1", "NV18", 18, "4.0", 478.1),
+    GpuLink(1, "GPU0", "NV18", 18, "4.0", 478.1),
+    GpuLink(1, "mlx5_0", "PIX", 0, None, 50.0),
+)
+
+
 def run(path: Path, seconds: int = 20) -> Path:
     """Record two nodes with two GPUs each: one measures all, the other lacks PCIe and is lost for a while."""
     events: list[Event] = [
-        introduced("n1"),
+        introduced("n1", links=LINKS),
         NodeIntroduced(STRANGE, T0, hello(STRANGE, capabilities={"x": "y"})),
     ]
     for seq in range(1, seconds + 1):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gswarm_agent.frame import Note, Number
+from gswarm_agent.frame import GpuLink, Note, Number
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.probes.node import NodeProbe
 
@@ -109,6 +109,10 @@ class ProbeProcess:
         """Return the current facts."""
         return NodeFacts(**self._call("facts"))
 
+    def links(self) -> list[GpuLink]:
+        """Return how the GPUs are connected."""
+        return [GpuLink(**link) for link in self._call("links")["links"]]
+
     def switch(self, *groups: str) -> None:
         """Measure only these groups of metrics from now on."""
         self._call(f"switch {' '.join(groups)}")
@@ -160,6 +164,8 @@ def _main() -> None:
             host, gpus, capabilities = probe.facts()
             answer: dict[str, Any] = {"host": asdict(host), "gpus": [asdict(gpu) for gpu in gpus]}
             answer["capabilities"] = capabilities
+        elif request == "links":
+            answer = {"links": [asdict(link) for link in probe.links()]}
         elif request == "switch":
             probe.switch(arguments)
             answer = {}

@@ -180,7 +180,7 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
     assert set(names) == set(meanings)
     assert {path.name for path in Path("run.parquet").iterdir()} == {
         "gpu_samples", "host_samples", "process_samples", "recordings", "nodes", "gpus", "sessions", "events",
-        "links",
+        "links", "gpu_links",
     }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_gpu_facts_come_from_the_driver(stage: Stage) -> None:
 
 
 def test_nvlink_5_counts_bytes(stage: Stage) -> None:
-    scenario = Scenario.of("n", 1, nvlink_version=5, nvlink_tx_kib_per_s=10**6, nvlink_rx_kib_per_s=2 * 10**6)
+    scenario = Scenario.of("n", 1, nvlink_version=7, nvlink_tx_kib_per_s=10**6, nvlink_rx_kib_per_s=2 * 10**6)
     scenario.answers = {138: Return.NOT_SUPPORTED, 139: Return.NOT_SUPPORTED}
     stage.set(scenario)
     with stage.node() as node:

@@ -170,7 +170,7 @@ def test_energy_is_exact_while_the_power_changes(caller: Call, path: Path) -> No
 
 def test_field_values_are_exact(caller: Call, path: Path) -> None:
     rates = {f"{name}_per_s": 1_000_003 * (index + 1) for index, name in enumerate(COUNTERS)}
-    node = Scenario.of("gpu01", 1, nvlink_links=7, nvlink_version=5, **rates)
+    node = Scenario.of("gpu01", 1, nvlink_links=7, nvlink_version=7, **rates)
     node.gpus[0].starts = {"nvlink_tx_kib": 12_345}
     node.write(path)
     truth = read_counters(path)[node.gpus[0].uuid]

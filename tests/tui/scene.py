@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note
+from gswarm_agent.frame import TABLES, GpuFacts, GpuLink, Hello, HostFacts, Note
 from gswarm_agent.metrics import (
     GPU_COLUMNS,
     HOST,
@@ -61,6 +61,10 @@ class TapedNode:
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
         """Return the facts of the node."""
         return self._tape.probe.facts()
+
+    def links(self) -> tuple[GpuLink, ...]:
+        """Return how its GPUs are connected."""
+        return self._tape.probe.links()
 
     def read(self, now_ns: int) -> TickSamples:
         """Return the samples at a time."""
@@ -127,6 +131,7 @@ class Scene:
                 gpu_columns=GPU_COLUMNS,
                 host_columns=HOST_COLUMNS,
                 process_columns=PROCESS_COLUMNS,
+                links=self._probes[name].links(),
             )
             self.hub.publish(LinkChanged(name, self.time, Phase.LIVE))
             self.hub.publish(NodeIntroduced(name, self.time, hello))

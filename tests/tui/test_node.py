@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES, Hello, ProcessSample
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, LinkMeasured, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.node import NodeScreen, heights
@@ -276,3 +277,21 @@ async def test_recording_stays_in_the_title_as_its_time_grows() -> None:
             assert f"● rec {words} " in title
             assert "● live  8 × NVIDIA H100" in title
             assert "SIMULATED" in title
+
+
+async def test_links_view_shows_the_way_to_each_peer_and_the_share_of_traffic() -> None:
+    app = app_on(scene(2, 4))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("enter", "shift+tab", "shift+tab")
+        await pilot.pause()
+        lines = screen_text(app).splitlines()
+        (heading,) = (line for line in lines if "NVSwitch" in line)
+        assert heading.split() == [
+            "GPU", "NVLink", "tx", "rx", "PCIe", "tx", "rx", "GPU0", "GPU1", "GPU2", "GPU3", "NVSwitch",
+            "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3",
+        ]  # fmt: skip
+        row = line_with(app, "▸").replace("▸", "").split()
+        assert row[7:] == ["X", "NV18", "NV18", "NV18", "NV18", "PIX", "NODE", "SYS", "SYS"]
+        assert (row[1], row[4]) == ("478", "63")
+        values = dict(zip(GPU_COLUMNS, app.hub.fleet.nodes["gpu01"].gpus[0], strict=True))
+        assert int(row[2]) == round(values["nvlink_tx_mb_s"] / 4781.16)

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row, Tables
+from gswarm_agent.frame import TABLES, GpuFacts, GpuLink, Hello, HostFacts, Note, ProcessSample, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.store.recording.database import RecordingInfo
@@ -46,6 +46,7 @@ def hello(
     boot_id: str = "boot1",
     gpu_columns: tuple[str, ...] = GPU_COLUMNS,
     capabilities: dict[str, str] | None = None,
+    links: tuple[GpuLink, ...] = (),
 ) -> Hello:
     return Hello(
         agent_version="0.1.0",
@@ -61,6 +62,7 @@ def hello(
         gpu_columns=gpu_columns,
         host_columns=HOST_COLUMNS,
         process_columns=PROCESS_COLUMNS,
+        links=links,
     )
 
 

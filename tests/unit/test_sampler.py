@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Frame, GpuFacts, HostFacts
+from gswarm_agent.frame import Frame, GpuFacts, GpuLink, HostFacts
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.sampler import Sampler, Schedule, SystemWatch
 
@@ -45,6 +45,9 @@ class SlowProbe:
 
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
         return HostFacts("n", "b"), (), {}
+
+    def links(self) -> tuple[GpuLink, ...]:
+        return ()
 
     def switch(self, groups: Sequence[str]) -> None:
         self.groups.append((self.readings, tuple(groups)))

@@ -4,14 +4,16 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
-from gswarm_agent.frame import ProcessSample
+from gswarm_agent.frame import GpuLink, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
@@ -26,6 +28,8 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     StopUndone,
 )
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import Database, DataRefusedError
 from gswarm_tui.store.recording.ledger import Ledger
@@ -456,3 +460,32 @@ def test_allocated_gpus_are_stored_where_known(path: Path) -> None:
         ("n1", 3, None),
         ("n2", 0, None),
     ]
+
+
+def test_connections_of_gpus_are_stored_again_after_a_change(path: Path) -> None:
+    def links(count: int) -> tuple[GpuLink, ...]:
+        way = f"NV{count}", count, "4.0", 26.5 * count
+        return GpuLink(0, "GPU1", *way), GpuLink(1, "GPU0", *way), GpuLink(1, "host", "PCIe", 16, "5.0", 63.0)
+
+    events = [introduced(at=T0 + at, links=links(count)) for at, count in ((0, 18), (1, 18), (2, 17))]
+    record(path, [events[0], arrived(1, [gpu_row(util_pct=1)] * 2), *events[1:]])
+    assert query(path, "SELECT epoch(ts) - 1800000000, gpu_id, peer, peer_index, kind FROM gpu_links") == [
+        (at, *row)
+        for at, kind in ((0, "NV18"), (2, "NV17"))
+        for row in ((1, "GPU1", 1, kind), (2, "GPU0", 0, kind), (2, "host", None, "PCIe"))
+    ]
+    with closing(FileSource(path)) as file:
+        (machine,) = RecordingReader(file, 1).machines.values()
+    assert machine.hello.links == links(17)
+
+
+def test_file_of_an_older_version_is_read_without_connections_and_completed(path: Path) -> None:
+    record(path, [introduced(), arrived(1, [gpu_row(util_pct=1)] * 2)])
+    with duckdb.connect(path) as connection:
+        connection.execute("DROP TABLE gpu_links")
+    assert query(path, "SELECT count(*) FROM gpu_samples") == [(2,)]
+    with closing(FileSource(path)) as file:
+        assert file.query("SELECT * FROM gpu_links").rows() == []
+        assert RecordingReader(file, 1).machines
+    Database(path).close()
+    assert query(path, "SELECT count(*) FROM gpu_links") == [(0,)]

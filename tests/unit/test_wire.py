@@ -14,7 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import TABLES, ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
+from gswarm_agent.frame import (
+    TABLES,
+    ClockExchange,
+    Frame,
+    GpuFacts,
+    GpuLink,
+    Hello,
+    HostFacts,
+    Note,
+    ProcessSample,
+)
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_agent.wire import (
     MAGIC,
@@ -87,18 +97,26 @@ gpus = st.builds(
 columns = st.lists(texts, max_size=6).map(tuple)
 
 
+def links(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
+    """Generate connections of this many GPUs."""
+    way = st.builds(GpuLink, st.integers(0, count - 1), texts, texts, small, maybe_text, st.none() | single)
+    return st.lists(way, max_size=3).map(tuple) if count else st.just(())
+
+
 @st.composite
 def hellos(draw: st.DrawFn) -> Hello:
     """Generate a hello, with some exact columns."""
     tables = [draw(columns) for _ in range(3)]
     names = [name for table in tables for name in table]
+    facts = tuple(draw(st.lists(gpus, max_size=3)))
     return Hello(
         agent_version=draw(texts),
         life=draw(texts),
         interval_ms=draw(small),
         simulated=draw(st.booleans()),
         host=draw(hosts),
-        gpus=tuple(draw(st.lists(gpus, max_size=3))),
+        gpus=facts,
+        links=draw(links(len(facts))),
         capabilities=draw(st.dictionaries(texts, texts, max_size=3)),
         gpu_columns=tables[0],
         host_columns=tables[1],

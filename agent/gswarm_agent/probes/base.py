@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_agent.frame import GpuFacts, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts, Note, ProcessSample, Row
 from gswarm_agent.frozen import dataclass
 
 TYPE_CHECKING = False
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
             """Return constant properties, and why metrics are missing, as in ``Hello.capabilities``."""
+
+        def links(self) -> Tuple[GpuLink, ...]:
+            """Return how the GPUs are connected, as in ``Hello.links``; a note tells of each change."""
 
         def switch(self, groups: Sequence[str]) -> None:
             """Measure only these groups of metrics from now on; rates of a group begin again with it."""

@@ -10,7 +10,7 @@ from itertools import accumulate
 from threading import Lock
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Note, Number, Row
-from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, NVLINK
 from gswarm_agent.probes.gpu_sources import (
     CallSource,
     FieldSource,
@@ -19,6 +19,7 @@ from gswarm_agent.probes.gpu_sources import (
     field_sources,
     pcie_counters,
 )
+from gswarm_agent.probes.nvlink import NvLink, NvLinkReader
 from gswarm_agent.probes.nvml import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -46,8 +47,11 @@ REOPEN_NS = 5 * SECOND_NS
 """Pause before a lost GPU is tried again."""
 SLOW_NS = 10 * SECOND_NS
 """Maximum age of ECC counts in seconds: the driver has to query the GPU for each of them."""
+NVLINKS_NS = 60 * SECOND_NS
+"""Maximum age of the NVLinks' states."""
 STRIKES = 3
 """Number of consecutive ticks after which an error counts as lasting."""
+_NVLINK_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == NVLINK)
 _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 
@@ -96,7 +100,7 @@ class Gpu:
     """A GPU by its NVML index. One worker at a time calls its methods; any thread may call ``count_pcie``.
 
     ``lost`` says why the GPU does not answer, None while it does; ``hanging`` is set while a call has not
-    returned, and then nobody else should call it. ``notes`` collects events.
+    returned, and then nobody else should call it. ``notes`` collects events. ``nvlinks`` are its NVLinks.
     ``columns_off`` are columns whose metrics are switched off; any thread may replace them.
     ``pcie_meter`` measures PCIe where the GPU has no counters. Counters that were not read for
     ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
@@ -109,6 +113,9 @@ class Gpu:
         self.hanging = False
         self.notes: Deque[Note] = deque()
         self.columns_off: FrozenSet[str] = frozenset()
+        self.nvlinks: Tuple[NvLink, ...] = ()
+        self._nvlink_reader: Optional[NvLinkReader] = None
+        self._nvlinks_due = 0
         self.pcie_meter: Optional[PcieMeter] = None
         self.pcie_counted_at = time.monotonic()
         self.pcie_wraps_s = math.inf
@@ -171,10 +178,19 @@ class Gpu:
             self._mark_lost(str(error))
             self._reopen_at = now_ns + REOPEN_NS
             return None
+        if row is not None and now_ns >= self._nvlinks_due and _NVLINK_COLUMNS.isdisjoint(self.columns_off):
+            self._nvlinks_due = now_ns + NVLINKS_NS
+            self.read_nvlinks()
         if row is not None and self.lost is not None:
             self.lost = None
             self._note("gpu_back", INFO, "answers again")
         return row
+
+    def read_nvlinks(self) -> None:
+        """Read which NVLinks are up, and how fast they are."""
+        if self._nvlink_reader is None:
+            self._nvlink_reader = NvLinkReader(self._nvml, self.handle)
+        self.nvlinks = self._nvlink_reader.read()
 
     def count_pcie(self) -> None:
         """Read the PCIe counters between ticks, before they wrap."""
@@ -347,6 +363,7 @@ class Gpu:
         if self.lost is None:
             self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
         self.lost = reason
+        self._nvlink_reader = None
         self._silent_ticks = 0
         for source in self._sources:
             source.reset()

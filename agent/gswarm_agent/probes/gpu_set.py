@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
+from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, Row
 from gswarm_agent.metrics import GPU_METRICS, PCIE
 from gswarm_agent.probes.gpu import Gpu, lost_gpu_facts, read_gpu_facts
+from gswarm_agent.probes.nvlink import NvLink, nvlink_faults
 from gswarm_agent.probes.nvml import HANGS, Nvml, NvmlError
 from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
 from gswarm_agent.probes.processes import ProcessProbe, processes_unavailable
+from gswarm_agent.probes.topology import read_gpu_links
 from gswarm_agent.probes.workers import WorkerPool
 from gswarm_agent.probes.xid import XidWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
+    from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
@@ -27,9 +29,12 @@ _PCIE_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == PCIE)
 
 
 class GpuSet:
-    """The GPUs of this node. ``missing`` is the reason if there are none, else None."""
+    """The GPUs of this node. ``missing`` is the reason if there are none, else None.
 
-    def __init__(self, proc: str = "/proc", start_s: float = START_S) -> None:
+    ``links`` say how the GPUs are connected.
+    """
+
+    def __init__(self, proc: str = "/proc", start_s: float = START_S, sys: str = "/sys") -> None:
         self.missing: Optional[str] = None
         self.facts: Tuple[GpuFacts, ...] = ()
         self.processes: Optional[ProcessProbe] = None
@@ -43,6 +48,11 @@ class GpuSet:
         self._guard: Optional[WrapGuard] = None
         self._guarded: Set[int] = set()
         self._pcie_on = True
+        self._sys = sys
+        self.links: Tuple[GpuLink, ...] = ()
+        self._nvlinks: Dict[int, Sequence[NvLink]] = {}
+        self._were_up: Dict[int, Set[int]] = {}
+        self._nvlink_faults: Dict[int, str] = {}
         opening: WorkerPool[Nvml] = WorkerPool(1, "nvml")
         opening.start(lambda _: Nvml.open(), [0])
         try:
@@ -108,20 +118,26 @@ class GpuSet:
 
         ``now_ns`` is called for each GPU: it returns the time that its rates are taken at.
         """
-        gpus, processes = self._gpus, self.processes
-        if processes is None:
+        gpus, processes, nvml = self._gpus, self.processes, self._nvml
+        if processes is None or nvml is None:
             return
         count, tick_ns = len(gpus), now_ns()
 
         def read(key: int) -> Optional[Row]:
             if key < count:
                 return gpus[key].read(now_ns())
-            processes.read(now_ns(), tick_ns)
+            if key > count:
+                self._read_links(nvml)
+            else:
+                processes.read(now_ns(), tick_ns)
             return None
 
         if processes.skip_hanging():
             self._workers.renew(count)
-        self._workers.start(read, range(count + 1 if with_processes and processes.due(tick_ns) else count))
+        keys = [*range(count), count] if with_processes and processes.due(tick_ns) else [*range(count)]
+        if any(gpu.nvlinks is not self._nvlinks.get(gpu.index) for gpu in gpus):
+            keys.append(count + 1)
+        self._workers.start(read, keys)
 
     def read_processes_ahead(self, now_ns: int) -> None:
         """Read the processes for the next tick: the first time imports modules."""
@@ -169,7 +185,7 @@ class GpuSet:
             self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"
             return
         self._gpus = [Gpu(nvml, index) for index in range(count)]
-        self._workers = WorkerPool(count + 1, "gpus")  # the last key reads the processes
+        self._workers = WorkerPool(count + 2, "gpus")  # the last keys read the processes and connections
         opened: Dict[int, GpuFacts] = {}
         self._workers.start(partial(self._open_gpu, nvml, opened), range(count))
         answered = self._workers.gather(time.monotonic() + start_s, _START_PATIENCE_S)
@@ -177,6 +193,8 @@ class GpuSet:
             _set_hanging(gpu, gpu.index not in answered)
         self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
         reachable = [gpu for gpu in self._gpus if gpu.reachable]
+        self._workers.start(lambda _: self._read_links(nvml), [count + 1])
+        self._workers.gather(time.monotonic() + _START_PATIENCE_S, _START_PATIENCE_S)
         self._xids = XidWatch(nvml, reachable)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
         self._meter_pcie(nvml, [gpu for gpu in reachable if gpu.lacks_pcie_counters])
@@ -187,9 +205,24 @@ class GpuSet:
         gpu.open()
         if gpu.lost is None:
             opened[index] = read_gpu_facts(nvml, index, gpu.handle)
+            gpu.read_nvlinks()
             reason = processes_unavailable(nvml, gpu)
             if reason is not None:
                 self._no_processes[index] = reason
+
+    def _read_links(self, nvml: Nvml) -> None:
+        """Read how the GPUs are connected, and note NVLinks that are down or slow."""
+        self._nvlinks = {gpu.index: gpu.nvlinks for gpu in self._gpus}
+        self.links = read_gpu_links(nvml, self._gpus, self._sys)
+        before, self._nvlink_faults = self._nvlink_faults, nvlink_faults(self._nvlinks, self._were_up)
+        for index, links in self._nvlinks.items():
+            self._were_up.setdefault(index, set()).update(n for n, link in enumerate(links) if link.up)
+            fault = self._nvlink_faults.get(index)
+            if fault is not None and fault != before.get(index):
+                self._gpus[index].notes.append(Note("nvlink_degraded", WARNING, fault, index))
+            elif fault is None and index in before:
+                message = "all NVLinks are up again, at full speed"
+                self._gpus[index].notes.append(Note("nvlink_restored", INFO, message, index))
 
     def _meter_pcie(self, nvml: Nvml, gpus: List[Gpu]) -> None:
         if not gpus:

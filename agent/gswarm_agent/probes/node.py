@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gswarm_agent.frame import GpuFacts, HostFacts
+from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts
 from gswarm_agent.frozen import replace
 from gswarm_agent.metrics import HOST, PROCESSES, columns_off
 from gswarm_agent.probes.base import TickSamples
@@ -33,7 +33,7 @@ class NodeProbe:
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
         self._with_processes = True
         self._host_facts = read_host_facts(proc)
-        self._gpus = GpuSet(proc, start_s)
+        self._gpus = GpuSet(proc, start_s, sys)
         self._read_ns: Optional[int] = None
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
@@ -45,6 +45,10 @@ class NodeProbe:
         )
         of_host = {} if self._host is None else self._host.reasons
         return host, self._gpus.facts, {**of_host, **self._gpus.capabilities()}
+
+    def links(self) -> Tuple[GpuLink, ...]:
+        """See Probe."""
+        return self._gpus.links
 
     def switch(self, groups: Sequence[str]) -> None:
         """See Probe."""

@@ -26,6 +26,11 @@ _NO_GPU_S = 1.0
 _KIB_TO_MB = 1024 / 10**6
 
 
+def lane_bytes(generation: int) -> float:
+    """Return the bytes per second of one lane in one direction; later generations count as the last known."""
+    return _LANE_BYTES[min(max(generation, 1), max(_LANE_BYTES))]
+
+
 def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
     """Return the time of 2**32 bytes over a link at full speed; an unknown link counts as the fastest."""
     lane = _LANE_BYTES.get(generation or 0)

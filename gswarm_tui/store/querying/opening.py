@@ -23,6 +23,7 @@ from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_i
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    GPU_LINKS,
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -47,7 +48,14 @@ LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 
 """Bytes of the columns that grow with the number of nodes or metrics."""
 MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
 """JSON that nests deeper crashes parsers; this bounds it without parsing. Those in strings don't nest."""
-MOST_ROWS = {RECORDINGS: 100_000, NODES: 100_000, GPUS: 1_000_000, SESSIONS: 100_000, LINKS: 1_000_000}
+MOST_ROWS = {
+    RECORDINGS: 100_000,
+    NODES: 100_000,
+    GPUS: 1_000_000,
+    SESSIONS: 100_000,
+    LINKS: 1_000_000,
+    GPU_LINKS: 20_000_000,
+}
 """A hundred recordings of 1,024 nodes with 8,192 GPUs in one file, or a session each minute for ten weeks."""
 _IDS = ("recording_id", "node_id", "gpu_id", "session_id")
 LARGEST = {**dict.fromkeys(_IDS, 10**6), "gpu_index": MAX_GPU_INDEX}
@@ -153,13 +161,15 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
         StoreError: something in it could change a query, or a newer version wrote it.
     """
     existing: dict[str, dict[str, str]] = {}
-    for table, column, kind in connection.execute(_COLUMNS).fetchall():
-        existing.setdefault(table, {})[column] = kind
+    for name, column, kind in connection.execute(_COLUMNS).fetchall():
+        existing.setdefault(name, {})[column] = kind
     if not existing:
         return {}
-    needed = [(table.name, key.name) for table in TABLES for key in table.columns[:2]]
+    for table in TABLES:
+        existing.setdefault(table.name, {})
+    needed = [(one.name, key.name) for one in TABLES for key in one.columns[:2] if not one.optional]
     needed += [(RECORDINGS.name, "schema_version"), (LINKS.name, "last_ts")]
-    if any(column not in existing.get(table, ()) for table, column in needed):
+    if any(column not in existing[name] for name, column in needed):
         raise NotARecordingError(path)
     for known in TABLES:
         for column in known.columns:
@@ -190,13 +200,18 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
         # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
         connection.execute(f"PRAGMA {'enable' if table in _SAMPLES else 'disable'}_optimizer")
         present = [column for column in table.columns if column.name in existing[table.name]]
+        if not present:
+            continue
         wild[table] = _check_values(connection, path, table, present)
     connection.execute("PRAGMA enable_optimizer")
     for table in TABLES:
         columns = ", ".join(
-            _shown(column, column.name in existing[table.name], column.name in wild[table])
+            _shown(column, column.name in existing[table.name], column.name in wild.get(table, ()))
             for column in table.columns
         )
+        if not existing[table.name]:
+            yield f"CREATE VIEW {table.name} AS SELECT {columns} WHERE false"
+            continue
         yield f"CREATE VIEW {table.name} AS SELECT {columns} FROM rec.main.{table.name}"  # noqa: S608
 
 
@@ -246,7 +261,7 @@ def _check_values(
         for (column, problem, _), true in zip(checks, row, strict=True):
             if true:
                 raise StoreError(_invalid(path, table, column, problem))
-    if table in MOST_ROWS:
+    if table.key:
         keys = ", ".join(table.key)
         repeated = f"SELECT count(*) > count(DISTINCT ({keys})) FROM {stored}"  # noqa: S608 (own names)
         if connection.execute(repeated).fetchall()[0][0]:

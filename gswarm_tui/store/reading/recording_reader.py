@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.frame import WARNING, GpuFacts, Hello, HostFacts, tables
+from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, Hello, HostFacts, tables
 from gswarm_agent.metrics import ALL_GROUPS, EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
@@ -214,11 +214,32 @@ class RecordingReader:
         )
         new = {row["node_id"]: row for row in nodes if self._has_new_runs(row["node_id"], links)}
         lives = self._lives({node_id: links.get(node_id) or [_UNKNOWN_LIFE] for node_id in new})
+        gpu_links = self._gpu_links(gpus) if new else {}
         for node_id, row in new.items():
             if lives[node_id]:
                 machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []), lives[node_id])
+                if node_id in gpu_links:
+                    hello = replace(machine.hello, links=gpu_links[node_id])
+                    machine = replace(machine, hello=hello)
                 self.machines[node_id] = machine
                 self.gpu_positions |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
+
+    def _gpu_links(self, gpus: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, tuple[GpuLink, ...]]:
+        """Return how the GPUs of each machine were last connected; machines of one kind share them."""
+        places = {gpu["gpu_id"]: at for of_node in gpus.values() for at, gpu in enumerate(of_node)}
+        found: dict[int, list[GpuLink]] = {}
+        for node_id, gpu_id, *rest in self.rows(
+            "SELECT node_id, gpu_id, peer, kind, coalesce(links, 0), version, gb_s FROM gpu_links "
+            "JOIN nodes USING (node_id) WHERE recording_id = ? "
+            "QUALIFY ts = max(ts) OVER (PARTITION BY node_id) ORDER BY node_id, gpu_id, "
+            "peer_index NULLS LAST, peer = 'host', peer <> 'NVSwitch', length(peer), peer",
+            self.recording_id,
+        ):
+            if gpu_id in places:
+                found.setdefault(node_id, []).append(GpuLink(places[gpu_id], *rest))
+        shared: dict[tuple[GpuLink, ...], tuple[GpuLink, ...]] = {}
+        tuples = {node_id: tuple(links) for node_id, links in found.items()}
+        return {node_id: shared.setdefault(links, links) for node_id, links in tuples.items()}
 
     def _by_node(self, sql: str) -> dict[int, list[dict[str, Any]]]:
         """Return the rows of a query on this recording by node."""

@@ -35,9 +35,11 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     StopUndone,
 )
+from gswarm_tui.fleet.gpu_links import gpu_index
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    GPU_LINKS,
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -164,6 +166,7 @@ class Batch:
         self._own: dict[tuple[str, str], KnownLife] = {}
         self._nodes: dict[int, Row] = {}
         self._gpus: list[Row] = []
+        self._gpu_links: list[tuple[int, KnownNode]] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
         self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), ("gpu_id",), if_measured=True)
@@ -193,7 +196,22 @@ class Batch:
         for table, rows in row_tables:
             if kept := list(rows):
                 yield table, {name: array(table, name, [row[name] for row in kept]) for name in kept[0]}
+        if any(node.links for _, node in self._gpu_links):
+            yield GPU_LINKS, self._link_columns()
         yield from self._samples
+
+    def _link_columns(self) -> Columns:
+        """Return how the GPUs of new nodes are connected."""
+        rows = [(us, node, link) for us, node in self._gpu_links for link in node.links]
+        values: dict[str, list[Any]] = {
+            "ts": [us for us, _, _ in rows],
+            "node_id": [node.node_id for _, node, _ in rows],
+            "gpu_id": [node.gpu_ids[link.gpu] for _, node, link in rows],
+            "peer_index": [gpu_index(link.peer) for _, _, link in rows],
+        }
+        for name in ("peer", "kind", "links", "version", "gb_s"):
+            values[name] = [getattr(link, name) for _, _, link in rows]
+        return {name: array(GPU_LINKS, name, column) for name, column in values.items()}
 
     @cached_property
     def _samples(self) -> list[tuple[TableSchema, Columns]]:
@@ -220,7 +238,10 @@ class Batch:
             case FramesLost():
                 self._lost(event)
             case NodeIntroduced():
+                before = self.ledger.nodes.get(event.node)
                 node, gpus = self.ledger.introduce(event.node, event.hello, event.former)
+                if before is None or (before.node_id, before.links) != (node.node_id, node.links):
+                    self._gpu_links.append((micros(event.at), node))
                 self._own[event.node, event.hello.life] = self.ledger.own(event.node, event.hello.life)
                 self._nodes[node.node_id] = node.row
                 self._gpus += gpus

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gswarm_agent.frame import GpuFacts, Hello
+from gswarm_agent.frame import GpuFacts, GpuLink, Hello
 from gswarm_tui.store.sql.schema import LINKS, NODES
 
 Row = dict[str, Any]
@@ -25,6 +25,7 @@ class KnownNode:
     """A machine that a node's name stands for; it may not have answered yet. ``gpu_ids`` belong to ``gpus``.
 
     ``life`` is its present agent run, None before the first; ``was_live`` is true once its link was up.
+    ``links`` say how the GPUs are connected, as stored.
     """
 
     row: Row
@@ -32,6 +33,7 @@ class KnownNode:
     gpu_ids: tuple[int, ...] = ()
     life: str | None = None
     was_live: bool = False
+    links: tuple[GpuLink, ...] = ()
 
     @property
     def node_id(self) -> int:
@@ -131,6 +133,7 @@ class Ledger:
             gpus=hello.gpus,
             life=life or node.life,
             was_live=now.was_live,
+            links=hello.links,
         )
         if not former or now.row["boot_id"] is None:
             self.nodes[name] = node

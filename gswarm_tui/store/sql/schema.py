@@ -32,12 +32,16 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A table. With a key, rows are replaced by key; without, rows are only added."""
+    """A table. With a key, rows are replaced by key; without, rows are only added.
+
+    A table that is ``optional`` came later: files of older versions lack it.
+    """
 
     name: str
     meaning: str
     columns: tuple[ColumnSchema, ...]
     key: tuple[str, ...] = ()
+    optional: bool = False
 
     def __getitem__(self, name: str) -> ColumnSchema:
         return next(column for column in self.columns if column.name == name)
@@ -220,8 +224,35 @@ LINKS = TableSchema(
     ),
     key=("node_id", "life"),
 )
+GPU_LINKS = TableSchema(
+    "gpu_links",
+    "How the GPUs of a node are connected; all rows of a node again when something has changed",
+    (
+        ColumnSchema("ts", "TIMESTAMP NOT NULL", "Time at which this was read (UTC)"),
+        ColumnSchema("node_id", "INTEGER NOT NULL", "nodes.node_id"),
+        ColumnSchema("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
+        ColumnSchema("peer", "VARCHAR", "GPU and its NVML index, NVSwitch, a network adapter, or host"),
+        ColumnSchema("peer_index", "INTEGER", "NVML index of a peer that is a GPU, else NULL"),
+        ColumnSchema("kind", "VARCHAR", "As in nvidia-smi topo -m: NV18, PIX, PXB, PHB, NODE, SYS; or PCIe"),
+        ColumnSchema("links", "INTEGER", "NVLinks that are up; to the host PCIe lanes; else 0"),
+        ColumnSchema("version", "VARCHAR", "Version of NVLink, to the host of PCIe; NULL if unknown"),
+        ColumnSchema("gb_s", "DOUBLE", "What the way carries in one direction [GB/s]; NULL if unknown"),
+    ),
+    optional=True,
+)
 
-TABLES = (RECORDINGS, NODES, GPUS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, SESSIONS, EVENTS, LINKS)
+TABLES = (
+    RECORDINGS,
+    NODES,
+    GPUS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    PROCESS_SAMPLES,
+    SESSIONS,
+    EVENTS,
+    LINKS,
+    GPU_LINKS,
+)
 
 
 def micros(seconds: float) -> int:
@@ -237,15 +268,22 @@ def literal(text: str) -> str:
 def create_statements() -> Iterator[str]:
     """Return the statements that create all tables with their comments."""
     for table in TABLES:
-        yield table.create
-        yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
-        for column in table.columns:
-            yield _comment(table, column)
+        yield from _create(table)
+
+
+def _create(table: TableSchema) -> Iterator[str]:
+    yield table.create
+    yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
+    for column in table.columns:
+        yield _comment(table, column)
 
 
 def upgrade_statements(existing: dict[str, set[str]]) -> Iterator[str]:
-    """Return the statements that add columns to an older file; ``existing`` maps tables to columns."""
+    """Return the statements that complete an older file; ``existing`` maps its tables to their columns."""
     for table in TABLES:
+        if not existing[table.name]:
+            yield from _create(table)
+            continue
         for column in table.columns:
             if column.name not in existing[table.name]:
                 yield f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"

@@ -3,7 +3,8 @@
 ::
 
     gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples
-    recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events, links
+    recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events, links,
+                                                               gpu_links
 
 The folders are named as in Hive; DuckDB, pandas, polars, Dask and Spark read these names as columns. Columns
 have the names of the database, and types that mean the same to all readers: times have the zone UTC, and no
@@ -34,6 +35,7 @@ from gswarm_tui.store.querying.running_query import explain_query
 from gswarm_tui.store.sql.run_names import RUN
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    GPU_LINKS,
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -49,7 +51,7 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.sql.view_columns import MEANINGS
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
-SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
+SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS, GPU_LINKS)
 LONGEST_FOLDER_NAME = 240
 """File systems take 255 bytes, with ``node=``."""
 PRIVATE = frozenset({"uid", "options"})

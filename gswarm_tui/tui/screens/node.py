@@ -37,6 +37,8 @@ from gswarm_tui.tui.screens.node_tables import (
     column_of,
     gpu_columns,
     gpu_rows,
+    link_columns,
+    link_rows,
     metric_at,
     no_processes,
     process_rows,
@@ -106,7 +108,8 @@ def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
     return [*((Span(" " * WORDS_WIDTH), *line) for line in upper), (*words, *lowest)]
 
 
-ALL, PLOTS, HOST, PROCESSES, UNMEASURED = "overview", "plots", "host", "processes", "not measured"
+ALL, PLOTS, HOST, PROCESSES = "overview", "plots", "host", "processes"
+CONNECTIONS, UNMEASURED = "links", "not measured"
 PANEL_LOWEST = 6
 PROCESSES_LOWEST = 5
 BAND_HIGHEST = 12
@@ -151,7 +154,7 @@ class NodeScreen(ViewerScreen):
 
     SCREEN = NODE
     BINDINGS = bindings_of(SCREEN)
-    VIEWS: ClassVar = (ALL, PLOTS, HOST, PROCESSES, UNMEASURED)
+    VIEWS: ClassVar = (ALL, PLOTS, HOST, PROCESSES, CONNECTIONS, UNMEASURED)
     DEFAULT_CSS = """
     NodeScreen > #body { height: 1fr; }
     """
@@ -172,6 +175,7 @@ class NodeScreen(ViewerScreen):
             yield Canvas(id="plots")
             yield Canvas(id="host")
             yield TableView(PROCESS_TABLE, empty="no GPU processes", id="processes")
+            yield TableView((), empty="the agent found no connections between GPUs", id="links")
             yield TableView(UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
         yield from self.compose_footer()
 
@@ -188,7 +192,7 @@ class NodeScreen(ViewerScreen):
     @property
     def table(self) -> TableView:
         """The table that the arrow keys move in."""
-        names = {PROCESSES: "#processes", UNMEASURED: "#unmeasured"}
+        names = {PROCESSES: "#processes", CONNECTIONS: "#links", UNMEASURED: "#unmeasured"}
         return self.query_one(names.get(self.view, "#gpus"), TableView)
 
     def draw(self) -> None:
@@ -216,6 +220,9 @@ class NodeScreen(ViewerScreen):
             processes = self.query_one("#processes", TableView)
             processes.empty = no_processes(node, "no GPU processes")
             processes.show(rows)
+        if node.hello is not None and self.query_one("#links", TableView).display:
+            rows = link_rows(node, node.hello, old=old) if node.hello.links else []
+            self.query_one("#links", TableView).show_columns(link_columns(node.hello), rows)
         if node.hello is not None and self.query_one("#unmeasured", TableView).display:
             self.query_one("#unmeasured", TableView).show(unmeasured_rows(node))
 
@@ -227,6 +234,7 @@ class NodeScreen(ViewerScreen):
             PLOTS: Heights(0, room, max(0, (room - 1) // gpus) if gpus else 0, 0, 0),
             HOST: Heights(0, 0, 0, room, 0),
             PROCESSES: Heights(0, 0, 0, 0, room),
+            CONNECTIONS: Heights(0, 0, 0, 0, 0),
             UNMEASURED: Heights(0, 0, 0, 0, 0),
         }
         shared = parts.get(self.view) or heights(
@@ -238,6 +246,7 @@ class NodeScreen(ViewerScreen):
             ("#plots", shared.plots),
             ("#host", shared.host),
             ("#processes", shared.processes),
+            ("#links", room if self.view == CONNECTIONS else 0),
             ("#unmeasured", room if self.view == UNMEASURED else 0),
         ):
             part = self.query_one(name)

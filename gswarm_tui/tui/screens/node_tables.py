@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from gswarm_agent.frame import Hello, ProcessSample
 from gswarm_agent.metrics import (
     GPU_BY_NAME,
+    GPU_COLUMNS,
     GPU_METRICS,
     HOST_BY_NAME,
     PROCESS_COLUMNS,
@@ -17,6 +19,7 @@ from gswarm_agent.metrics import (
 )
 from gswarm_tui.common.quantities import DASH
 from gswarm_tui.common.units import shown_unit
+from gswarm_tui.fleet.gpu_links import HOST, capacity, gpu_index, peers, share_pct
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.numbers import cell
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, tops
@@ -96,6 +99,45 @@ PROCESS_TABLE = (
     TableColumn("command", 16, left=True, grows=True),
     *_NUMBERS[_BEFORE_COMMAND:],
 )
+
+
+def link_columns(hello: Hello) -> tuple[TableColumn, ...]:
+    """Return the columns of the GPUs' connections: capacity, traffic, the way to each peer."""
+    ways = (TableColumn(peer, max(5, len(peer))) for peer in peers(hello.links))
+    return (
+        TableColumn("GPU", 4, frozen=True),
+        TableColumn("NVLink", 6, "GB/s"),
+        TableColumn("tx", 4, "%"),
+        TableColumn("rx", 4, "%"),
+        TableColumn("PCIe", 5, "GB/s"),
+        TableColumn("tx", 4, "%"),
+        TableColumn("rx", 4, "%"),
+        *ways,
+    )
+
+
+def link_rows(node: NodeState, hello: Hello, *, old: bool) -> list[Row]:
+    """Return a row per GPU; ways that carry less than those of other GPUs to such a peer stand out."""
+    kinds = {(link.gpu, link.peer): link.kind for link in hello.links}
+    names = peers(hello.links)
+    best = max((link.links for link in hello.links if link.kind.startswith("NV")), default=0)
+    fewer = {(link.gpu, link.peer) for link in hello.links if 0 < link.links < best and link.peer != HOST}
+    rows = []
+    for at, facts in enumerate(hello.gpus):
+        nvlink, pcie = capacity(hello.links, at)
+        row = dict(zip(GPU_COLUMNS, node.gpus[at].tolist(), strict=True)) if at < len(node.gpus) else {}
+        texts = [Span(f"{facts.index}", "dim")]
+        for gb_s, kind in ((nvlink, "nvlink"), (pcie, "pcie")):
+            texts.append(Span(DASH if gb_s is None else f"{gb_s:.0f}"))
+            for way in ("tx", "rx"):
+                share = share_pct(row.get(f"{kind}_{way}_mb_s", math.nan), gb_s)
+                texts.append(Span(DASH if math.isnan(share) else f"{share:.0f}"))
+        for peer in names:
+            own = gpu_index(peer) == facts.index
+            kind = "X" if own else kinds.get((at, peer), DASH)
+            texts.append(Span(clean(kind), "warning" if (at, peer) in fewer else "dim" if own else "text"))
+        rows.append(tuple(Span(span.text, "dim") if old or span.text == DASH else span for span in texts))
+    return rows
 
 
 def no_processes(node: NodeState, words: str) -> str:

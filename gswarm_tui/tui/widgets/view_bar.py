@@ -10,10 +10,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gswarm_tui.tui.drawing.spans import Span, drawn
+from gswarm_tui.tui.drawing.text import clip
 
 
 class ViewBar(Widget):
-    """Names of views; a click selects one. A hint, such as the scale, is at the right."""
+    """Names of views; a click selects one. A hint, such as the scale, is at the right, cut to fit."""
 
     DEFAULT_CSS = "ViewBar { height: 1; }"
 
@@ -56,8 +57,10 @@ class ViewBar(Widget):
         spans = [Span("─", "faint")]
         spans += (Span(f" {view} ", "accent" if view == self.picked else "dim") for view in self.views)
         used = sum(len(s.text) for s in spans)
-        room = self.size.width - used - 1
-        hints = (f" {hint} " for hint in (self._hint, self._shorter) if hint)
-        hint = next((hint for hint in hints if len(hint) <= room), "")
-        spans += (Span("─" * max(0, room - len(hint)), "faint"), Span(hint, "dim"), Span("─", "faint"))
+        room = self.size.width - used
+        hints = [(f" {hint} ", "─") for hint in (self._hint, self._shorter) if hint]
+        hints.append((clip(self._shorter or self._hint, max(0, room)), ""))
+        hint, end = next(pair for pair in hints if len("".join(pair)) <= max(0, room))
+        rule = "─" * max(0, room - len(hint) - len(end))
+        spans += (Span(rule, "faint"), Span(hint, "dim"), Span(end, "faint"))
         return drawn(tuple(spans), self.size.width, self.app.theme)

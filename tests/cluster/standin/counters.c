@@ -64,7 +64,7 @@ typedef struct {
 
 _Static_assert(sizeof(Field) == 40, "nvmlFieldValue_t");
 
-enum Source { LEVEL, COUNTER, PCIE_COUNT, LINK_KIB, LINK_BYTES };
+enum Source { LEVEL, COUNTER, PCIE_COUNT, LINK_KIB, LINK_BYTES, LINK_SPEED };
 
 static const struct {
     unsigned id;
@@ -89,7 +89,7 @@ static const struct {
     {143, LEVEL, L_remapped_uncorrected, UINT},
     {144, LEVEL, L_remapped_pending, UINT},
     {145, LEVEL, L_remapped_failure, UINT},
-    {164, LEVEL, L_nvlink_speed_mbps, UINT},
+    {164, LINK_SPEED, L_nvlink_speed_mbps, UINT},
     {185, LEVEL, L_power_mw, UINT},
     {186, LEVEL, L_power_mw, UINT},
     {187, LEVEL, L_power_limit_min_mw, UINT},
@@ -128,17 +128,19 @@ static int field_value(const Gpu *gpu, Field *field)
     uint64_t value = 0;
     int verdict = OK, index = fields[i].index;
     field->type = fields[i].type;
-    if (fields[i].source == LEVEL) {
+    if (fields[i].source == LEVEL || fields[i].source == LINK_SPEED) {
         value = (uint64_t)gpu->level[index];
         verdict = gpu->level[index] == ABSENT ? NOT_SUPPORTED : OK;
     } else {
         verdict = put(gpu, index, &value);
     }
+    if (fields[i].source == LINK_SPEED && field->scope < 64 && gpu->level[L_nvlink_slow] >> field->scope & 1)
+        value /= 2;
     if (fields[i].source == PCIE_COUNT && gpu->level[L_pcie_counts_wrap] == 1) {
         field->type = UINT;
         value &= UINT32_MAX;
     }
-    if (fields[i].source == LINK_BYTES && gpu->level[L_nvlink_version] < 5)
+    if (fields[i].source == LINK_BYTES && gpu->level[L_nvlink_version] < 7)
         verdict = NOT_SUPPORTED;
     if (verdict == OK && (fields[i].source == LINK_KIB || fields[i].source == LINK_BYTES))
         verdict = link_share(gpu, (int)field->scope, value, &value);

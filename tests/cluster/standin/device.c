@@ -286,7 +286,7 @@ int nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsigned *unco
     return verdict == OK ? put2(gpu, L_remapped_pending, L_remapped_failure, pending, failure) : verdict;
 }
 
-/* ---- NVLink; a link is active as long as the scenario counts it */
+/* ---- NVLink; a link is active as long as the scenario counts it, and does not call it down */
 
 #define REPORTS_LINK(function, expression)                                                                  \
     int function(Handle device, unsigned link, unsigned *value)                                             \
@@ -298,8 +298,37 @@ int nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsigned *unco
         return (int64_t)link < gpu->level[L_nvlink_links] ? OK : INVALID_ARGUMENT;                          \
     }
 
-REPORTS_LINK(nvmlDeviceGetNvLinkState, 1)
+REPORTS_LINK(nvmlDeviceGetNvLinkState, (~level_or(gpu, L_nvlink_down, 0) >> (link & 63)) & 1)
+REPORTS_LINK(nvmlDeviceGetNvLinkRemoteDeviceType, gpu->level[L_nvlink_peer] == ABSENT ? 2 : 0)
 REPORTS_LINK(nvmlDeviceGetNvLinkVersion, level_or(gpu, L_nvlink_version, 0))
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle device, unsigned link, PciInfo *info)
+{
+    AIM(device, GPU_ONLY);
+    int64_t peer = gpu->level[L_nvlink_peer];
+    memset(info, 0, sizeof *info);
+    if ((int64_t)link >= level_or(gpu, L_nvlink_links, 0))
+        return INVALID_ARGUMENT;
+    if (peer == ABSENT) /* an NVSwitch */
+        snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", 5 + link % 4);
+    else
+        snprintf(info->bus_id, sizeof info->bus_id, "%s", target.scenario->gpu[peer].pci_bus_id);
+    return OK;
+}
+
+/* Two GPUs share a PCIe switch, four a NUMA node. */
+int nvmlDeviceGetTopologyCommonAncestor(Handle device, Handle other, unsigned *level)
+{
+    AIM(device, GPU_ONLY);
+    Target second __attribute__((cleanup(let_go_of))) = {0};
+    verdict = aim(other, __func__, GPU_ONLY, &second);
+    if (verdict != OK)
+        return verdict;
+    int a = target.index, b = second.index;
+    (void)gpu;
+    *level = a / 2 == b / 2 ? 10 : a / 4 == b / 4 ? 40 : 50;
+    return OK;
+}
 
 /* ---- MIG */
 

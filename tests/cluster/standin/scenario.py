@@ -160,8 +160,14 @@ class StandinGpu:
     pcie_counts_wrap: int | None = 0
     """1: the PCIe byte counts (fields 197 and 198) are 32 bits wide and wrap."""
     nvlink_links: int | None = 18
-    nvlink_version: int | None = 4
-    """From 5 on, the byte counts of fields 202 and 204 are available too."""
+    nvlink_version: int | None = 6
+    """As in nvml.h: 6 is NVLink 4. From 7 on, the byte counts of fields 202 and 204 are available too."""
+    nvlink_down: int | None = 0
+    """A bit for each NVLink that is down."""
+    nvlink_slow: int | None = 0
+    """A bit for each NVLink at half the speed."""
+    nvlink_peer: int | None = None
+    """The GPU to which all NVLinks lead, None for NVSwitches."""
     nvlink_speed_mbps: int | None = 26562
 
     energy_mj_per_s: int | None = None

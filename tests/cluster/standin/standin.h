@@ -44,7 +44,8 @@ enum { MAX_RULES = 48, MAX_SEGMENTS = 4 };
     X(remapped_corrected) X(remapped_uncorrected) X(remapped_pending) X(remapped_failure)                   \
     X(mig_mode) X(persistence_mode) X(compute_mode) X(display_active) X(event_types)                        \
     X(pcie_gen) X(pcie_gen_max) X(pcie_width) X(pcie_width_max) X(pcie_replays) X(pcie_counts_wrap)         \
-    X(nvlink_links) X(nvlink_version) X(nvlink_speed_mbps)
+    X(nvlink_links) X(nvlink_version) X(nvlink_down) X(nvlink_slow) X(nvlink_peer)                          \
+    X(nvlink_speed_mbps)
 
 #define COUNTERS(X)                                                                                         \
     X(energy_mj) X(pcie_tx_bytes) X(pcie_rx_bytes) X(nvlink_tx_kib) X(nvlink_rx_kib)                        \

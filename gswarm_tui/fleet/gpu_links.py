@@ -1,0 +1,56 @@
+"""What the connections of a GPU carry, and the traffic on them as a share of that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gswarm_agent.frame import GpuLink
+
+NVSWITCH, HOST = "NVSwitch", "host"
+_GPU = re.compile(r"GPU([0-9]{1,4})")
+
+
+def gpu_index(peer: str) -> int | None:
+    """Return the NVML index of a peer that is a GPU, None for another."""
+    match = _GPU.fullmatch(peer)
+    return int(match[1]) if match else None
+
+
+class Capacity(NamedTuple):
+    """What a GPU's NVLinks and its PCIe link carry in one direction [GB/s], None where unknown."""
+
+    nvlink: float | None = None
+    pcie: float | None = None
+
+
+def capacity(links: Iterable[GpuLink], gpu: int) -> Capacity:
+    """Return what the connections of the GPU at this position carry.
+
+    NVLinks to switches reach every GPU, so they count once.
+    """
+    own = {link.peer: link for link in links if link.gpu == gpu}
+    if (switch := own.get(NVSWITCH)) is not None:
+        bundles = [switch]
+    else:
+        bundles = [link for peer, link in own.items() if gpu_index(peer) is not None and link.links]
+    speeds = [link.gb_s for link in bundles if link.gb_s is not None]
+    host = own.get(HOST)
+    return Capacity(sum(speeds) if speeds else None, None if host is None else host.gb_s)
+
+
+def share_pct(mb_s: float, gb_s: float | None) -> float:
+    """Return traffic as percent of what the way carries, NaN where either is unknown."""
+    return mb_s / gb_s / 10 if gb_s else float("nan")
+
+
+def peers(links: Sequence[GpuLink]) -> tuple[str, ...]:
+    """Return all peers but the host: GPUs by index, NVSwitches, then network adapters."""
+
+    def order(name: str) -> tuple[int, int, int, str]:
+        index = gpu_index(name)
+        kind = 0 if index is not None else 1 if name == NVSWITCH else 2
+        return kind, index or 0, len(name), name
+
+    return tuple(sorted({link.peer for link in links if link.peer != HOST}, key=order))
