@@ -219,3 +219,9 @@ def test_ansi_theme_uses_only_terminal_colours() -> None:
         for colour in (style.color, style.bgcolor):
             assert colour is None or colour.is_default or colour.number is not None
     assert set(THEME_NAMES) == {DARK, LIGHT, ANSI}
+
+
+def test_energy_of_a_short_run_is_not_zero() -> None:
+    energy = GPU_BY_NAME["energy_mj"]
+    shown = [numbers.cell(kwh * 3.6e9, energy) for kwh in (0.0, 0.0004, 0.0012, 0.0994, 0.0996, 2.0)]
+    assert shown == ["0", "0", ".001", ".099", "0.1", "2.0"]

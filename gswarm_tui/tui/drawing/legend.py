@@ -60,7 +60,7 @@ def ends(picture: HeatmapData) -> tuple[str, str]:
         return "0.001", numbers.digits(picture.top / 1000)
     if metric.unit == "P":
         return "P0", "P15"
-    high = numbers.digits(picture.top * shown_unit(metric).factor)
+    high = numbers.cell(picture.top, metric)
     return "0", high if picture.same_top else f"each GPU's limit, up to {high}"
 
 

@@ -38,7 +38,10 @@ def cell(value: float | None, metric: Metric) -> str:
         return f"P{value:.0f}"
     if metric.unit in ("%", "°C", "W", "MHz", "errors"):
         return f"{value:.0f}" if value < 9999.5 else digits(value)
-    return digits(value * shown_unit(metric).factor)
+    shown = value * shown_unit(metric).factor
+    if metric.unit == "mJ" and 0.0005 <= shown < 0.0995:  # a GPU's first minutes: ".012"
+        return f"{shown:.3f}"[1:]
+    return digits(shown)
 
 
 def cell_width(metric: Metric, top: float) -> int:
