@@ -20,10 +20,10 @@ T = TypeVar("T")
 class Figures:
     """Figures of one GPU, of a node's GPUs, or of all: ``scope`` is gpu, node or all. None is unmeasured.
 
-    Means and quantiles are over all samples of single GPUs, maxima are of the GPU with the highest value;
-    times are summed over GPUs. Coverage is the share of the GPUs' time that samples cover. A bubble is an
-    idle phase between two busy samples of a GPU; ``bubble_share`` is of the measured time between the first
-    and the last busy sample. The host's maxima are None for a GPU.
+    Means and quantiles are over the measured time of single GPUs, maxima are of the GPU with the highest
+    value; times are summed over GPUs. A silent GPU has 0 samples. Coverage is the share of the GPUs' time
+    that samples cover. A bubble is an idle phase between two busy samples of a GPU; ``bubble_share`` is of
+    the measured time between the first and the last busy sample. The host's maxima are None for a GPU.
     """
 
     scope: str
@@ -113,6 +113,13 @@ class Summary:
     covered: tuple[NodeCoverage, ...]
 
     @property
+    def silent(self) -> tuple[str, ...]:
+        """The nodes without GPU samples, and the GPUs without samples of other nodes."""
+        answered = {one.node for one in self.nodes if one.samples}
+        gpus = [gpu.label for gpu in self.gpus if not gpu.samples and gpu.node in answered]
+        return (*(one.node for one in self.covered if one.node not in answered), *gpus)
+
+    @property
     def partial(self) -> tuple[str, ...]:
         """The nodes that don't cover the whole period."""
         return tuple(one.node for one in self.covered if not one.complete)
@@ -144,7 +151,7 @@ def _summary(
     return Summary(
         period,
         period.ended_at is None and source.running,
-        next(iter(by_scope["all"]), None),
+        next((whole for whole in by_scope["all"] if whole.samples), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
         covered,

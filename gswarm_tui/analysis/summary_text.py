@@ -40,7 +40,7 @@ def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration(period.seconds)]
     if period.ended_at is None:
         parts.append("still running" if summary.running else "no end")
-    parts += [plural(len(summary.nodes), "node"), plural(len(summary.gpus), "GPU")]
+    parts += [plural(len(summary.covered), "node"), plural(len(summary.gpus), "GPU")]
     if period.job:
         parts.append(f"job {period.job}")
     return " · ".join(parts)
@@ -90,6 +90,8 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("hosts", _hosts(one)),
         ("coverage", f"{share(one.coverage)} of the GPU time, {one.samples:,} samples"),
     ]
+    if summary.silent:
+        lines.append(("silent", f"{hosts.fold(summary.silent)}: no samples in this time"))
     partial = partial_sentence(summary.covered)
     return [*lines, ("", partial)] if partial else lines
 

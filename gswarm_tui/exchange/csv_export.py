@@ -12,7 +12,7 @@ from typing import TextIO
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.time_windows import micros, windows
+from gswarm_tui.exchange.time_windows import sample_span, windows
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import literal
 
@@ -132,7 +132,7 @@ def write_csv(
             f"SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = {period.recording_id}"  # noqa: S608
         ).rows()[0][0]
         line, found = table.line(period), table.rows(period)
-        span = micros(period.started_at), micros(period.until)
+        span = sample_span(period)
 
         def numbers(expression: str, span: tuple[int, int] = span, rows: str = found) -> list[int]:
             query = f"SELECT DISTINCT {expression} AS number {rows} {_within(*span)} ORDER BY number"

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.time_windows import micros, windows
+from gswarm_tui.exchange.time_windows import micros, sample_span, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
@@ -156,7 +156,7 @@ def write_json(
 
     GPUs that Slurm gave to others are left out without ``all_gpus``.
     """
-    begin, end = micros(period.started_at), micros(period.until)
+    begin, end = sample_span(period)
     own = "true" if all_gpus else "g.allocated IS NOT FALSE"
     places = _PLACES.format(recording=period.recording_id, own=own)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
+from gswarm_tui.analysis.periods import Period
+
 SAMPLES_AT_ONCE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -12,6 +14,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def micros(at: datetime) -> int:
     """Convert a naive UTC time to Unix microseconds."""
     return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def sample_span(period: Period) -> tuple[int, int]:
+    """Return from when to before when samples count, in Unix µs: a session has the one at its end.
+
+    Not the one at its start, whose interval lies before it.
+    """
+    shift = period.session_id is not None
+    return micros(period.started_at) + shift, micros(period.until) + shift
 
 
 def windows(

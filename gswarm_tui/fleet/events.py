@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from gswarm_agent.frame import INFO, WARNING, Frame, Hello
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS, known_groups
+from gswarm_tui.fleet.energy import EnergyUsed
 
 WAITING = "waiting"
 """Kind of the event that names the nodes that may still hold frames when a recording is left open."""
@@ -88,7 +89,8 @@ class LinkMeasured:
 class FrameArrived:
     """A frame arrived; ``ts`` is its time by the head's clock, ``life`` the agent run that numbered it.
 
-    ``offset_s`` is how far the node's clock was ahead, for other times in the frame.
+    ``offset_s`` is how far the node's clock was ahead, for other times in the frame. ``energy`` is what its
+    GPUs used since the sample before: of a recorded frame as recorded, else the fleet decides it.
     """
 
     node: str
@@ -97,6 +99,11 @@ class FrameArrived:
     life: str
     frame: Frame
     offset_s: float = 0.0
+    energy: EnergyUsed | None = field(default=None, compare=False)
+
+    def decided(self, energy: EnergyUsed) -> None:
+        """Set the energy, once: nobody else has the frame yet."""
+        object.__setattr__(self, "energy", energy)
 
     @cached_property
     def weight(self) -> int:

@@ -26,6 +26,8 @@ POWER = GPU_COLUMNS.index("power_w")
 REASONS = GPU_COLUMNS.index("clock_reasons")
 _MAXIMUM = 1e15
 """Larger numbers count as not measured: no metric reaches this, and sums and colours can't overflow."""
+_WHOLE_PCT = 100
+"""A driver that reports a higher utilisation reports garbage."""
 _FRAMES_AT_ONCE = 128
 """The arrays of this many frames fit into a processor's cache; more at once take longer."""
 
@@ -42,14 +44,13 @@ class GpuTotals(NamedTuple):
 class FrameValues(NamedTuple):
     """A frame's numbers, NaN where not measured: (GPUs, GPU metrics) and (host metrics,).
 
-    ``reasons`` holds each GPU's throttle reasons as bits of ``WATCHED``; ``energy_missing`` is true if any
-    GPU's energy counter was not measured.
+    ``reasons`` holds each GPU's throttle reasons as bits of ``WATCHED``. The fleet replaces energy
+    counters by the energy used so far.
     """
 
     gpus: Floats
     host: Floats
     reasons: list[int]
-    energy_missing: bool
 
 
 def frame_values(frames: Sequence[Frame]) -> Iterator[FrameValues]:
@@ -64,10 +65,10 @@ def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
         hosts.update(zip(positions, _tables(columns), strict=True))
     values: dict[int, FrameValues] = {}
     for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):
+        columns[UTIL][columns[UTIL] > _WHOLE_PCT] = np.nan
         reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
-        energy_missing = np.isnan(columns[ENERGY]).any(axis=1).tolist()
-        for at, gpus, bits, missing in zip(positions, _tables(columns), reasons, energy_missing, strict=True):
-            values[at] = FrameValues(gpus, hosts[at][0], bits, missing)
+        for at, gpus, bits in zip(positions, _tables(columns), reasons, strict=True):
+            values[at] = FrameValues(gpus, hosts[at][0], bits)
     return [values[at] for at in range(len(frames))]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +66,6 @@ class HistoryAllocator:
             block = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns)
             self._blocks[kind] = block
         return History(block)
-
-
-class RowValues(NamedTuple):
-    """A number for each row and its time, NaN where missing."""
-
-    values: Floats
-    at: Floats
 
 
 class History:
@@ -146,25 +138,10 @@ class History:
         intervals: Singles = self.block.intervals[self._order(since), self.seat]
         return intervals
 
-    def around(self, ts: float, column: int) -> tuple[RowValues, RowValues]:
-        """Return each row's last value before a time and its first from then on."""
-        times, values = self.series(column)
-        at = int(np.searchsorted(times, ts))
-        return _first_values(times[:at][::-1], values[:at][::-1]), _first_values(times[at:], values[at:])
-
     def tables(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)
         return self._times[order], self.block.values[order, self.seat]
-
-
-def _first_values(times: Floats, values: Singles) -> RowValues:
-    answered = np.isfinite(values)
-    if not answered.any():
-        return RowValues(*np.full((2, values.shape[1]), np.nan))
-    first, rows = answered.argmax(axis=0), np.arange(values.shape[1])
-    never = ~answered[first, rows]
-    return RowValues(*(np.where(never, np.nan, one) for one in (values[first, rows], times[first])))
 
 
 def binned(times: Floats, values: Singles, start: float, end: float, bins: int) -> npt.NDArray[np.float64]:
@@ -193,11 +170,10 @@ def _nanmean_rows(values: Singles) -> Singles:
 
 @dataclass(frozen=True)
 class NodeHistory:
-    """A node's history; ``energy_base`` is subtracted from its energy counters (mJ)."""
+    """A node's history."""
 
     gpus: History
     host: History
-    energy_base: Floats | None
 
 
 HISTORY_BYTES = 53 * 1024 * 1024
@@ -216,4 +192,4 @@ def empty_history(allocator: HistoryAllocator, nodes: int, gpus: int) -> NodeHis
     length = history_length(nodes, gpus)
     of_gpus = allocator.history(length, gpus, len(GPU_COLUMNS))
     of_host = allocator.history(length, 1, len(HOST_COLUMNS))
-    return NodeHistory(of_gpus, of_host, energy_base=None)
+    return NodeHistory(of_gpus, of_host)

@@ -12,9 +12,9 @@ import numpy as np
 from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST, HOST_COLUMNS, reasons_off
 from gswarm_agent.wire_payload import MAX_GPUS
-from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
+from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
-from gswarm_tui.fleet.frame_values import ENERGY, REASONS, FrameValues
+from gswarm_tui.fleet.frame_values import REASONS, FrameValues
 from gswarm_tui.fleet.history import Floats, History, HistoryBlock, NodeHistory, Slot, stack_tables
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
@@ -96,12 +96,12 @@ class NodeState:
     """State of one node.
 
     ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured. ``version``
-    grows with every change that a screen could show. The energy counters in ``gpu_history`` count from each
-    GPU's first value (``energy_base``, mJ); ``counters`` are the latest values. ``mine`` holds for each GPU
+    grows with every change that a screen could show. ``energy`` has the energy counters; the energy in
+    ``gpus`` and ``gpu_history`` is what a GPU used in this recording so far. ``mine`` holds for each GPU
     whether the job was granted it, True where unknown; ``own_memory_mib`` is the memory of the job's GPUs.
     ``former`` is the hello of an earlier agent run that still delivers frames. ``last_ts`` is the time of the
     newest frame, ``last_arrival`` the arrival of the newest fresh one: frames that waited on the node aren't
-    fresh. ``former_counters`` are the latest counters of GPUs that the node had before, should they return.
+    fresh. ``former_energy`` is that of GPUs that the node had before, should they return.
     ``process_table`` is the latest one of the present GPUs. ``interrupted_run`` is the agent run that was
     measuring when the recording was interrupted, with the time of its newest frame, until
     the node reports on it. ``metrics`` are the groups of metrics that are measured.
@@ -124,9 +124,8 @@ class NodeState:
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
     own_memory_mib: float | None = None
-    energy_base: Floats | None = None
-    counters: EnergyCounters = field(default_factory=lambda: EnergyCounters.known(()))
-    former_counters: dict[GpuKey, CounterValue] = field(default_factory=dict)
+    energy: EnergyMeters = field(default_factory=lambda: EnergyMeters.of(()))
+    former_energy: dict[GpuKey, GpuEnergy] = field(default_factory=dict)
     gpu_history: History | None = None
     host_history: History | None = None
     process_table: Processes | None = None
@@ -211,58 +210,30 @@ class NodeState:
         """Return the rows of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
-    def energy_offset(self, samples: FrameValues) -> Floats:
-        """Return the counters (mJ) to subtract in the history, where single precision holds only differences.
-
-        NaN for a GPU without a value so far.
-        """
-        if self.energy_base is None:
-            self.energy_base = samples.gpus[:, ENERGY].copy()
-        return self.energy_base
-
-    def history_values(self, column: int) -> Floats:
-        """Return a column of ``gpus`` as the history holds it: energy counts from the first value."""
-        values = self.gpus[:, column]
-        return values - self.energy_base if column == ENERGY and self.energy_base is not None else values
-
-    def keep_counters(self, counters: Iterable[tuple[GpuKey, CounterValue]]) -> None:
-        """Store the latest counters of former GPUs, at most as many as a node can have GPUs."""
-        for gpu, counter in counters:
-            self.former_counters.pop(gpu, None)
-            self.former_counters[gpu] = counter
-        while len(self.former_counters) > MAX_GPUS:
-            del self.former_counters[next(iter(self.former_counters))]
+    def keep_energy(self, gpus: Iterable[tuple[GpuKey, GpuEnergy]]) -> None:
+        """Store the energy of former GPUs, at most as many as a node can have GPUs."""
+        for key, gpu in gpus:
+            self.former_energy.pop(key, None)
+            self.former_energy[key] = gpu
+        while len(self.former_energy) > MAX_GPUS:
+            del self.former_energy[next(iter(self.former_energy))]
 
     def set_history(self, history: NodeHistory) -> None:
         """Replace the history."""
-        self.gpu_history, self.host_history, self.energy_base = (
-            history.gpus,
-            history.host,
-            history.energy_base,
-        )
+        self.gpu_history, self.host_history = history.gpus, history.host
         self.version += 1
 
 
 def append_history(frames: Iterable[tuple[NodeState, float, FrameValues, float | None]]) -> None:
     """Append frames and their intervals to the histories of their nodes, many at once for speed."""
-    gpus: dict[HistoryBlock, list[tuple[Slot, float | None, Floats, Floats]]] = {}
-    hosts: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}
+    blocks: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}
     for node, ts, samples, interval_s in frames:
         if node.gpu_history is not None and node.host_history is not None:
-            one = node.gpu_history.reserve(ts), interval_s, samples.gpus, node.energy_offset(samples)
-            gpus.setdefault(node.gpu_history.block, []).append(one)
-            other = node.host_history.reserve(ts), interval_s, samples.host
-            hosts.setdefault(node.host_history.block, []).append(other)
-    for block, entries in gpus.items():
-        slots, intervals, tables, bases = zip(*entries, strict=True)
-        values = stack_tables(tables)
-        energy, begun = values[:, :, ENERGY], stack_tables(bases)
-        if (first := np.isnan(begun) & np.isfinite(energy)).any():
-            for base, is_first, counters in zip(bases, first, energy, strict=True):
-                np.copyto(base, counters, where=is_first & np.isnan(base))
-            begun = stack_tables(bases)
-        energy -= begun
-        block.put(slots, values, intervals)
-    for block, host_entries in hosts.items():
-        slots, intervals, rows = zip(*host_entries, strict=True)
-        block.put(slots, stack_tables(rows)[:, np.newaxis], intervals)
+            for history, values in (
+                (node.gpu_history, samples.gpus),
+                (node.host_history, samples.host[np.newaxis]),
+            ):
+                blocks.setdefault(history.block, []).append((history.reserve(ts), interval_s, values))
+    for block, entries in blocks.items():
+        slots, intervals, tables = zip(*entries, strict=True)
+        block.put(slots, stack_tables(tables), intervals)

@@ -84,7 +84,7 @@ def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
     """
     column = GPU_METRICS.index(metric)
     if metric.kind == COUNTER or node.gpu_history is None:
-        return node.history_values(column)
+        return node.gpus[:, column]
     _, series = node.gpu_history.series(column, since=now - MEAN_S)
     values = series.astype(np.float64)
     measured = np.isfinite(values)

@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped, StopUndone
 from gswarm_tui.fleet.frame_values import GpuTotals
 
+_NO_TIME_S = 1e-6
+"""What rounding leaves of a time that was added and subtracted."""
+
 
 @dataclass
 class Session:
     """One session and its figures so far.
 
-    Means are over GPU samples; energy is the growth of the energy counters in joules; ``covered_s`` holds,
-    for each node, the seconds of the session that its frames stand for.
+    A frame counts by the part of its interval that lies in the session. Means are over the time of all GPUs
+    (``util_s`` and ``power_s`` in seconds); energy is in joules; ``covered_s`` holds, for each node, the
+    seconds of the session that its frames cover.
     """
 
     session_id: str
@@ -25,9 +29,9 @@ class Session:
     note: str = ""
     ended_at: float | None = None
     util_sum: float = 0.0
-    util_count: int = 0
+    util_s: float = 0.0
     power_sum: float = 0.0
-    power_count: int = 0
+    power_s: float = 0.0
     energy_j: float = 0.0
     covered_s: dict[str, float] = field(default_factory=dict)
 
@@ -39,12 +43,12 @@ class Session:
     @property
     def mean_util(self) -> float | None:
         """Mean utilisation in %, None where nothing was measured."""
-        return self.util_sum / self.util_count if self.util_count else None
+        return self.util_sum / self.util_s if self.util_s > _NO_TIME_S else None
 
     @property
     def mean_power_w(self) -> float | None:
         """Mean power of one GPU in W, None where nothing was measured."""
-        return self.power_sum / self.power_count if self.power_count else None
+        return self.power_sum / self.power_s if self.power_s > _NO_TIME_S else None
 
     @property
     def until(self) -> float:
@@ -60,9 +64,9 @@ class Session:
         """Return the session's duration; up to ``now`` while it runs."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
-    def covers(self, ts: float) -> bool:
-        """Return whether the session contains a time: from its start to before its end."""
-        return self.started_at <= ts < self.until
+    def overlap_s(self, ts: float, interval_s: float | None) -> float:
+        """Return how much of the interval before a frame lies in the session, in seconds."""
+        return max(0.0, min(ts, self.until) - max(ts - (interval_s or 0.0), self.started_at))
 
     def partial(self, nodes: Collection[str], now: float, tolerance_s: float) -> str:
         """Return "partial: 3 of 4 nodes" if some nodes lack part of the session, else "".
@@ -75,22 +79,16 @@ class Session:
 
     def forget(self) -> None:
         """Drop the figures, because they can't be computed from the history."""
-        self.util_sum = self.power_sum = self.energy_j = 0.0
-        self.util_count = self.power_count = 0
+        self.util_sum = self.util_s = self.power_sum = self.power_s = self.energy_j = 0.0
         self.covered_s.clear()
 
-    def add(self, node: str, sums: GpuTotals, energy_j: float, interval_s: float | None) -> None:
-        """Add a node's frame to the figures.
-
-        ``energy_j`` is the energy since the frame before, ``interval_s`` the time since then, None after a
-        start or a gap.
-        """
-        self.covered_s[node] = self.covered_s.get(node, 0.0) + (interval_s or 0.0)
-        self.util_sum += sums.util
-        self.util_count += sums.util_count
-        self.power_sum += sums.power
-        self.power_count += sums.power_count
-        self.energy_j += energy_j
+    def add(self, node: str, sums: GpuTotals, seconds: float) -> None:
+        """Add so many seconds of a node's frame to the figures."""
+        self.covered_s[node] = self.covered_s.get(node, 0.0) + seconds
+        self.util_sum += sums.util * seconds
+        self.util_s += sums.util_count * seconds
+        self.power_sum += sums.power * seconds
+        self.power_s += sums.power_count * seconds
 
 
 class SessionBook:
@@ -142,9 +140,9 @@ class SessionBook:
         self.sessions[session.session_id] = session
         self.version += 1
 
-    def covering(self, ts: float) -> list[Session]:
-        """Return the sessions, ended ones too, that cover a time."""
-        return [session for session in self.sessions.values() if session.covers(ts)]
+    def overlapping(self, start: float, until: float) -> list[Session]:
+        """Return the sessions, ended ones too, that a period overlaps."""
+        return [one for one in self.sessions.values() if one.started_at < until and start < one.until]
 
 
 def suggest_name(taken: Iterable[str]) -> str:

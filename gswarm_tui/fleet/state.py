@@ -18,14 +18,7 @@ from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello
 from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.counters import (
-    UNKNOWN,
-    CounterStep,
-    CounterValue,
-    EnergyCounters,
-    energy_since,
-    energy_used,
-)
+from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, EnergyUsed, GpuEnergy, used_since
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
     LINK_LOST,
@@ -48,8 +41,8 @@ from gswarm_tui.fleet.events import (
     agent_data_lost,
     metrics_changed,
 )
-from gswarm_tui.fleet.frame_values import ENERGY, FrameValues, GpuTotals, frame_values, gpu_totals
-from gswarm_tui.fleet.history import Floats, HistoryAllocator, RowValues, empty_history, stack_tables
+from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
+from gswarm_tui.fleet.history import Floats, HistoryAllocator, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
 from gswarm_tui.fleet.sessions import Session, SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
@@ -65,19 +58,13 @@ LATE_QUIET_S = 30.0
 
 
 class _PendingFrame(NamedTuple):
-    """A frame not yet added to the energy, which counts from the counters ``before`` it."""
+    """A frame not yet added to the history and the sessions."""
 
     node: NodeState
     ts: float
     samples: FrameValues
     interval_s: float | None
-    before: EnergyCounters
-
-    def energy_within(self, start: float) -> float:
-        """Return the joules of the job's GPUs in a period that began at ``start`` and contains the frame."""
-        mine = np.array(self.node.mine, dtype=bool)
-        now = self.samples.gpus[mine, ENERGY]
-        return CounterStep(self.before.select(mine), now, self.ts, self.interval_s).energy_within(start)
+    used: EnergyUsed
 
 
 class Fleet:
@@ -164,17 +151,26 @@ class Fleet:
             self._count(*zip(*group, strict=True))
 
     def _count(self, frames: Sequence[_PendingFrame], own: Sequence[Floats]) -> None:
-        """Add frames with equally many GPUs of the job to the energy and to the sessions that cover them."""
-        before = stack_tables([one.node.own(one.before.mj) for one in frames])
-        used = energy_used(before, stack_tables([gpus[:, ENERGY] for gpus in own]))
-        self.energy_j += float(used.sum())
+        """Add frames with equally many GPUs of the job to the energy, and to sessions in the time of each."""
+        used = np.nan_to_num(stack_tables([one.node.own(one.used.mj) for one in frames])).sum(axis=1) / 1000
+        for used_j in used.tolist():  # one by one, for the same digits however many come at once
+            self.energy_j += used_j
         if self.sessions.sessions:
             counted = gpu_totals(stack_tables(own).transpose(2, 0, 1))
-            for one, of_own, used_j in zip(frames, counted, used.tolist(), strict=True):
-                for session in self.sessions.covering(one.ts):
-                    whole = one.before.since >= session.started_at
-                    energy_j = used_j if whole else one.energy_within(session.started_at)
-                    session.add(one.node.name, of_own, energy_j, one.interval_s)
+            covers = (
+                np.nan_to_num(stack_tables([one.used.ms for one in frames])).max(axis=1, initial=0.0) / 1000
+            )
+            for one, of_own, used_j, covers_s in zip(
+                frames, counted, used.tolist(), covers.tolist(), strict=True
+            ):
+                began = one.ts - max(covers_s, one.interval_s or 0.0)
+                for session in self.sessions.overlapping(began, one.ts):
+                    session.add(one.node.name, of_own, session.overlap_s(one.ts, one.interval_s))
+                    if session.started_at <= began and one.ts <= session.until:
+                        session.energy_j += used_j
+                    else:
+                        parts = one.used.within(one.ts, session.started_at, session.until)
+                        session.energy_j += float(one.node.own(parts).sum()) / 1000
 
     def tick(self, now: float) -> list[EventLogged]:
         """Return events for the nodes that became stale or unhealthy, or are slow to start."""
@@ -239,12 +235,12 @@ class Fleet:
             if name in self.nodes:
                 self.nodes[name].lives.note(life, seq, ts_ns)
 
-    def restore_energy(self, energy_j: float, counters: Mapping[GpuKey, CounterValue]) -> None:
-        """Restore a resumed recording's energy and its latest counters."""
+    def restore_energy(self, energy_j: float, gpus: Mapping[GpuKey, GpuEnergy]) -> None:
+        """Restore the energy of a resumed recording, in all and of each GPU."""
         self.energy_j = energy_j
-        for gpu, counter in sorted(counters.items(), key=lambda pair: pair[1][1]):
-            if gpu[0] in self.nodes:
-                self.nodes[gpu[0]].keep_counters([(gpu, counter)])
+        for key, gpu in gpus.items():
+            if key[0] in self.nodes:
+                self.nodes[key[0]].keep_energy([(key, gpu)])
 
     def note_interrupted_run(self, name: str, life: str, last_at: float) -> None:
         """Record that a resumed recording was interrupted during this agent run (life).
@@ -313,10 +309,9 @@ class Fleet:
         if not (same and node.hello and node.hello.process_columns == hello.process_columns):
             node.process_table = None  # it is of the former GPUs and columns
         if not same:
-            node.keep_counters(zip(_keys(node.name, node.facts), node.counters.pairs, strict=True))
-            node.counters = EnergyCounters.known(
-                node.former_counters.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)
-            )
+            node.keep_energy(zip(_keys(node.name, node.facts), node.energy.gpus, strict=True))
+            keys = _keys(node.name, hello.gpus)
+            node.energy = EnergyMeters.of(node.former_energy.get(key, UNKNOWN) for key in keys)
         node.hello = hello
         node.interval_ms = hello.interval_ms
         node.version += 1
@@ -352,8 +347,8 @@ class Fleet:
         if not _same_gpus(hello, node.hello):
             own = samples.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
             (counted,) = gpu_totals(own.T[:, np.newaxis])
-            for session in self.sessions.covering(event.ts):
-                session.add(node.name, counted, 0.0, place.interval_s)
+            for session in self.sessions.overlapping(event.ts - (place.interval_s or 0.0), event.ts):
+                session.add(node.name, counted, session.overlap_s(event.ts, place.interval_s))
         elif node.last_ts is not None and event.ts < node.last_ts:
             self._late(node, event, samples, place)
         else:
@@ -365,11 +360,8 @@ class Fleet:
     ) -> list[EventLogged]:
         """Apply a frame that is the newest: the node shows it from now on."""
         frame = event.frame
-        self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, node.counters))
+        self._take_in(node, event, samples, place)
         node.gpus, node.host = samples.gpus, samples.host
-        node.counters = node.counters.updated(
-            samples.gpus[:, ENERGY], event.ts, silent=samples.energy_missing
-        )
         node.last_ts = event.ts
         same_columns = node.hello and hello.process_columns == node.hello.process_columns
         if frame.processes is not None and same_columns and PROCESSES in self.metrics:
@@ -378,24 +370,24 @@ class Fleet:
         return logged + self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
 
     def _late(self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition) -> None:
-        """Apply a frame older than the newest: it changes the history and sessions only.
-
-        It splits the energy between the counters before and after it.
-        """
+        """Apply a frame older than the newest: it changes the history and sessions only."""
         self._count_pending()
-        counters = samples.gpus[:, ENERGY]
-        self._pending.append(
-            _PendingFrame(node, event.ts, samples, place.interval_s, EnergyCounters(counters, event.ts))
-        )
-        node.counters = node.counters.updated_late(counters, event.ts)
-        if node.gpu_history is None:
-            return
-        before, after = (RowValues(*map(node.own, one)) for one in node.gpu_history.around(event.ts, ENERGY))
-        now = node.own(counters - node.energy_offset(samples))
-        step = CounterStep(EnergyCounters(*before), now, event.ts, place.interval_s)
-        self.energy_j += step.energy_correction(after, -math.inf, math.inf)
-        for session in self.sessions.sessions.values():
-            session.energy_j += step.energy_correction(after, session.started_at, session.until)
+        self._take_in(node, event, samples, place)
+        samples.gpus[:, ENERGY] = np.nan  # nobody knows how much was used until then
+
+    def _take_in(
+        self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition
+    ) -> None:
+        """Decide the energy of a frame, which shows the energy used so far from now on."""
+        counters = samples.gpus[:, ENERGY].copy()
+        used = event.energy
+        if used is None:
+            used = node.energy.decide(counters, samples.gpus[:, POWER], event.ts, place.interval_s)
+            event.decided(used)
+        node.energy = node.energy.after(counters, event.ts, used)
+        silent = np.isnan(counters) & np.isnan(used.mj)
+        samples.gpus[:, ENERGY] = np.where(silent, np.nan, node.energy.used_mj)
+        self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, used))
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
         """Apply a frame that is fresh: the node is healthy, and its lateness is current."""
@@ -481,16 +473,13 @@ class Fleet:
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
-            _, tables = node.gpu_history.tables(since)
-            mine = np.array(node.mine, dtype=bool)
-            own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
-            seconds = np.nan_to_num(node.gpu_history.intervals(since)).tolist()
-            for interval_s, (util, utils, power, powers) in zip(seconds, gpu_totals(own), strict=True):
-                totals = GpuTotals(sign * util, sign * utils, sign * power, sign * powers)
-                session.add(node.name, totals, 0.0, sign * interval_s)
-            times, counters = node.gpu_history.series(ENERGY)
-            intervals = node.gpu_history.intervals()
-            session.energy_j += sign * energy_since(times, intervals, counters[:, mine], since)
+            times, tables = node.gpu_history.tables()
+            own = tables.transpose(2, 0, 1)[:, :, np.array(node.mine, dtype=bool)].astype(np.float64)
+            seconds = np.clip(times - since, 0, np.nan_to_num(node.gpu_history.intervals()))
+            for weight, totals in zip(seconds.tolist(), gpu_totals(own), strict=True):
+                if weight:
+                    session.add(node.name, totals, sign * weight)
+            session.energy_j += sign * used_since(times, own[ENERGY], since)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[EventLogged]:

@@ -7,5 +7,3 @@ BUSY_FROM_PCT = 20.0
 
 STALE_INTERVALS = 3
 """A node is stale after this many intervals without a frame, and a recording has a gap."""
-NEIGHBOURS = 1.5
-"""Two values of a counter are consecutive if they are less than this many intervals apart."""

@@ -126,7 +126,7 @@ def resume_recording(hub: Hub, options: Options, plan: Plan, path: Path, recordi
         hub.started_at = resumed.started_at
         for session in resumed.sessions:
             hub.fleet.sessions.restore(session)
-        hub.fleet.restore_energy(resumed.energy_j, resumed.counters)
+        hub.fleet.restore_energy(resumed.energy_j, resumed.gpus)
         hub.fleet.restore_sequences((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
         for life in resumed.lives if keeps_agents(options) else ():
             if life.ts_ns and life.node not in resumed.accounted:

@@ -28,7 +28,7 @@ from gswarm_tui.store.sql.schema import (
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 _TICKS_AT_ONCE = 2_000
 _PROCESSES_EVERY = 5
-_VERSION = 2  # changes with what is made, so that a kept file of another kind isn't taken
+_VERSION = 3  # changes with what is made, so that a kept file of another kind isn't taken
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def _samples(
     busy = (ticks % 300 >= 20)[:, None] & (random.random(shape) > 0.01)  # checkpoints, and stalls of a second
     util = np.where(busy, random.normal(93, 5, shape), random.integers(0, 15, shape)).clip(0, 100).round()
     power = np.where(busy, random.normal(620, 30, shape), random.normal(110, 5, shape)).clip(60, 700).round(2)
+    before, first = energy.round()[None], (ticks == 0)[:, None]
     energy_mj = energy + np.cumsum(power * 1000, axis=0)
     energy[:] = energy_mj[-1]
     capped = busy & (power > 660)
@@ -160,6 +161,8 @@ def _samples(
         "nvlink_tx_mb_s": np.where(busy, random.gamma(4, 25_000, shape), 0).round(),
         "nvlink_rx_mb_s": np.where(busy, random.gamma(4, 25_000, shape), 0).round(),
         "energy_mj": energy_mj.round(),
+        "energy_used_mj": np.where(first, np.nan, np.diff(energy_mj.round(), axis=0, prepend=before)),
+        "energy_used_ms": np.where(first, np.nan, np.broadcast_to(1000.0, shape)),
         "clock_reasons": np.where(capped, REASON_POWER_CAP, np.where(busy, 0, 1))
         | np.where(random.random(shape) < 0.001, REASON_SW_THERMAL, 0),
         "throttle_power_pct": np.where(capped, random.integers(0, 100, shape), 0),

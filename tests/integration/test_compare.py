@@ -194,7 +194,7 @@ def test_runs_of_different_files_are_compared(two_files: Path, capsys: pytest.Ca
     assert values["GPUs"] == ("1", "2")
     assert values["speed-up 1.00 ×"] == ("1.60", "×")
     assert values["efficiency 100.0 %"] == ("80.0", "%")
-    assert values["energy ratio 1.00 ×"] == ("1.23", "×")
+    assert values["energy ratio 1.00 ×"] == ("1.25", "×")
     lines = [" ".join(row) for row in rows]
     assert "loss 0.5 1" in lines
     assert BASIS in lines
@@ -205,7 +205,7 @@ def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFi
     assert main(["compare", "one.duckdb", "two.duckdb", "--format", "csv"]) == 0
     first, second = csv.DictReader(capsys.readouterr().out.splitlines())
     names = ("run", "duration_s", "gpus", "speed_up", "efficiency", "energy_j", "energy_ratio", "mark_loss")
-    assert [first[name] for name in names] == ["one", "40.0", "1", "1.0", "1.0", "19500.0", "1.0", "0.5"]
+    assert [first[name] for name in names] == ["one", "40.0", "1", "1.0", "1.0", "20000.0", "1.0", "0.5"]
     assert [second[name] for name in names][:5] == ["two", "25.0", "2", "1.6", "0.8"]
 
 

@@ -11,20 +11,19 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
-from tests.unit.summary_oracle import Sample, sum_up
+from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query
 
 Counters = tuple[int | None, ...]
 """The counter (mJ) of each GPU at a reading, None where it gives none."""
 
 END = T0 + 50
-ENERGY = GPU_COLUMNS.index("energy_mj")
+ROUNDING_J = 0.01
+"""The summary rounds parts of samples to mJ; the sums must not depend on the order in which threads add."""
 
 
 def reading(seq: int, counters: Counters, life: str = "life1", ts: float | None = None) -> FrameArrived:
@@ -42,13 +41,13 @@ def energies_everywhere(path: Path, events: list[Event]) -> list[dict[str, float
     """Return the joules by session, and in total under "", from each part that computes them."""
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
-    recorder.submit(events)
+    recorder.submit(decided(events))
     recorder.close(None)
     recorder = Recorder(path, 1, lambda _status: None)
     recorder.open()
     assert recorder.resumed is not None
     resumed = Fleet([])
-    resumed.restore_energy(recorder.resumed.energy_j, recorder.resumed.counters)
+    resumed.restore_energy(recorder.resumed.energy_j, recorder.resumed.gpus)
     for session in recorder.resumed.sessions:
         resumed.sessions.restore(session)
     recorder.close(END)
@@ -81,7 +80,7 @@ def test_energy_over_missing_samples_is_counted_in_one_batch() -> None:
     assert fleet.energy_j == 1.5
 
 
-def test_a_late_sample_without_counter_changes_nothing() -> None:
+def test_a_late_sample_adds_nothing_to_the_step_around_it() -> None:
     fleet = live([introduced(), introduced(life="life2")])
     for event in (
         reading(1, (1000, 0)),
@@ -90,7 +89,7 @@ def test_a_late_sample_without_counter_changes_nothing() -> None:
         reading(3, (2000, None)),
     ):
         fleet.apply(event)
-    assert fleet.energy_j == pytest.approx(3.9)
+    assert fleet.energy_j == pytest.approx(3 + 0.9)
 
 
 def test_gpu_energy_continues_when_another_gpu_disappears() -> None:
@@ -99,7 +98,9 @@ def test_gpu_energy_continues_when_another_gpu_disappears() -> None:
     assert fleet.energy_j == 3
 
 
-@pytest.mark.parametrize(("since", "used_j"), [(0, 12.79), (1.5, 12.79), (8, 1.79), (12, 1.29)])
+@pytest.mark.parametrize(
+    ("since", "used_j"), [(0, 12.79), (1.5, 11.79), (8, 1.79 + 2 * 12 / 18 + 1), (12, 0.29 + 2 * 8 / 18 + 1)]
+)
 def test_gpu_energy_is_summed_over_all_machines_of_its_node(
     tmp_path: Path, since: float, used_j: float
 ) -> None:
@@ -126,7 +127,7 @@ def test_gpu_energy_is_summed_over_all_machines_of_its_node(
     events: list[Event] = sorted([*chain(*runs), session], key=lambda event: event.at)
     first, *others = energies_everywhere(tmp_path / "run.duckdb", events)
     assert first == pytest.approx({"": 12.79, "s": used_j})
-    assert [{"": first[""]} | other for other in others] == [pytest.approx(first)] * 4
+    assert [{"": first[""]} | other for other in others] == [pytest.approx(first, abs=ROUNDING_J)] * 4
 
 
 def test_energy_continues_in_a_resumed_recording(tmp_path: Path) -> None:
@@ -141,14 +142,14 @@ def test_energy_continues_in_a_resumed_recording(tmp_path: Path) -> None:
     ]
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
-    recorder.submit(first)
+    recorder.submit(decided(first))
     recorder.close(None)
     rest: list[Event] = [introduced(), reading(4, (4500, None)), reading(5, (5000, 1000))]
     recorder = Recorder(path, 1, lambda _status: None)
     recorder.open()
     assert recorder.resumed is not None
     fleet = Fleet(["n1"])
-    fleet.restore_energy(recorder.resumed.energy_j, recorder.resumed.counters)
+    fleet.restore_energy(recorder.resumed.energy_j, recorder.resumed.gpus)
     fleet.sessions.restore(recorder.resumed.sessions[0])
     assert fleet.energy_j == pytest.approx(3.2)
     for event in rest:
@@ -160,21 +161,23 @@ def test_energy_continues_in_a_resumed_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
-def test_the_first_sample_of_an_agent_run_has_no_predecessor(tmp_path: Path, late: bool) -> None:
+def test_the_first_step_of_an_agent_run_counts_by_its_time_in_the_session(tmp_path: Path, late: bool) -> None:
     before: list[Event] = [introduced(), reading(1, (1000, None)), reading(2, (3000, None))]
     after: list[Event] = [
         introduced(life="life2"),
         reading(1, (7000, None), "life2", T0 + 2.9),
         reading(2, (8000, None), "life2", T0 + 3.9),
     ]
-    assert energies_of(tmp_path, before, after, T0 + 2.5, late=late) == [1] * 5
+    energies = energies_of(tmp_path, before, after, T0 + 2.5, late=late)
+    assert energies == [pytest.approx(4 * 0.4 / 0.9 + 1, rel=1e-3)] * 5
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
-def test_a_sample_after_missed_ticks_has_its_predecessor(tmp_path: Path, late: bool) -> None:
+def test_a_step_over_missed_ticks_counts_by_its_time_in_the_session(tmp_path: Path, late: bool) -> None:
     before: list[Event] = [introduced(), reading(1, (1000, None))]
     after: list[Event] = [reading(2, (7000, None), ts=T0 + 6), reading(3, (8000, None), ts=T0 + 7)]
-    assert energies_of(tmp_path, before, after, T0 + 3, late=late) == [7] * 5
+    energies = energies_of(tmp_path, before, after, T0 + 3, late=late)
+    assert energies == [pytest.approx(6 * 3 / 5 + 1)] * 5
 
 
 def energies_of(
@@ -221,24 +224,6 @@ def runs(draw: st.DrawFn) -> list[Event]:
     return [introduced(), SessionStarted("all", T0, "whole", T0), *events]
 
 
-@given(runs())
-def test_live_energy_equals_the_summary(events: list[Event]) -> None:
-    fleet = live(events)
-    frames = [event for event in events if isinstance(event, FrameArrived)]
-    read_at = {(frame.life, frame.frame.seq): frame.ts for frame in frames}
-    for session in fleet.sessions.sessions.values():
-        used_j = 0.0
-        for gpu in range(2):
-            samples = []
-            for frame in frames:
-                last, mj = read_at.get((frame.life, frame.frame.seq - 1)), frame.frame.gpus.rows[gpu][ENERGY]
-                interval_s, counted = last and frame.ts - last, None if mj is None else int(mj)
-                samples.append(Sample(frame.ts, interval_s, None, energy_mj=counted))
-            used_j += sum_up(samples, session.started_at, min(session.until, END)).energy_j or 0.0
-        assert session.energy_j == pytest.approx(used_j)
-    assert fleet.energy_j == pytest.approx(fleet.sessions.sessions["all"].energy_j)
-
-
 @settings(max_examples=3, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each is a recording
 @given(runs())
 def test_energy_is_equal_live_in_the_summary_and_in_replay(events: list[Event]) -> None:
@@ -246,4 +231,6 @@ def test_energy_is_equal_live_in_the_summary_and_in_replay(events: list[Event]) 
         first, *others = energies_everywhere(Path(folder) / "run.duckdb", events)
     assert first[""] == pytest.approx(first["whole"])
     for other in others:
-        assert {"": first[""]} | other == {name: pytest.approx(used_j) for name, used_j in first.items()}
+        assert {"": first[""]} | other == {
+            name: pytest.approx(used_j, abs=ROUNDING_J) for name, used_j in first.items()
+        }

@@ -131,11 +131,12 @@ def test_windows_meet_and_are_bounded() -> None:
 def test_csv_is_one_tidy_table(recording: Path) -> None:
     exported("train", "-o", "x.csv")
     rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
-    assert len(rows) == query(recording, "SELECT count(*) FROM session_samples WHERE session = 'train'")[0][0]
-    first = rows[0]
+    ended = f"session = 'train' AND ts <= make_timestamp({round((T0 + 15) * 1e6)})"
+    assert len(rows) == query(recording, f"SELECT count(*) FROM session_samples WHERE {ended}")[0][0]
+    first = rows[1]
     assert (first["session"], first["node"], first["gpu_index"]) == ("train", "n1", "0")
-    assert first["ts"] == "2027-01-15T08:00:05.000000Z"
-    assert (first["util_pct"], first["pcie_rx_mb_s"], first["power_w"]) == ("5", "2001.0", "")
+    assert first["ts"] == "2027-01-15T08:00:06.000000Z"
+    assert (first["util_pct"], first["pcie_rx_mb_s"], first["power_w"]) == ("6", "2001.0", "")
     assert {row["node"] for row in rows} == {"n1", STRANGE}
 
 

@@ -70,7 +70,7 @@ def test_sessions_of_one_run_are_imported_one_by_one() -> None:
     sessions = query(
         Path("all.duckdb"), "SELECT session, count(*) FROM session_samples GROUP BY 1 ORDER BY 1"
     )
-    assert sessions == [("a", 6), ("b", 8)]
+    assert sessions == [("a", 8), ("b", 8)]
 
 
 def test_a_profilers_file_is_imported_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +287,7 @@ def test_units_of_gswarm_profiler_are_corrected(capsys: pytest.CaptureFixture[st
     assert query(Path("old.duckdb"), "SELECT name, epoch(ended_at - started_at) FROM sessions") == [
         ("old", 3)
     ]
-    assert query(Path("old.duckdb"), "SELECT coverage > 0.6, frames FROM session_coverage") == [(True, 3)]
+    assert query(Path("old.duckdb"), "SELECT coverage > 0.6, frames FROM session_coverage") == [(True, 2)]
     options = "options ->> 'imported_from'"
     assert query(Path("old.duckdb"), f"SELECT command, simulated, {options} FROM recordings, nodes") == [
         ("gswarm-profiler", None, "old.json")

@@ -37,9 +37,9 @@ def _in_tokyo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def frames(node: str = "n1") -> Iterator[Event]:
-    """Return twenty seconds of frames: GPU 0 idle for two, GPU 1 throttled by heat, a process on each."""
+    """Return 21 seconds of frames: GPU 0 idle for two, GPU 1 throttled by heat, a process on each."""
     yield introduced(node)
-    for i in range(1, 21):
+    for i in range(1, 22):
         stalled = i in (8, 9)
         first = gpu_row(
             util_pct=0 if stalled else 90, power_w=100 if stalled else 600, mem_used_mib=40_000 + i,
@@ -47,7 +47,7 @@ def frames(node: str = "n1") -> Iterator[Event]:
         )  # fmt: skip
         second = gpu_row(
             util_pct=80, power_w=500, mem_used_mib=20_480, energy_mj=i * 500_000, temp_c=88,
-            clock_reasons=0x40 if i > 10 else 0,
+            clock_reasons=0x40 if i > 11 else 0,
         )  # fmt: skip
         process = ProcessSample(0, 11, "ada", "train.py", 0, 0, process_row(gpu_memory_mib=40_000, sm_pct=88))
         host = host_row(cpu_pct=40 + i, memory_used_mib=100_000)
@@ -81,7 +81,7 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) 
 def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads, _, warm, train = [" ".join(line.split()) for line in output_of(capsys, "sessions").splitlines()]
     assert heads == "id session started duration status GPUs util energy coverage note"
-    assert warm == "1 warm 2027-01-15 17:00 5 s ended 2 85 % 3,000 J 60 % too cold"
+    assert warm == "1 warm 2027-01-15 17:00 5 s ended 2 85 % 1.11 Wh 80 % too cold"
     assert train == "2 train 2027-01-15 17:00 16 s ended 2 79 % 4.44 Wh 100 %"
 
 
@@ -147,7 +147,7 @@ power        mean 519 W per GPU, max 600 W (n1:0)
 energy       4.44 Wh (16,000 J)
 GPU memory   max 39.1 of 79.6 GiB (n1:0)
 temperature  max 88 °C (n1:1)
-hosts        max CPU 60 %, max memory 97.7 of 503 GiB
+hosts        max CPU 61 %, max memory 97.7 of 503 GiB
 coverage     100 % of the GPU time, 32 samples
 
 """)
@@ -195,7 +195,7 @@ def test_sessions_in_markdown_are_the_terminals_table(
     assert heads == (
         "| id | session | started | duration | status | GPUs | util | energy | coverage | note |"
     )
-    assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | ended | 2 | 85 % | 3,000 J | 60 % | too cold |"
+    assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | ended | 2 | 85 % | 1.11 Wh | 80 % | too cold |"
 
 
 def test_file_named_twice_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,8 +220,8 @@ def test_session_without_an_end_is_summarized_up_to_its_last_sample(
     with closing(recorder.queries()) as source:
         summary = summarize(source, find_period(source))
     assert heading(summary, UTC).split(" · ")[:3] == [
-        "2027-01-15 08:00:05 to 08:00:20",
-        "15 s",
+        "2027-01-15 08:00:05 to 08:00:21",
+        "16 s",
         "still running",
     ]
     recorder.close(None)
@@ -338,7 +338,7 @@ def test_summary_is_written_as_data_with_units(
         ("node", "n1", None),
     ]
     assert {(row["session"], row["recording_id"], row["duration_s"]) for row in found} == {("warm", 1, 5.0)}
-    assert (found[0]["energy_j"], found[0]["busy_s"], found[0]["bubbles"]) == (3000.0, 6.0, 0)
+    assert (found[0]["energy_j"], found[0]["busy_s"], found[0]["bubbles"]) == (4000.0, 8.0, 0)
     assert output_of(capsys, "summary", "train", "--by", "process", "-o", "peaks.csv") == ""
     (row,) = csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines())
     assert (row["pid"], row["command"], row["gpu_memory_max_mib"]) == ("11", "train.py", "40000")

@@ -70,7 +70,14 @@ _NUMBERS = {
     "BOOLEAN": ("NULL", "true", "false"),
     "TIMESTAMP": ("NULL", "'1970-01-01'", "'1990-01-02'", "'2199-12-30'", "'2200-01-01'"),
 }
-_LARGEST = {"recording_id": 10**6, "node_id": 10**6, "gpu_id": 10**6, "session_id": 10**6, "gpu_index": 9_999}
+_LARGEST = {
+    "recording_id": 10**6,
+    "node_id": 10**6,
+    "gpu_id": 10**6,
+    "session_id": 10**6,
+    "gpu_index": 9_999,
+    "energy_used_ms": 10**12,
+}
 _LONGEST = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 _MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
 _MOST_ROWS = {"recordings": 10**5, "nodes": 10**5, "gpus": 10**6, "sessions": 10**5, "links": 10**6}

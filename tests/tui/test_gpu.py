@@ -20,13 +20,14 @@ from tests.tui.scene import Scene, scene
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
-def report(made: Scene, **values: float) -> None:
+def report(made: Scene, seq: int = 999, **values: float) -> None:
     """Send a frame of gpu01's only GPU with just these metrics."""
     hello = made.fleet.nodes["gpu01"].hello
     assert hello is not None
+    ts = made.time + seq - 999
     row = tuple(values.get(name) for name in GPU_COLUMNS)
-    frame = TABLES.frame(999, round(made.time * 1e9), 0.0, 0, gpus=(row,), host=None)
-    made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+    frame = TABLES.frame(seq, round(ts * 1e9), 0.0, 0, gpus=(row,), host=None)
+    made.hub.publish(FrameArrived("gpu01", made.time, ts, hello.life, frame))
     made.hub.flush()
 
 
@@ -58,6 +59,7 @@ async def test_arrows_cycle_through_all_gpus() -> None:
 
 async def test_metrics_show_value_unit_and_meaning() -> None:
     made = scene(nodes=1, gpus=1, seconds=0)
+    report(made, seq=998, energy_mj=0)
     report(made, util_pct=50, mem_used_mib=40_960, power_w=350.4, energy_mj=7.2e9, ecc_corrected=3, pstate=2)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -205,7 +205,7 @@ def test_energy_starts_at_the_first_sample_of_a_late_gpu() -> None:
     made.remember_gpu("gpu01", 1).advance(30)
     node = made.fleet.nodes["gpu01"]
     energy = GPU_COLUMNS.index("energy_mj")
-    late = float(node.history_values(energy)[1])
+    late = float(node.gpus[1, energy])
     assert 0 < late < 30 * 700_000
     assert node.gpu_history is not None
     kept = node.gpu_history.series(energy, 1)[1]

@@ -11,6 +11,7 @@ import duckdb
 from gswarm_agent.frame import TABLES, GpuFacts, GpuLink, Hello, HostFacts, Note, ProcessSample, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 
@@ -96,6 +97,16 @@ def arrived(
     return FrameArrived(node, when, when, life, frame)
 
 
+def decided(events: Iterable[Event], fleet: Fleet | None = None) -> list[Event]:
+    """Return events as the hub passes them on: the fleet has decided the energy of their frames."""
+    events = list(events)
+    fleet = fleet or Fleet([event.node for event in events if isinstance(event, NodeIntroduced)])
+    for event in events:
+        if isinstance(event, NodeIntroduced | FrameArrived) and event.node in fleet.nodes:
+            fleet.apply(event)
+    return events
+
+
 def record(
     path: Path,
     events: Iterable[Event],
@@ -106,7 +117,7 @@ def record(
     """Record these events into a closed recording; return its last status."""
     recorder = Recorder(path, info, lambda _status: None, allocation=allocation)
     recorder.open()
-    recorder.submit(list(events))
+    recorder.submit(decided(events))
     status = recorder.close(ended_at)
     assert status.closed
     assert status.error == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 BUSY_FROM_PCT = 20
 
@@ -37,59 +36,78 @@ class ExpectedSums:
     bubbles: list[float]
 
 
-def p95(values: Sequence[float]) -> float | None:
-    """Return the 95th percentile, interpolated between neighbours."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = 0.95 * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+def quantile(values: Sequence[tuple[float, float]], part: float) -> float | None:
+    """Return the smallest of these values with their times that reaches a part of all the time."""
+    reached, total = 0.0, sum(seconds for _, seconds in values)
+    for value, seconds in sorted(values):
+        reached += seconds
+        if seconds and reached >= part * total - 1e-9:
+            return value
+    return None
+
+
+def mean(values: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean of these values by their times."""
+    total = sum(seconds for _, seconds in values)
+    return sum(value * seconds for value, seconds in values) / total if total else None
+
+
+def overlap(ts: float, seconds: float | None, began: float, until: float) -> float:
+    """Return how many of the seconds before a time lie in a period."""
+    return max(0.0, min(ts, until) - max(ts - (seconds or 0.0), began))
+
+
+def inside(samples: Sequence[Sample], began: float, until: float) -> list[tuple[Sample, float]]:
+    """Return the samples of a period in order, with the seconds of it that they stand for."""
+    found = [(one, overlap(one.ts, one.interval_s, began, until)) for one in samples]
+    return sorted(
+        (pair for pair in found if pair[1] or began < pair[0].ts <= until), key=lambda pair: pair[0].ts
+    )
 
 
 def sum_up(samples: Sequence[Sample], began: float, until: float) -> ExpectedSums:
-    """Return the sums over a GPU's samples from ``began`` to before ``until``."""
-    ordered = sorted(samples, key=lambda sample: sample.ts)
-    inside = [one for one in ordered if began <= one.ts < until]
-    util = [one.util_pct for one in inside if one.util_pct is not None]
-    power = [one.power_w for one in inside if one.power_w is not None]
-    busy = [one for one in inside if one.util_pct is not None and one.util_pct >= BUSY_FROM_PCT]
-    idle = [one for one in inside if one.util_pct is not None and one.util_pct < BUSY_FROM_PCT]
+    """Return the sums over a GPU's samples in a period."""
+    weighted = inside(samples, began, until)
+    util = [(one.util_pct, seconds) for one, seconds in weighted if one.util_pct is not None]
+    power = [(one.power_w, seconds) for one, seconds in weighted if one.power_w is not None]
+    measured = any(seconds for _, seconds in util)
     return ExpectedSums(
-        samples=len(inside),
-        util_mean_pct=fmean(util) if util else None,
-        util_median_pct=median(util) if util else None,
-        util_p95_pct=p95(util),
-        util_max_pct=max(util, default=None),
-        power_mean_w=fmean(power) if power else None,
-        power_max_w=max(power, default=None),
-        busy_s=sum(one.interval_s or 0 for one in busy) if util else None,
-        idle_s=sum(one.interval_s or 0 for one in idle) if util else None,
-        energy_j=_energy_j(ordered, began, until),
-        bubbles=_bubbles(inside),
+        samples=len(weighted),
+        util_mean_pct=mean(util),
+        util_median_pct=quantile(util, 0.5),
+        util_p95_pct=quantile(util, 0.95),
+        util_max_pct=max((value for value, _ in util), default=None),
+        power_mean_w=mean(power),
+        power_max_w=max((value for value, _ in power), default=None),
+        busy_s=sum(s for value, s in util if value >= BUSY_FROM_PCT) if measured else None,
+        idle_s=sum(s for value, s in util if value < BUSY_FROM_PCT) if measured else None,
+        energy_j=_energy_j(sorted(samples, key=lambda sample: sample.ts), began, until),
+        bubbles=_bubbles(weighted),
     )
 
 
 def _energy_j(ordered: Sequence[Sample], began: float, until: float) -> float | None:
-    used: list[int] = []
+    used: list[float] = []
     before: Sample | None = None
     for one in ordered:
-        if one.energy_mj is None or one.ts >= until:
-            continue
-        if before is not None and before.energy_mj is not None and one.ts >= began:
-            neighbours = one.interval_s is not None and one.ts - before.ts < 1.5 * one.interval_s
-            if before.ts >= began or neighbours:
-                used.append(max(0, one.energy_mj - before.energy_mj))
-        before = one
+        mj, covers_s = None, one.interval_s
+        if one.energy_mj is None:
+            if before is None and one.power_w is not None and one.interval_s:
+                mj = one.power_w * one.interval_s * 1000
+        else:
+            if before is not None and before.energy_mj is not None:
+                mj, covers_s = max(0, one.energy_mj - before.energy_mj), one.ts - before.ts
+            before = one
+        if mj is not None and covers_s and (part := overlap(one.ts, covers_s, began, until)):
+            used.append(mj * part / covers_s)
     return sum(used) / 1000 if used else None
 
 
-def _bubbles(inside: Sequence[Sample]) -> list[float]:
+def _bubbles(weighted: Sequence[tuple[Sample, float]]) -> list[float]:
     """Return the lengths of idle phases between two busy samples, as the time that their samples cover."""
     found: list[float] = []
     phase: float | None = None
-    for one in inside:
+    for one, seconds in weighted:
         if one.util_pct is None:
             continue
         if one.util_pct >= BUSY_FROM_PCT:
@@ -97,5 +115,5 @@ def _bubbles(inside: Sequence[Sample]) -> list[float]:
                 found.append(phase)
             phase = 0.0
         elif phase is not None:
-            phase += one.interval_s or 0
+            phase += seconds
     return found

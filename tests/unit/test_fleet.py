@@ -169,7 +169,7 @@ def test_duplicate_frames_after_a_reconnect_count_once() -> None:
     for one in [*frames, *frames[1:], frame(4, T0 + 4, gpu_row(util_pct=40, energy_mj=4000))]:
         assert fleet.apply(one) == []
     session = fleet.sessions.sessions["a"]
-    assert (session.util_count, session.mean_util, session.energy_j) == (4, 25, 3)
+    assert (session.util_s, session.mean_util, session.energy_j) == (3, 30, 3)
     assert fleet.nodes["gpu01"].lost_frames == 0
 
 
@@ -281,11 +281,11 @@ def test_late_frame_corrects_history_and_ended_sessions() -> None:
     fleet.apply(NodeIntroduced("gpu01", T0 + 5, hello(1, life="life-2")))
     fleet.apply(frame(1, T0 + 5, gpu_row(util_pct=50, energy_mj=5_000_000), life="life-2"))
     early, after = fleet.sessions.sessions["early"], fleet.sessions.sessions["after"]
-    assert (early.energy_j, after.energy_j) == (0, 0)
+    assert (early.energy_j, after.energy_j) == (3000, 1000)
     assert fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=20, energy_mj=2_000_000))) == []
     assert fleet.apply(frame(3, T0 + 3, gpu_row(util_pct=30, energy_mj=3_000_000))) == []
-    assert (early.mean_util, after.mean_util) == (20, 50)
-    assert (early.energy_j, after.energy_j, fleet.energy_j) == (2000, 0, 4000)
+    assert (early.mean_util, after.mean_util) == (25, None)
+    assert (early.energy_j, after.energy_j, fleet.energy_j) == (3000, 1000, 4000)
     node = fleet.nodes["gpu01"]
     assert node.gpus[0, GPU_COLUMNS.index("util_pct")] == 50
     assert node.gpu_history is not None
@@ -304,7 +304,8 @@ def test_session_whose_stop_was_undone_has_the_figures_of_one_that_never_stopped
             fleet.apply(SessionStopped("stopped", T0 + 7.5, T0 + 7.5))
         if n == 12:
             stopped = fleet.sessions.sessions["stopped"]
-            assert (stopped.mean_util, stopped.running) == (4, False)
+            assert stopped.mean_util == pytest.approx((27 + 8 * 0.5) / 6.5)
+            assert not stopped.running
             logged = fleet.apply(StopUndone("stopped", T0 + 12.5))
             assert [(one.kind, one.message) for one in logged] == [("stop_undone", "stopped")]
             assert fleet.apply(StopUndone("stopped", T0 + 12.6)) == []
@@ -428,8 +429,8 @@ def test_sessions_overlap_and_count_only_their_own_time() -> None:
     fleet.apply(SessionStopped("b", T0 + 2.5, T0 + 2.5))
     fleet.apply(frame(3, T0 + 3, gpu_row(util_pct=50, power_w=200, energy_mj=1_500_000)))
     every, later = fleet.sessions.sessions["a"], fleet.sessions.sessions["b"]
-    assert (every.mean_util, every.mean_power_w, every.energy_j) == (30, 200, 500)
-    assert (later.mean_util, later.mean_power_w, later.energy_j) == (30, 300, 300)
+    assert (every.mean_util, every.mean_power_w, every.energy_j) == (40, 250, 500)
+    assert (later.mean_util, later.mean_power_w, later.energy_j) == (40, 250, 250)
     assert every.seconds(T0 + 9) == 9
     assert later.seconds(T0 + 9) == 1
     assert fleet.sessions.running == [every]
@@ -443,8 +444,8 @@ def test_session_can_be_backdated() -> None:
         )
     fleet.apply(SessionStarted("a", T0 + 9, "the last five", T0 + 5))
     session = fleet.sessions.sessions["a"]
-    assert session.mean_util == 70
-    assert session.energy_j == pytest.approx(5 * 700, abs=1)
+    assert session.mean_util == 75
+    assert session.energy_j == pytest.approx(4 * 700, abs=1)
 
 
 def test_session_ended_in_the_past_counts_only_its_time() -> None:
@@ -456,7 +457,7 @@ def test_session_ended_in_the_past_counts_only_its_time() -> None:
     fleet.apply(SessionStarted("a", T0 + 9, "the middle", T0 + 3))
     logged = fleet.apply(SessionStopped("a", T0 + 9, T0 + 6))
     session = fleet.sessions.sessions["a"]
-    assert (session.mean_util, session.util_count) == (40, 3)
+    assert (session.mean_util, session.util_s) == (50, 3)
     assert session.energy_j == pytest.approx(3 * 700, abs=1)
     assert session.covered_s == {"gpu01": pytest.approx(3)}
     assert [one.at for one in logged] == [T0 + 6], "when it happened"
@@ -482,7 +483,8 @@ def test_session_excludes_gpus_of_other_jobs() -> None:
             fleet.apply(SessionStarted("a", T0 + 0.5, "from now on", T0 + 0.5))
     fleet.apply(SessionStarted("b", T0 + 2, "from the beginning", T0))
     for session in fleet.sessions.sessions.values():
-        assert (session.mean_util, session.mean_power_w, session.energy_j) == (20, 100, 200)
+        assert (session.mean_util, session.mean_power_w) == (20, 100)
+        assert session.energy_j == (150 if session.name == "from now on" else 200)
     assert fleet.energy_j == 200
 
 
@@ -490,9 +492,10 @@ def test_renamed_session_keeps_its_figures() -> None:
     fleet = live(1)
     fleet.apply(SessionStarted("a", T0, "one", T0))
     fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10)))
+    fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=20)))
     fleet.apply(SessionChanged("a", T0 + 2, name="[b]two[/b]\n", note="lr 3e-4"))
     session = fleet.sessions.sessions["a"]
-    assert (session.name, session.note, session.mean_util) == ("[b]two[/b]\n", "lr 3e-4", 10)
+    assert (session.name, session.note, session.mean_util) == ("[b]two[/b]\n", "lr 3e-4", 20)
 
 
 def test_suggested_session_name_is_unused() -> None:

@@ -47,12 +47,6 @@ def test_history_precision_suits_plots_and_energy_sums(number: float, energy_mj:
     np.testing.assert_allclose(tables[:, 0], [[one, energy_mj] for one in (number, np.nan, 1e15)], rtol=1e-7)
     for column in (0, 1):
         np.testing.assert_array_equal(history.series(column, row=0)[1], tables[:, 0, column])
-    before, after = history.around(1.5, 0)
-    np.testing.assert_array_equal([before.values, after.values], tables[[0, 2], :, 0])
-    assert (before.at.tolist(), after.at.tolist()) == ([0], [2])
-    nothing, first = history.around(-1, 1)
-    assert np.isnan([*nothing.values, *nothing.at]).all()
-    np.testing.assert_array_equal([first.values, first.at], [tables[0, :, 1], [0]])
 
 
 def test_history_since_a_time_excludes_older_frames() -> None:

@@ -141,7 +141,7 @@ def test_resumed_sessions_keep_their_sums(path: Path) -> None:
     resumed = go_on(path, SessionChanged("1", T0 + 9, name="full"), introduced(gpus=1), *frames(5, 6))
     session = resumed.sessions[0]
     assert (session.session_id, session.name, session.started_at, session.running) == ("1", "train", T0, True)
-    assert (session.mean_util, session.util_count, session.mean_power_w) == (50, 4, 100)
+    assert (session.mean_util, session.util_s, session.mean_power_w) == (50, 3, 100)
     assert session.covered_s == {"n1": 3}
     assert resumed.sessions[1].note == "lr 3e-4"
     summary = query(path, "SELECT session, samples FROM session_summary WHERE scope = 'all' ORDER BY 1")
@@ -162,7 +162,7 @@ def test_crash_leaves_a_stopped_session_ended_unless_the_stop_was_undone(path: P
     )
     (session,) = go_on(path, ended_at=T0 + 10).sessions
     assert session.ended_at == (None if undone else T0 + 3)
-    assert session.util_count == (6 if undone else 2)
+    assert session.util_s == (5 if undone else 2)
     assert query(path, "SELECT status FROM sessions") == [("ended" if undone else "stopped",)]
 
 
@@ -250,11 +250,11 @@ def test_a_resumed_session_has_its_coverage_by_node(path: Path) -> None:
         "SELECT session, node, frames, covered_s, complete FROM session_coverage ORDER BY session_id, node",
     )
     assert found == [
-        ("train", "n1", 19, 18, True),
-        ("train", "n2", 14, 12, False),
+        ("train", "n1", 18, 18, True),
+        ("train", "n2", 13, 12, False),
         ("train", "n3", 0, 0, False),
-        ("short", "n1", 3, 2, True),
-        ("short", "n2", 3, 2, True),
+        ("short", "n1", 2, 2, True),
+        ("short", "n2", 2, 2, True),
         ("short", "n3", 0, 0, False),
     ]
     partial = query(path, "SELECT session, partial FROM session_summary WHERE scope = 'all' ORDER BY 1 DESC")

@@ -21,6 +21,7 @@ from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
+from gswarm_tui.store.sql.older_files import ENERGY, ENERGY_TIME, is_older, lacks_energy, with_energy
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_LINKS,
@@ -58,8 +59,8 @@ MOST_ROWS = {
 }
 """A hundred recordings of 1,024 nodes with 8,192 GPUs in one file, or a session each minute for ten weeks."""
 _IDS = ("recording_id", "node_id", "gpu_id", "session_id")
-LARGEST = {**dict.fromkeys(_IDS, 10**6), "gpu_index": MAX_GPU_INDEX}
-"""Largest ids, which count from 1 in each file, and the largest index of a GPU that an agent reports."""
+LARGEST = {**dict.fromkeys(_IDS, 10**6), "gpu_index": MAX_GPU_INDEX, "energy_used_ms": 10**12}
+"""Largest ids, which count from 1 in each file, the largest index of a GPU, and thirty years."""
 _JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 _SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {
@@ -153,8 +154,8 @@ def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *oth
     connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
 
 
-def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, set[str]]:
-    """Return the columns by table of the attached file ``rec``, none if it is empty.
+def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, dict[str, str]]:
+    """Return the columns with their types by table of the attached file ``rec``, none if it is empty.
 
     Raises:
         NotARecordingError: it is another program's database.
@@ -174,7 +175,7 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
     for known in TABLES:
         for column in known.columns:
             found = existing[known.name].get(column.name, column.type)
-            if found != column.type:
+            if found != column.type and not is_older(found, column.type):
                 raise StoreError(_invalid(path, known, column, f"has the type {found}, not {column.type}"))
     names = {"views": list(VIEW_NAMES), "tables": [table.name for table in TABLES]}
     for kind, name in connection.execute(_FOREIGN, names).fetchall():
@@ -187,7 +188,7 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
         raise StoreError(
             f"{path} was made by a newer gswarm-tui; update gswarm-tui, or name another file with --db"
         )
-    return {table: set(columns) for table, columns in existing.items()}
+    return existing
 
 
 def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
@@ -205,26 +206,32 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
         wild[table] = _check_values(connection, path, table, present)
     connection.execute("PRAGMA enable_optimizer")
     for table in TABLES:
+        there = existing[table.name]
+        source = f"rec.main.{table.name}"
+        if table is GPU_SAMPLES and lacks_energy(there):
+            source = f"({with_energy('rec.main.')})"
+            there = there | dict.fromkeys((ENERGY, ENERGY_TIME), "BIGINT")
         columns = ", ".join(
-            _shown(column, column.name in existing[table.name], column.name in wild.get(table, ()))
+            _shown(column, there.get(column.name), column.name in wild.get(table, ()))
             for column in table.columns
         )
-        if not existing[table.name]:
-            yield f"CREATE VIEW {table.name} AS SELECT {columns} WHERE false"
-            continue
-        yield f"CREATE VIEW {table.name} AS SELECT {columns} FROM rec.main.{table.name}"  # noqa: S608
+        rows = f"FROM {source}" if there else "WHERE false"
+        yield f"CREATE VIEW {table.name} AS SELECT {columns} {rows}"
 
 
-def _shown(column: ColumnSchema, present: bool, wild: bool) -> str:
-    """Return a column as a view shows it: cleaned, as the head cleans the values of a live run."""
+def _shown(column: ColumnSchema, kind: str | None, wild: bool) -> str:
+    """Return a column as a view shows it: cleaned, as the head cleans the values of a live run.
+
+    ``kind`` is its type in the file.
+    """
     name = column.name
-    if not present:  # in an older version
+    if kind is None:  # in an older version
         return f"NULL::{column.type} AS {name}"
     if wild:
         return f"CASE WHEN abs({name}) <= {LARGEST_NUMBER:g} THEN {name} END AS {name}"
     if column.type == "VARCHAR":
         return f"regexp_replace({name}, '{_CONTROL}', ' ', 'g') AS {name}"
-    return name
+    return name if kind == column.type else f"TRY_CAST({name} AS {column.type}) AS {name}"
 
 
 def _check_values(

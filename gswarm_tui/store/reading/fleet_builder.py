@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
-from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
+from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import (
     FrameArrived,
     GpuKey,
@@ -30,8 +30,13 @@ from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.store.reading.energy import EnergyMeter
-from gswarm_tui.store.reading.frames import locate_gpus, process_times, processes_by_time, read_frames
+from gswarm_tui.store.reading.frames import (
+    ENERGY_USED,
+    locate_gpus,
+    process_times,
+    processes_by_time,
+    read_frames,
+)
 from gswarm_tui.store.reading.recording_reader import (
     Places,
     RecordedMachine,
@@ -42,9 +47,12 @@ from gswarm_tui.store.reading.recording_reader import (
     stamp,
 )
 from gswarm_tui.store.sql.schema import micros
+from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
 BLOCK_US = 3_600_000_000
-_NOTHING = (0.0, 0.0, 0.0, 0.0)
+_FOREVER_US = 1 << 62
+_NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0)
+LONGEST_US = LONGEST_INTERVAL_S * 1_000_000
 RECENT_S = 300.0
 """The history that ``fleet`` loads: as much as the first screen shows."""
 PIECE_ROWS = 100_000
@@ -75,7 +83,6 @@ class FleetBuilder:
 
     def __init__(self, reader: RecordingReader) -> None:
         self._reader = reader
-        self._meter = EnergyMeter(reader)
         self._ended: dict[str, Session] = {}
         self._hours: dict[int, list[float]] = {}
         self._known_hours = range(0)
@@ -93,7 +100,7 @@ class FleetBuilder:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.restore_energy(*self._energy(newest))
+        fleet.energy_j = self._joules(self._used(now_us))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for event in reader.logged_events(0, now_us):
@@ -113,22 +120,69 @@ class FleetBuilder:
         }
         self._fill(fleet, longer, now_us, np.inf)
         return {
-            node.name: NodeHistory(node.gpu_history, node.host_history, node.energy_base)
+            node.name: NodeHistory(node.gpu_history, node.host_history)
             for node in (fleet.nodes[name] for name in longer)
             if node.gpu_history is not None and node.host_history is not None
         }
 
-    def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, CounterValue]]:
-        """Return the sessions until a time, the energy used (joules), and the last counters' values.
+    def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, GpuEnergy]]:
+        """Return the sessions until a time, and the energy in joules and by GPU. Raises StoreError."""
+        now_us, keys = micros(at), self._gpu_keys()
+        gpus: dict[GpuKey, GpuEnergy] = {}
+        for gpu_id, counter_mj, at_us in self._reader.rows(
+            "SELECT gpu_id, arg_max(energy_mj, ts)::DOUBLE, epoch_us(max(ts)) FROM gpu_samples "
+            "WHERE ts <= ? AND energy_mj IS NOT NULL GROUP BY gpu_id ORDER BY 3",
+            stamp(now_us),
+        ):
+            if gpu_id in keys:
+                gpus[keys[gpu_id]] = GpuEnergy(counter_mj, at_us / 1e6, 0.0)
+        used = self._used(now_us)
+        for gpu_id, used_mj in used.items():
+            if gpu_id in keys:
+                gpu = gpus.get(keys[gpu_id], UNKNOWN)
+                gpus[keys[gpu_id]] = gpu._replace(used_mj=gpu.used_mj + used_mj)
+        return self._sessions(now_us), self._joules(used), gpus
 
-        Raises StoreError.
-        """
-        now_us = micros(at)
-        return self._sessions(now_us), *self._energy(self._newest(now_us))
+    def _used(self, until_us: int) -> dict[int, float]:
+        """Return the energy that each GPU of the file used until a time, in mJ."""
+        return dict(
+            self._reader.rows(
+                "SELECT gpu_id, coalesce(sum(energy_used_mj), 0)::DOUBLE FROM gpu_samples WHERE ts <= ? "
+                "GROUP BY gpu_id",
+                stamp(until_us),
+            )
+        )
 
-    def _energy(self, newest: Mapping[str, _Newest]) -> tuple[float, Mapping[GpuKey, CounterValue]]:
-        ends = {node: us for one in newest.values() for node, us in one.ends.items()}
-        return self._meter.used(ends), self._meter.last_values(ends)
+    def _joules(self, used: Mapping[int, float]) -> float:
+        mine = self._mine()
+        return sum(used_mj for gpu_id, used_mj in used.items() if gpu_id in mine) / 1000
+
+    def _mine(self) -> set[int]:
+        """Return the ids of the job's GPUs."""
+        return {
+            gpu_id
+            for machine in self._reader.machines.values()
+            for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
+            if machine.granted is None or gpu.index in machine.granted
+        }
+
+    def _gpu_keys(self) -> dict[int, GpuKey]:
+        """Return by id the key of each GPU, which all machines of its node have in common."""
+        return {
+            gpu_id: (machine.name, gpu.index, gpu.uuid)
+            for machine in self._reader.machines.values()
+            for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
+        }
+
+    def _used_before(self, low_us: int, now_us: int) -> dict[int, float]:
+        """Return the energy (mJ) that each GPU used until ``low_us``, and on earlier machines of its node."""
+        keys, low, now = self._gpu_keys(), self._used(low_us), self._used(now_us)
+        of_key: dict[GpuKey, float] = {}
+        for gpu_id, key in keys.items():
+            of_key[key] = of_key.get(key, 0.0) + now.get(gpu_id, 0.0)
+        return {
+            gpu_id: of_key[key] - now.get(gpu_id, 0.0) + low.get(gpu_id, 0.0) for gpu_id, key in keys.items()
+        }
 
     def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
         """Return a fleet that has been introduced to these machines and knows nothing else."""
@@ -186,7 +240,7 @@ class FleetBuilder:
         low_us = now_us - round(min(max(rings) * self._reader.interval_s, longest_s) * 1e6)
         ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
         piece_us = round(ticks * self._reader.interval_s * 1e6)
-        filling = HistoryLoader(self._reader, nodes)
+        filling = HistoryLoader(self._reader, nodes, self._used_before(low_us, now_us))
         for begin_us in range(low_us, now_us, piece_us):
             filling.add(begin_us, min(begin_us + piece_us, now_us))
         filling.end()
@@ -224,22 +278,23 @@ class FleetBuilder:
             name, over = str(row["session_id"]), row["end_us"] is not None and row["end_us"] <= now_us
             session = self._ended.get(name) if over else None
             if session is None:
-                session = self._measured(row, row["end_us"] if over else now_us + 1)
+                session = self._measured(row, row["end_us"] if over else now_us, now_us)
                 session.ended_at = row["end_us"] / 1e6 if over else None
-                if over:
+                if over and now_us >= row["end_us"] + LONGEST_US:
                     self._ended[name] = session
             texts = {"name": row["name"], "note": row["note"] or ""}  # they may have changed since
             sessions.append(replace(session, covered_s=dict(session.covered_s), **texts))
         return sessions
 
-    def _measured(self, row: Mapping[str, Any], until_us: int) -> Session:
-        between = stamp(row["start_us"]), stamp(until_us)
-        sums = self._sums(row["start_us"], until_us)
+    def _measured(self, row: Mapping[str, Any], until_us: int, now_us: int) -> Session:
+        start_us = row["start_us"]
+        seen_us = min(until_us + LONGEST_US, now_us)
+        util_sum, util_s, power_sum, power_s, energy_j = self._sums(start_us, until_us, seen_us)
         covered = self._reader.rows(
-            "SELECT node_id, sum(least(interval_ms / 1000, epoch(ts - ?::TIMESTAMP)))::DOUBLE "
-            "FROM host_samples WHERE ts >= ? AND ts < ? AND interval_ms IS NOT NULL GROUP BY node_id",
-            between[0],
-            *between,
+            f"SELECT node_id, sum({_inside_us('interval_ms', start_us, until_us)})::DOUBLE / 1e6 "  # noqa: S608
+            "FROM host_samples WHERE ts > ? AND ts <= ? AND interval_ms IS NOT NULL GROUP BY node_id",
+            stamp(start_us),
+            stamp(seen_us),
         )
         covered_s: dict[str, float] = {}
         for node_id, seconds in covered:
@@ -248,51 +303,90 @@ class FleetBuilder:
         return Session(
             session_id=str(row["session_id"]),
             name=row["name"],
-            started_at=row["start_us"] / 1e6,
+            started_at=start_us / 1e6,
             note=row["note"] or "",
-            util_sum=sums[0],
-            util_count=round(sums[1]),
-            power_sum=sums[2],
-            power_count=round(sums[3]),
-            energy_j=self._meter.between(row["start_us"], until_us),
+            util_sum=util_sum,
+            util_s=util_s,
+            power_sum=power_sum,
+            power_s=power_s,
+            energy_j=energy_j + self._long_steps(start_us, until_us, now_us),
             covered_s=covered_s,
         )
 
-    def _sums(self, start_us: int, until_us: int) -> list[float]:
-        """Return sum and count of utilisation and of power of the job's GPUs; whole hours are cached."""
-        first, last = -(-start_us // BLOCK_US), until_us // BLOCK_US
+    def _sums(self, start_us: int, until_us: int, seen_us: int) -> list[float]:
+        """Return the sums and seconds of utilisation and of power of the job's GPUs, and their joules.
+
+        Whole hours are cached. They begin so late that no sample in them reaches back before the start.
+        """
+        first, last = -(-(start_us + LONGEST_US) // BLOCK_US), until_us // BLOCK_US
         if first >= last:
-            return self._sum(start_us, until_us)
+            return self._sum(start_us, seen_us, start_us, until_us)
         self._sum_hours(first, last)
-        edges = self._sum(start_us, first * BLOCK_US), self._sum(last * BLOCK_US, until_us)
+        edges = (
+            self._sum(start_us, first * BLOCK_US, start_us, until_us),
+            self._sum(last * BLOCK_US, seen_us, start_us, until_us),
+        )
         inside = [numbers for hour, numbers in sorted(self._hours.items()) if first <= hour < last]
         return [sum(numbers) for numbers in zip(*edges, *inside, strict=True)]
 
-    def _sum(self, low: int, high: int) -> list[float]:
-        rows = self._summed("0", low, high) if low < high else []
+    def _sum(self, low: int, high: int, start_us: int, until_us: int) -> list[float]:
+        rows = self._summed("0", low, high, start_us, until_us) if low < high else []
         return next((numbers for _, *numbers in rows), list(_NOTHING))
 
     def _sum_hours(self, first: int, last: int) -> None:
-        """Cache the sums of the hours from ``first`` to before ``last`` that have samples."""
+        """Cache the sums of the hours from after ``first`` to ``last`` that have samples."""
         known = self._known_hours or range(first, first)
         wider = range(min(first, known.start), max(last, known.stop))
         for low, high in (wider.start, known.start), (known.stop, wider.stop):
             if low < high:
-                found = self._summed(f"epoch_us(ts) // {BLOCK_US}", low * BLOCK_US, high * BLOCK_US)
+                by = f"(epoch_us(ts) - 1) // {BLOCK_US}"
+                found = self._summed(by, low * BLOCK_US, high * BLOCK_US, 0, _FOREVER_US)
                 self._hours |= {hour: numbers for hour, *numbers in found}
         self._known_hours = wider
 
-    def _summed(self, by: str, low: int, high: int) -> list[tuple[Any, ...]]:
-        others = sorted(self._reader.gpu_positions.keys() - self._meter.mine())
-        without = "AND gpu_id NOT IN (SELECT unnest(?::INTEGER[]))" if others else ""
+    def _summed(self, by: str, low: int, high: int, start_us: int, until_us: int) -> list[tuple[Any, ...]]:
+        """Return the sums of the samples after ``low`` up to ``high``, as far as they lie in a period."""
+        inside = _inside_us("interval_ms", start_us, until_us)
         return self._reader.rows(
-            f"SELECT {by} AS block, coalesce(sum(util_pct), 0)::DOUBLE, count(util_pct), "  # noqa: S608 (own names)
-            "coalesce(sum(power_w), 0)::DOUBLE, count(power_w) "
-            f"FROM gpu_samples WHERE ts >= ? AND ts < ? {without} GROUP BY block",
+            f"SELECT {by} AS block, coalesce(sum(util_pct * us), 0)::DOUBLE / 1e6, "  # noqa: S608 (own names)
+            "coalesce(sum(us) FILTER (util_pct IS NOT NULL), 0)::DOUBLE / 1e6, "
+            "coalesce(sum(power_w::DOUBLE * us), 0)::DOUBLE / 1e6, "
+            "coalesce(sum(us) FILTER (power_w IS NOT NULL), 0)::DOUBLE / 1e6, "
+            f"coalesce(sum({_part_mj(start_us, until_us)}) "
+            f"FILTER (energy_used_ms <= {LONGEST_US // 1000}), 0)::DOUBLE / 1000 "
+            f"FROM (SELECT *, {inside} AS us FROM gpu_samples WHERE ts > ? AND ts <= ? {self._only_mine()}) "
+            "GROUP BY block",
             stamp(low),
             stamp(high),
-            *([others] if others else []),
         )
+
+    def _long_steps(self, start_us: int, until_us: int, now_us: int) -> float:
+        """Return the joules in a period of samples whose energy covers more than the longest interval."""
+        ((joules,),) = self._reader.rows(
+            f"SELECT coalesce(sum({_part_mj(start_us, until_us)}), 0)::DOUBLE / 1000 FROM gpu_samples "  # noqa: S608
+            f"WHERE energy_used_ms > {LONGEST_US // 1000} AND ts > ? AND ts <= ? {self._only_mine()}",
+            stamp(start_us),
+            stamp(now_us),
+        )
+        return float(joules)
+
+    def _only_mine(self) -> str:
+        others = sorted(self._reader.gpu_positions.keys() - self._mine())
+        return f"AND gpu_id NOT IN ({', '.join(map(str, others))})" if others else ""
+
+
+def _inside_us(covers_ms: str, start_us: int, until_us: int) -> str:
+    """Return SQL for the µs that the time before a sample has in common with a period."""
+    return (
+        f"greatest(0, least(epoch_us(ts), {until_us}) "
+        f"- greatest(epoch_us(ts) - 1000 * coalesce({covers_ms}, 0)::BIGINT, {start_us}))"
+    )
+
+
+def _part_mj(start_us: int, until_us: int) -> str:
+    """Return SQL for the part of a sample's energy that lies in a period."""
+    inside = _inside_us("energy_used_ms", start_us, until_us)
+    return f"energy_used_mj::DOUBLE * {inside} / (1000 * nullif(energy_used_ms, 0))"
 
 
 def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
@@ -318,7 +412,10 @@ class HistoryLoader:
     """Loads the history of nodes, each of one machine and up to a time (Unix microseconds)."""
 
     def __init__(
-        self, reader: RecordingReader, nodes: Sequence[tuple[NodeState, RecordedMachine, int]]
+        self,
+        reader: RecordingReader,
+        nodes: Sequence[tuple[NodeState, RecordedMachine, int]],
+        used_before: Mapping[int, float],
     ) -> None:
         self._reader = reader
         self._nodes = [node for node, *_ in nodes]
@@ -326,8 +423,8 @@ class HistoryLoader:
         self._place = np.full(max(machine.node_id for _, machine, _ in nodes) + 1, -1)
         self._place[[machine.node_id for _, machine, _ in nodes]] = np.arange(len(nodes))
         self._first_gpu = np.cumsum([0, *(len(node.facts) for node in self._nodes)])
-        self._bases, self._newest = np.full((2, self._first_gpu[-1]), np.nan)
-        self._newest_at = np.full(self._first_gpu[-1], np.inf)
+        ids = [gpu_id for _, machine, _ in nodes for gpu_id in machine.gpu_ids]
+        self._used = np.array([used_before.get(gpu_id, 0.0) for gpu_id in ids])
 
     def add(self, low: int, high: int) -> None:
         """Add the samples after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
@@ -343,7 +440,7 @@ class HistoryLoader:
                     table[:, 0, column] = numbers
 
         self._fill(node, us, interval_s, lambda state: state.host_history, fill_hosts)
-        gpus = self._reader.table_slice("gpu_samples", "gpu_id AS id", low, high)
+        gpus = self._reader.table_slice("gpu_samples", f"gpu_id AS id, {ENERGY_USED}", low, high)
         owner, position = locate_gpus(self._reader, gpus.ids)
         gpu_node = self._known(owner)
         reading = _index_of(
@@ -356,32 +453,39 @@ class HistoryLoader:
             position[taken],
             reading[taken],
         )
-        energy = gpus.numbers(GPU_COLUMNS[ENERGY], taken)
-        if energy is not None:
-            _begin(self._bases, gpu, energy)
-            finite = np.isfinite(energy)
-            self._newest[gpu[finite]] = energy[finite]
-            self._newest_at[gpu[finite]] = gpus.us[taken[finite]] / 1e6
+        steps, counters = gpus.keys("used_mj")[taken], gpus.numbers(GPU_COLUMNS[ENERGY], taken)
+        used = self._add_up(gpu, np.nan_to_num(steps))
+        if counters is not None:
+            used[np.isnan(steps) & np.isnan(counters)] = np.nan
 
         def fill_gpus(table: npt.NDArray[np.float32], at: Places) -> None:
             row = np.full(len(us), -1)
             row[at] = np.arange(len(at))
             some = np.flatnonzero(row[reading] >= 0)
             for column, name in enumerate(GPU_COLUMNS):
-                if (numbers := gpus.numbers(name, taken[some])) is not None:
-                    less = self._bases[gpu[some]] if column == ENERGY else 0.0
-                    table[row[reading[some]], position[some], column] = numbers - less
+                numbers = used[some] if column == ENERGY else gpus.numbers(name, taken[some])
+                if numbers is not None:
+                    table[row[reading[some]], position[some], column] = numbers
 
         self._fill(node, us, interval_s, lambda state: state.gpu_history, fill_gpus)
 
+    def _add_up(self, gpu: Places, used_mj: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the energy (mJ) that each GPU used up to each of these samples, which are in order."""
+        order = np.argsort(gpu, kind="stable")
+        total = np.cumsum(used_mj[order])
+        starts = np.flatnonzero(np.diff(gpu[order], prepend=-1))
+        before = np.concatenate(([0.0], total))[starts]
+        total += np.repeat(self._used[gpu[order][starts]] - before, np.diff(starts, append=len(order)))
+        self._used[gpu[order]] = total  # the last one counts
+        sums = np.empty_like(total)
+        sums[order] = total
+        return sums
+
     def end(self) -> None:
-        """Set the energy counters after all samples were added."""
+        """Set the energy after all samples were added."""
         for node, (first, last) in zip(self._nodes, pairwise(self._first_gpu.tolist()), strict=True):
-            if node.gpu_history is not None and len(node.gpu_history):
-                node.energy_base = self._bases[first:last].copy()
-                node.counters = EnergyCounters(
-                    self._newest[first:last].copy(), self._newest_at[first:last].copy()
-                )
+            unread = np.full(last - first, np.nan)
+            node.energy = EnergyMeters(unread, unread, self._used[first:last].copy())
 
     def _known(self, ids: Places) -> Places:
         """Return the positions of nodes among those to be loaded, negative for others."""
@@ -424,10 +528,3 @@ def _index_of(keys: Places, wanted: Places) -> Places:
     order = np.argsort(keys)
     nearest = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
     return np.where(keys[nearest] == wanted, nearest, -1)
-
-
-def _begin(bases: npt.NDArray[np.float64], places: Places, numbers: npt.NDArray[Any]) -> None:
-    """Set the first number of each GPU that has none yet (NaN)."""
-    new = np.flatnonzero(np.isfinite(numbers) & np.isnan(bases[places]))
-    seen, where = np.unique(places[new], return_index=True)
-    bases[seen] = numbers[new][where]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gswarm_agent.frame import Frame, Processes
+from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
     METRICS_CHANGED,
@@ -36,6 +37,10 @@ PROCESSES_US = 10_000_000
 _FRAME_COLUMNS = (
     "coalesce(seq, 0) AS seq, coalesce(late_ms, 0)::DOUBLE AS late_ms, coalesce(missed, 0) AS missed"
 )
+ENERGY_USED = ", ".join(
+    f"coalesce(energy_{name}::DOUBLE, 'nan'::DOUBLE) AS {name}" for name in ("used_mj", "used_ms")
+)
+"""The energy of GPU samples in SQL, NaN for NULL."""
 _PROCESS_KEYS = ("pid", "user_name", "command", "rank", "local_rank")
 
 
@@ -93,7 +98,7 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     known = known[np.argsort(hosts.us[known], kind="stable")]
     if not len(known):
         return []
-    gpus = reader.table_slice("gpu_samples", "gpu_id AS id", low, high)
+    gpus = reader.table_slice("gpu_samples", f"gpu_id AS id, {ENERGY_USED}", low, high)
     machines = [reader.machines[node_id] for node_id in hosts.ids[known].tolist()]
     owner, position = locate_gpus(reader, gpus.ids)
     width = max(int(hosts.ids.max()), int(owner.max(initial=0))) + 1
@@ -104,6 +109,9 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     nearest = np.minimum(np.searchsorted(ticks, wanted), len(ticks) - 1)
     there = (ticks[nearest] == wanted) & (owner >= 0)
     of_gpus = gpus.blocks(reader.tables.gpus, counts, np.where(there, nearest, -1), position)
+    energy = np.full((2, len(ticks), counts.max(initial=0)), np.nan)
+    for steps, name in zip(energy, ("used_mj", "used_ms"), strict=True):
+        steps[nearest[there], position[there]] = gpus.keys(name)[there]
     row = np.full(len(hosts.us), -1)
     row[known] = np.arange(len(known))
     of_hosts = hosts.blocks(reader.tables.host, np.ones(len(known), dtype=np.intp), row, np.zeros_like(row))
@@ -127,7 +135,8 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
             host=host,
             processes=processes,
         )
-        arrived.append(FrameArrived(machine.name, us / 1e6, us / 1e6, life.name, frame))
+        used = EnergyUsed(*energy[:, at, : counts[at]])
+        arrived.append(FrameArrived(machine.name, us / 1e6, us / 1e6, life.name, frame, energy=used))
     return arrived
 
 

@@ -18,7 +18,9 @@ import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import Frame
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS
 from gswarm_tui.fleet.blocks import DecodedBlocks, decode
+from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -52,6 +54,7 @@ from gswarm_tui.store.sql.schema import (
 )
 
 Columns = dict[str, npt.NDArray[Any]]
+Values = Sequence[Any] | npt.NDArray[Any]
 
 
 _ROWS_AT_ONCE = 16_384
@@ -78,9 +81,9 @@ class Samples:
         self._if_measured = if_measured
         self._blocks: list[Block] = []
         self._frame_keys: list[Sequence[Any]] = []
-        self._row_keys: list[Sequence[Sequence[Any]]] = []
+        self._row_keys: list[Sequence[Values]] = []
 
-    def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Sequence[Any]] = ()) -> None:
+    def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Values] = ()) -> None:
         """Add a block with its keys in their order. Raises ValueError unless there is a key for each row."""
         for values in rows:
             if len(values) != block.count:
@@ -113,7 +116,9 @@ class Samples:
             for name, values in zip(self._frame_columns, frame_keys, strict=True)
         }
         for name, parts in zip(self._row_columns, row_keys, strict=True):
-            columns[name] = array(table, name, list(chain.from_iterable(parts)))
+            arrays = isinstance(parts[0], np.ndarray)
+            values = np.concatenate(parts) if arrays else list(chain.from_iterable(parts))
+            columns[name] = array(table, name, values)
         metrics = layout.singles, layout.doubles
         numbers: list[npt.NDArray[Any]] = [
             part.reshape(len(part), len(decoded.positions) * count)
@@ -126,11 +131,24 @@ class Samples:
                 name = layout.columns[at]
                 # A node must not overwrite a key column; of metrics with one name the first counts.
                 if name in known and name not in columns:
-                    columns[name] = values
+                    columns[name] = values if name not in _RANGES else _within(values, *_RANGES[name])
         if not self._if_measured:
             return columns
         measured = ~np.all([np.isnan(part).all(axis=0) for part in numbers], axis=0)
         return columns if measured.all() else {name: values[measured] for name, values in columns.items()}
+
+
+_RANGES = {
+    metric.name: (0.0, 100.0 if metric.unit == "%" else np.inf)
+    for metric in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)
+    if metric.sql in {"SMALLINT", "INTEGER", "BIGINT"} and metric.unit != "°C"
+}
+"""Ranges of whole numbers: what a driver reports beyond them isn't measured."""
+
+
+def _within(values: npt.NDArray[Any], least: float, most: float) -> npt.NDArray[Any]:
+    with np.errstate(invalid="ignore"):
+        return np.where((values >= least) & (values <= most), values, np.nan)
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
@@ -155,6 +173,7 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
 
 
 _HOST_KEYS = ("ts", "node_id", "seq", "interval_ms", "late_ms", "missed")
+_GPU_KEYS = ("gpu_id", "energy_used_mj", "energy_used_ms")
 _PROCESS_KEYS = ("gpu_id", "pid", "rank", "local_rank", "user_name", "command")
 
 
@@ -169,7 +188,7 @@ class Batch:
         self._gpu_links: list[tuple[int, KnownNode]] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
-        self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), ("gpu_id",), if_measured=True)
+        self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
         self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
         self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), _PROCESS_KEYS)
         for event in events:
@@ -271,7 +290,7 @@ class Batch:
         link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
         link["frames"] += 1
         link["lost_frames"] += frame.seq - last - 1
-        self._sample(life, micros(event.ts), interval_ms, frame)
+        self._sample(life, micros(event.ts), interval_ms, frame, event.energy or EnergyUsed.unknown(frame))
 
     def _lost(self, event: FramesLost) -> None:
         self.ledger.add_life(self._node(event.node), event.life)
@@ -281,8 +300,10 @@ class Batch:
             link["last_seq"], link["last_ts"] = event.seq, None
             link["lost_frames"] += event.seq - last
 
-    def _sample(self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame) -> None:
-        self._gpu_samples.add(frame.gpus, (ts, interval_ms), (node.gpu_ids,))
+    def _sample(
+        self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame, energy: EnergyUsed
+    ) -> None:
+        self._gpu_samples.add(frame.gpus, (ts, interval_ms), (node.gpu_ids, energy.mj, energy.ms))
         host = ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
         self._host_samples.add(frame.host, host)
         if (processes := frame.processes) is not None:

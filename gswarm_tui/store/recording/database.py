@@ -26,6 +26,7 @@ from gswarm_tui.store.querying.spill_folder import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
+from gswarm_tui.store.sql.older_files import upgrade_statements
 from gswarm_tui.store.sql.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
@@ -35,7 +36,6 @@ from gswarm_tui.store.sql.schema import (
     create_statements,
     literal,
     micros,
-    upgrade_statements,
 )
 from gswarm_tui.store.sql.views import view_statements
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
-from gswarm_tui.fleet.counters import CounterValue
+from gswarm_tui.fleet.energy import GpuEnergy
 from gswarm_tui.fleet.events import (
     AGENT_DATA_LOST,
     INTERVAL_CHANGED,
@@ -92,8 +92,7 @@ class Resumed:
     """The state of a resumed recording that the rest of the head needs.
 
     ``accounted`` are the nodes whose last agent ended and kept nothing, or was reported as gone.
-    ``energy_j`` is the energy that the job's GPUs had used; ``counters`` has the last value of each energy
-    counter (mJ) and its time.
+    ``energy_j`` is the energy that the job's GPUs had used, ``gpus`` that of each GPU.
     """
 
     started_at: float
@@ -101,7 +100,7 @@ class Resumed:
     accounted: frozenset[str]
     sessions: tuple[Session, ...]
     energy_j: float
-    counters: Mapping[GpuKey, CounterValue]
+    gpus: Mapping[GpuKey, GpuEnergy]
     rows: int
 
 
@@ -232,14 +231,14 @@ def load(source: LocalSource, ledger: Ledger) -> Resumed:
     session_times = [
         row[name] or 0 for row in ledger.sessions.values() for name in ("started_at", "ended_at")
     ]
-    sessions, energy_j, counters = FleetBuilder(reader).sums(max(micros(reader.end), *session_times, 0) / 1e6)
+    sessions, energy_j, energies = FleetBuilder(reader).sums(max(micros(reader.end), *session_times, 0) / 1e6)
     return Resumed(
         started_at=reader.start,
         lives=tuple(on_disk),
         accounted=_accounted(source, number, on_disk),
         sessions=tuple(sessions),
         energy_j=energy_j,
-        counters=counters,
+        gpus=energies,
         rows=_rows(source, _ROWS, number)[0]["rows"],
     )
 

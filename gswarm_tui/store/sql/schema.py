@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that opens the file."""
 
@@ -73,7 +73,7 @@ _WHEN = (
 )
 _INTERVAL = ColumnSchema(
     "interval_ms",
-    "UINTEGER",
+    "INTEGER",
     "Time since the previous frame, which the sample represents [ms]; NULL after a start or a gap",
 )
 
@@ -93,7 +93,7 @@ RECORDINGS = TableSchema(
         ColumnSchema("slurm_job_id", "VARCHAR", "Slurm job, NULL outside one"),
         ColumnSchema("slurm_cluster", "VARCHAR", "Slurm cluster, NULL outside a job"),
         ColumnSchema("command", "VARCHAR", "Command line of gswarm-tui"),
-        ColumnSchema("interval_ms", "UINTEGER", "Time between samples at the start [ms]"),
+        ColumnSchema("interval_ms", "INTEGER", "Time between samples at the start [ms]"),
         ColumnSchema("tool_version", "VARCHAR", "Version of gswarm-tui"),
         ColumnSchema("schema_version", "INTEGER", "Version of these tables"),
         ColumnSchema("uid", "VARCHAR", "Identifier of the recording for the agents on its nodes"),
@@ -132,10 +132,10 @@ GPUS = TableSchema(
         ColumnSchema("uuid", "VARCHAR", "NVML UUID"),
         ColumnSchema("name", "VARCHAR", "Product name"),
         ColumnSchema("pci_bus_id", "VARCHAR", "PCI address"),
-        ColumnSchema("memory_total_mib", "UINTEGER", "Device memory [MiB]"),
+        ColumnSchema("memory_total_mib", "INTEGER", "Device memory [MiB]"),
         ColumnSchema("power_limit_w", "FLOAT", "Enforced power limit [W]"),
-        ColumnSchema("sm_clock_max_mhz", "UINTEGER", "Highest SM clock [MHz]"),
-        ColumnSchema("mem_clock_max_mhz", "UINTEGER", "Highest memory clock [MHz]"),
+        ColumnSchema("sm_clock_max_mhz", "INTEGER", "Highest SM clock [MHz]"),
+        ColumnSchema("mem_clock_max_mhz", "INTEGER", "Highest memory clock [MHz]"),
         ColumnSchema("mig", "BOOLEAN", "Whether MIG is enabled"),
         ColumnSchema("allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL if unknown"),
     ),
@@ -149,6 +149,17 @@ GPU_SAMPLES = TableSchema(
         ColumnSchema("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
         _INTERVAL,
         *_metrics(GPU_METRICS),
+        ColumnSchema(
+            "energy_used_mj",
+            "BIGINT",
+            "Energy used since the sample before [mJ]: growth of the energy counter, else power times time; "
+            "NULL after a start, and in a late sample, whose energy a later one has",
+        ),
+        ColumnSchema(
+            "energy_used_ms",
+            "BIGINT",
+            "Time that energy_used_mj covers [ms]; longer than interval_ms after a gap",
+        ),
     ),
 )
 HOST_SAMPLES = TableSchema(
@@ -160,7 +171,7 @@ HOST_SAMPLES = TableSchema(
         ColumnSchema("seq", "BIGINT", "Number of the frame in its agent run, from 1"),
         _INTERVAL,
         ColumnSchema("late_ms", "FLOAT", "Delay of the sample after its deadline [ms]"),
-        ColumnSchema("missed", "UINTEGER", "Missed deadlines since the previous frame"),
+        ColumnSchema("missed", "INTEGER", "Missed deadlines since the previous frame"),
         *_metrics(HOST_METRICS),
     ),
 )
@@ -268,27 +279,12 @@ def literal(text: str) -> str:
 def create_statements() -> Iterator[str]:
     """Return the statements that create all tables with their comments."""
     for table in TABLES:
-        yield from _create(table)
+        yield table.create
+        yield from comments(table)
 
 
-def _create(table: TableSchema) -> Iterator[str]:
-    yield table.create
+def comments(table: TableSchema) -> Iterator[str]:
+    """Return the statements that store the meanings of a table and its columns."""
     yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
     for column in table.columns:
-        yield _comment(table, column)
-
-
-def upgrade_statements(existing: dict[str, set[str]]) -> Iterator[str]:
-    """Return the statements that complete an older file; ``existing`` maps its tables to their columns."""
-    for table in TABLES:
-        if not existing[table.name]:
-            yield from _create(table)
-            continue
-        for column in table.columns:
-            if column.name not in existing[table.name]:
-                yield f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"
-                yield _comment(table, column)
-
-
-def _comment(table: TableSchema, column: ColumnSchema) -> str:
-    return f"COMMENT ON COLUMN {table.name}.{column.name} IS {literal(column.meaning)}"
+        yield f"COMMENT ON COLUMN {table.name}.{column.name} IS {literal(column.meaning)}"

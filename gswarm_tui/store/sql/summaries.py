@@ -1,8 +1,8 @@
 """SQL that summarises spans of time: sessions in the views, any span in the commands. Only text.
 
 The statements are shaped by their cost on millions of samples. One pass groups samples by GPU and
-utilisation: few cells that hold exact quantiles. One pass sorts them for energy and idle phases, which
-depend on the sample before. Nodes and the whole are computed from these groups.
+utilisation: few cells that hold exact quantiles. One pass sorts them for idle phases, which depend on the
+sample before. Nodes and the whole are computed from these groups.
 
 Sorted rows are scanned with windows over all preceding rows, which DuckDB streams; a window per GPU would
 hold all rows a second time. A stream uses one thread, so there are two.
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, NEIGHBOURS, STALE_INTERVALS
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, STALE_INTERVALS
 
 LONGEST_INTERVAL_S = 61
-"""How far back the sample before a span is searched: a little more than the longest interval."""
+"""How long after a span its last sample is searched: a little more than the longest interval."""
 
 STREAMS = 2
 
@@ -30,9 +30,27 @@ _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 
 
 def _throttle(metric: str, bits: int) -> str:
-    """Return SQL for the throttled time in 0.1 µs: as measured, else whole intervals with the bits set."""
+    """Return SQL for the throttled time in 1e-10 s: as measured, else all of it with the bits set."""
     share = f"coalesce(s.{metric}::DOUBLE, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)"
-    return f"sum(TRY_CAST(s.interval_ms * round(100 * {share}) AS BIGINT)) AS {metric.removesuffix('_pct')}"
+    return f"sum(TRY_CAST(s.inside_us * round(100 * {share}) AS BIGINT)) AS {metric.removesuffix('_pct')}"
+
+
+def _overlap(spans: Spans, covers_ms: str) -> str:
+    """Return SQL for the µs that a sample's time before ``s.ts`` has in common with the span."""
+    began, until = spans.bounds
+    return (
+        f"greatest(0, least(epoch_us(s.ts), epoch_us({until})) "
+        f"- greatest(epoch_us(s.ts) - 1000 * coalesce({covers_ms}, 0)::BIGINT, epoch_us({began})))"
+    )
+
+
+def _taken(spans: Spans, columns: str, further: str = "") -> str:
+    """Return the samples of a span's members with the µs of the span that they stand for."""
+    return f"""
+  SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {_overlap(spans, "s.interval_ms")} AS inside_us
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.overlapping("s.interval_ms")} {further}"""  # noqa: S608 (own names and numbers)
 
 
 def _cells(spans: Spans) -> str:
@@ -41,49 +59,58 @@ def _cells(spans: Spans) -> str:
         _throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL),
         _throttle("throttle_brake_pct", REASON_POWER_BRAKE),
     )
+    columns = (
+        "s.power_w, s.mem_used_mib, s.temp_c, s.mem_temp_c, s.clock_reasons, s.throttle_power_pct, "
+        "s.throttle_thermal_pct, s.throttle_brake_pct,"
+    )
     return f"""
 cells AS (
-  SELECT m.member, gpu_id, s.util_pct, count(*) AS samples,
-         coalesce(sum(s.interval_ms), 0) AS measured_ms,
-         sum(TRY_CAST(100 * s.power_w AS BIGINT)) AS power_sum, count(s.power_w) AS powers,
-         max(s.power_w) AS power_max_w, max(s.mem_used_mib) AS mem_used_max_mib,
-         count(s.energy_mj) AS energies,
-         max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c,
-         min(s.ts) AS first_ts, max(s.ts) AS last_ts,
+  SELECT member, gpu_id, util_pct, count(*) AS samples, coalesce(sum(inside_us), 0) AS measured_us,
+         sum(TRY_CAST(100 * power_w::DOUBLE * inside_us AS BIGINT)) AS power_sum,
+         coalesce(sum(inside_us) FILTER (power_w IS NOT NULL), 0) AS power_us,
+         max(power_w) AS power_max_w, max(mem_used_mib) AS mem_used_max_mib,
+         max(temp_c) AS temp_max_c, max(mem_temp_c) AS mem_temp_max_c,
+         min(ts) AS first_ts, max(ts) AS last_ts,
          {", ".join(throttles)}
-  FROM gpu_samples s
-  JOIN members m USING (gpu_id)
-  WHERE {spans.inside}
-  GROUP BY m.member, gpu_id, s.util_pct
+  FROM ({_taken(spans, columns)}) s
+  GROUP BY member, gpu_id, util_pct
 )"""  # noqa: S608 (own names and numbers)
 
 
-def _quantile(part: float) -> str:
-    """Return SQL for the exact quantile of util_pct, interpolated like DuckDB's quantile_cont."""
-    place = f"(total - 1) * {part}"
-    low, high = (f"min(util_pct::DOUBLE) FILTER (upto > {edge}({place}))" for edge in ("floor", "ceil"))
-    return f"{low} + ({high} - {low}) * (any_value({place}) - floor(any_value({place})))"
+def _quantile(percent: int) -> str:
+    """Return SQL for the smallest util_pct that reaches this part of the measured time."""
+    return f"min(util_pct) FILTER (measured_us > 0 AND 100 * upto >= {percent} * total)"
 
+
+_PRESENT = """
+present AS (
+  SELECT n.* FROM named n LEFT JOIN (SELECT DISTINCT member, true AS answered FROM cells) USING (member)
+  WINDOW same AS (PARTITION BY session_id, node, coalesce(uuid, gpu_index::VARCHAR))
+  QUALIFY answered OR (
+    NOT coalesce(bool_or(answered) OVER same, false) AND gpu_id = max(gpu_id) OVER same)
+)"""
+"""The members of each span, silent ones too; a GPU whose index changed, under the one it answered with."""
 
 _LEVELS = """
 levels AS (
-  SELECT session_id, node, member, util_pct, sum(samples)::BIGINT AS samples, sum(measured_ms) AS measured_ms,
-         sum(power_sum) AS power_sum, sum(powers) AS powers, max(power_max_w) AS power_max_w,
+  SELECT session_id, node, n.member, util_pct, coalesce(sum(samples), 0)::BIGINT AS samples,
+         coalesce(sum(measured_us), 0) AS measured_us,
+         sum(power_sum) AS power_sum, sum(power_us) AS power_us, max(power_max_w) AS power_max_w,
          max(mem_used_max_mib) AS mem_used_max_mib,
          arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib,
          max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
          sum(throttle_power) AS throttle_power, sum(throttle_thermal) AS throttle_thermal,
          sum(throttle_brake) AS throttle_brake
-  FROM cells c
-  JOIN named USING (member)
-  JOIN gpus g ON g.gpu_id = c.gpu_id
+  FROM present n
+  LEFT JOIN cells c USING (member)
+  LEFT JOIN gpus g ON g.gpu_id = c.gpu_id
   GROUP BY GROUPING SETS (
-    (session_id, util_pct), (session_id, node, util_pct), (session_id, node, member, util_pct)
+    (session_id, util_pct), (session_id, node, util_pct), (session_id, node, n.member, util_pct)
   )
 ), ranked AS (
-  SELECT *, sum(CASE WHEN util_pct IS NOT NULL THEN samples END) OVER (
+  SELECT *, sum(CASE WHEN util_pct IS NOT NULL THEN measured_us END) OVER (
            PARTITION BY session_id, node, member ORDER BY util_pct) AS upto,
-         sum(CASE WHEN util_pct IS NOT NULL THEN samples END) OVER (
+         sum(CASE WHEN util_pct IS NOT NULL THEN measured_us END) OVER (
            PARTITION BY session_id, node, member) AS total
   FROM levels
 )"""
@@ -92,54 +119,40 @@ levels AS (
 def _sums() -> str:
     return f"""
 sums AS (
-  SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_ms) / 1000 AS measured_s,
-         sum(util_pct * samples) / any_value(total) AS util_mean_pct,
-         {_quantile(0.5)} AS util_median_pct,
-         {_quantile(0.95)} AS util_p95_pct,
+  SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_us) / 1e6 AS measured_s,
+         sum(util_pct * measured_us) / nullif(any_value(total), 0) AS util_mean_pct,
+         {_quantile(50)} AS util_median_pct,
+         {_quantile(95)} AS util_p95_pct,
          max(util_pct) AS util_max_pct,
-         sum(power_sum) / 100 / nullif(sum(powers), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
+         sum(power_sum) / 100 / nullif(sum(power_us), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
+         sum(power_us) AS power_us,
          max(mem_used_max_mib) AS mem_used_max_mib,
          arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
          max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
          CASE WHEN any_value(total) > 0
-           THEN coalesce(sum(measured_ms) FILTER ({_BUSY}), 0) / 1000 END AS busy_s,
+           THEN coalesce(sum(measured_us) FILTER ({_BUSY}), 0) / 1e6 END AS busy_s,
          CASE WHEN any_value(total) > 0
-           THEN coalesce(sum(measured_ms) FILTER ({_IDLE}), 0) / 1000 END AS idle_s,
-         sum(throttle_power) / 1e7 AS throttle_power_s, sum(throttle_thermal) / 1e7 AS throttle_thermal_s,
-         sum(throttle_brake) / 1e7 AS throttle_brake_s
+           THEN coalesce(sum(measured_us) FILTER ({_IDLE}), 0) / 1e6 END AS idle_s,
+         sum(throttle_power) / 1e10 AS throttle_power_s, sum(throttle_thermal) / 1e10 AS throttle_thermal_s,
+         sum(throttle_brake) / 1e10 AS throttle_brake_s
   FROM ranked
   GROUP BY session_id, node, member
 )"""  # noqa: S608 (own names and numbers)
 
 
-def _grown(before: str, after: str) -> str:
-    """Return SQL for the growth of a counter between two samples, 0 if it fell, as in the live view."""
-    return f"CASE WHEN {after} < {before} THEN 0 ELSE {after} - {before} END"
-
-
-def _stream(spans: Spans, number: int) -> str:
-    """Return one of the streams: sorted samples with the energy before and the busy samples so far."""
-    return f"""
-  SELECT member, ts, interval_ms, util_pct, energy_mj,
-         CASE WHEN lag(member) OVER () = member THEN lag(energy_mj) OVER () END AS energy_before_mj,
-         count(*) FILTER ({_BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
-  FROM (
-    SELECT m.member, s.ts, s.interval_ms, s.util_pct, s.energy_mj
-    FROM gpu_samples s
-    JOIN members m USING (gpu_id)
-    WHERE {spans.inside} AND m.member % {STREAMS} = {number}
-    ORDER BY m.member, s.ts
-  )"""  # noqa: S608 (own names and numbers)
-
-
 def _phases(spans: Spans) -> str:
     """Return idle phases, numbered by the busy samples before them; phase NULL holds all other samples."""
+    streams = "  UNION ALL".join(
+        f"""
+  SELECT *, count(*) FILTER ({_BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
+  FROM ({_taken(spans, "", f"AND m.member % {STREAMS} = {number}")} ORDER BY m.member, s.ts)"""  # noqa: S608
+        for number in range(STREAMS)
+    )
     return f"""
-ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREAMS))}
+ordered AS ({streams}
 ), phases AS (
   SELECT member, CASE WHEN {_IDLE} THEN busy_samples END AS phase,
-         min(ts) AS first_idle, max(ts) AS last_idle, sum(interval_ms) AS phase_ms,
-         sum({_grown("energy_before_mj", "energy_mj")}) AS used_mj
+         min(ts) AS first_idle, max(ts) AS last_idle, sum(inside_us) AS phase_us
   FROM ordered
   GROUP BY ALL
 ), busy AS (
@@ -148,69 +161,49 @@ ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREA
   WHERE {_BUSY}
   GROUP BY member
 ), marked AS (
-  SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_ms > 0 AS bubble
+  SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_us > 0 AS bubble
   FROM phases
   LEFT JOIN busy USING (member)
 )"""  # noqa: S608 (own names and numbers)
 
 
-def _gaps(spans: Spans) -> str:
-    """Return the energy of GPUs without a counter value in every sample: from each value to the next."""
+def _energy(spans: Spans) -> str:
+    """Return each member's energy; steps over more than the longest interval may end far after the span."""
+    part = _overlap(spans, "s.energy_used_ms")
+    whole = "(1000 * nullif(s.energy_used_ms, 0))"
+    joules = f"sum(TRY_CAST(s.energy_used_mj::DOUBLE * {part} / {whole} AS BIGINT)) AS used_mj"
+    longest_ms = round(LONGEST_INTERVAL_S * 1000)
     return f"""
-holed AS (
-  SELECT member FROM cells GROUP BY member HAVING sum(energies) BETWEEN 1 AND sum(samples) - 1
-), readings AS (
-  SELECT m.member, s.energy_mj,
-         lag(s.energy_mj) OVER (PARTITION BY m.member ORDER BY s.ts) AS energy_before_mj
-  FROM gpu_samples s
-  JOIN members m USING (gpu_id)
-  JOIN holed USING (member)
-  WHERE {spans.inside} AND s.energy_mj IS NOT NULL
-), gaps AS (
-  SELECT member, sum({_grown("energy_before_mj", "energy_mj")}) AS read_mj FROM readings GROUP BY member
-)"""  # noqa: S608 (own names and numbers)
-
-
-def _entries(spans: Spans) -> str:
-    """Return the energy between the last value before a span and the first in it, if these are neighbours.
-
-    A sample without an interval has no neighbour before it; ``coalesce`` keeps arg_min from skipping it.
-    """
-    near = spans.around_begin(LONGEST_INTERVAL_S, round(NEIGHBOURS * LONGEST_INTERVAL_S))
-    return f"""
-edges AS (
-  SELECT m.member, s.ts < m.started_at AS early, max(s.ts) AS last_ts, min(s.ts) AS first_ts,
-         arg_max(s.energy_mj, s.ts) AS last_mj, arg_min(s.energy_mj, s.ts) AS first_mj,
-         arg_min(coalesce(s.interval_ms, 0), s.ts) AS interval_ms
-  FROM gpu_samples s
-  JOIN members m USING (gpu_id)
-  WHERE {near} AND s.energy_mj IS NOT NULL
-  GROUP BY ALL
-), entries AS (
-  SELECT a.member,
-         {_grown("b.last_mj", "a.first_mj")} AS entry_mj
-  FROM edges a
-  JOIN edges b ON b.member = a.member AND b.early AND NOT a.early
-  WHERE epoch(a.first_ts - b.last_ts) < {NEIGHBOURS:g} * a.interval_ms / 1000
+energy AS (
+  SELECT member, sum(used_mj) AS used_mj FROM (
+    SELECT m.member, {joules}
+    FROM gpu_samples s JOIN members m USING (gpu_id)
+    WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
+    GROUP BY m.member
+    UNION ALL
+    SELECT m.member, {joules}
+    FROM gpu_samples s JOIN members m USING (gpu_id)
+    WHERE s.energy_used_ms > {longest_ms} AND s.ts > {spans.bounds[0]}
+      AND epoch_us(s.ts) - 1000 * s.energy_used_ms < epoch_us({spans.bounds[1]})
+    GROUP BY m.member
+  ) GROUP BY member
 )"""  # noqa: S608 (own names and numbers)
 
 
 _USED = """
 units AS (
-  SELECT member, coalesce(any_value(read_mj), sum(used_mj)) AS used_mj, count(*) FILTER (bubble) AS bubbles,
-         coalesce(sum(phase_ms) FILTER (bubble), 0) AS bubble_ms, max(phase_ms) FILTER (bubble) AS longest_ms
+  SELECT member, count(*) FILTER (bubble) AS bubbles,
+         coalesce(sum(phase_us) FILTER (bubble), 0) AS bubble_us, max(phase_us) FILTER (bubble) AS longest_us
   FROM marked
-  LEFT JOIN gaps USING (member)
   GROUP BY member
 ), used AS (
   SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
-         sum(CASE WHEN used_mj IS NULL THEN entry_mj ELSE used_mj + coalesce(entry_mj, 0) END) / 1000
-           AS energy_j,
-         sum(bubbles)::BIGINT AS bubbles, sum(bubble_ms) / 1000 AS bubble_s,
-         max(longest_ms) / 1000 AS bubble_longest_s
-  FROM units
-  JOIN named USING (member)
-  LEFT JOIN entries USING (member)
+         sum(used_mj) / 1000 AS energy_j,
+         coalesce(sum(bubbles), 0)::BIGINT AS bubbles, coalesce(sum(bubble_us), 0) / 1e6 AS bubble_s,
+         max(longest_us) / 1e6 AS bubble_longest_s
+  FROM present
+  LEFT JOIN units USING (member)
+  LEFT JOIN energy USING (member)
   GROUP BY GROUPING SETS ((session_id), (session_id, node), (session_id, node, member))
 )"""
 
@@ -224,7 +217,7 @@ hosts AS (
   FROM spans m
   JOIN nodes n USING (recording_id)
   JOIN host_samples s USING (node_id)
-  WHERE {spans.inside}
+  WHERE {spans.overlapping("s.interval_ms")}
   GROUP BY GROUPING SETS ((m.session_id), (m.session_id, n.node))
 )"""  # noqa: S608 (own names and numbers)
 
@@ -232,12 +225,13 @@ hosts AS (
 def summary(spans: Spans) -> str:
     """Return a query with one row per GPU, node and whole span; ``node`` and ``gpu_id`` are NULL above them.
 
-    A bubble is an idle phase of a GPU between two busy samples; time in a gap doesn't count. Its share is of
-    the measured time between the first and the last busy sample.
+    A sample counts by the part of its interval that lies in the span. GPUs that never answered have rows
+    without figures. A bubble is an idle phase of a GPU between two busy samples; time in a gap doesn't count.
+    Its share is of the measured time between the first and the last busy sample.
     """
     relations = (
-        spans.relation, MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _gaps(spans),
-        _entries(spans), _USED, _hosts(spans),
+        spans.relation, MEMBERS, _cells(spans), _PRESENT, _LEVELS, _sums(), _phases(spans),
+        _energy(spans), _USED, _hosts(spans),
     )  # fmt: skip
     return f"""
 WITH {",".join(relations)}, node_ids AS (
@@ -275,7 +269,7 @@ def bubbles(spans: Spans) -> str:
     return f"""
 WITH {",".join(relations)}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
-       o.ts AS started_at, b.last_idle AS ended_at, b.phase_ms / 1000 AS duration_s
+       o.ts AS started_at, b.last_idle AS ended_at, b.phase_us / 1e6 AS duration_s
 FROM marked b
 JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{_BUSY}
 JOIN named n ON n.member = b.member
@@ -310,13 +304,12 @@ WITH {spans.relation}, names AS (
   SELECT DISTINCT recording_id, node FROM nodes
 ), frames AS (
   SELECT m.session_id, n.node, count(*) AS frames,
-         coalesce(sum(least(s.interval_ms * 1000, epoch_us(s.ts) - epoch_us(m.started_at)))
-           FILTER (s.interval_ms IS NOT NULL), 0) / 1e6 AS stands_for_s,
+         coalesce(sum({_overlap(spans, "s.interval_ms")}), 0) / 1e6 AS stands_for_s,
          median(s.interval_ms) AS usual_ms
   FROM spans m
   JOIN nodes n USING (recording_id)
   JOIN host_samples s USING (node_id)
-  WHERE {spans.inside}
+  WHERE {spans.overlapping("s.interval_ms")}
   GROUP BY ALL
 ), counted AS (
   SELECT p.session_id, p.recording_id, n.node, p.started_at, p.until AS ended_at,
@@ -349,22 +342,25 @@ class Spans:
     until: datetime | None = None
 
     @property
-    def inside(self) -> str:
-        """The SQL condition that the span of a member ``m`` holds a sample ``s``."""
+    def bounds(self) -> tuple[str, str]:
+        """The start and the end of the span of a member ``m`` in SQL."""
         if self.began is None or self.until is None:
-            return "s.ts >= m.started_at AND s.ts < m.until"
-        return f"s.ts >= {_time(self.began)} AND s.ts < {_time(self.until)}"
+            return "m.started_at", "m.until"
+        return _time(self.began), _time(self.until)
 
-    def around_begin(self, before_s: int, after_s: int) -> str:
-        """Return the SQL condition that a sample is near the start of the span."""
-        if self.began is None or self.until is None:
-            return (
-                f"s.ts >= m.started_at - INTERVAL {before_s} SECOND "
-                f"AND s.ts < least(m.until, m.started_at + INTERVAL {after_s} SECOND)"
-            )
-        first = self.began - timedelta(seconds=before_s)
-        last = min(self.until, self.began + timedelta(seconds=after_s))
-        return f"s.ts >= {_time(first)} AND s.ts < {_time(last)}"
+    @property
+    def inside(self) -> str:
+        """The SQL condition that the span holds a sample ``s``: after its start and not after its end."""
+        began, until = self.bounds
+        return f"s.ts > {began} AND s.ts <= {until}"
+
+    def overlapping(self, covers_ms: str) -> str:
+        """Return the SQL condition that a sample's time before ``s.ts`` overlaps the span."""
+        began, until = self.bounds
+        return (
+            f"s.ts > {began} AND s.ts < {until} + INTERVAL {LONGEST_INTERVAL_S} SECOND "
+            f"AND (s.ts <= {until} OR epoch_us(s.ts) - 1000 * {covers_ms}::BIGINT < epoch_us({until}))"
+        )
 
 
 def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
@@ -415,14 +411,14 @@ def _time(at: datetime) -> str:
 
 MEMBERS = """
 members AS (
-  SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.memory_total_mib,
+  SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.uuid,
          (dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid))::INTEGER AS member
   FROM spans p
   JOIN nodes n USING (recording_id)
   JOIN gpus g USING (node_id)
   WHERE g.allocated IS NOT FALSE
 ), named AS (
-  SELECT member, session_id, node, gpu_index, max(gpu_id) AS gpu_id, max(node_id) AS node_id
+  SELECT member, session_id, node, gpu_index, uuid, max(gpu_id) AS gpu_id, max(node_id) AS node_id
   FROM members
   GROUP BY ALL
 )"""  # After a reboot, a GPU has a new row and stays the same member.

@@ -53,6 +53,7 @@ MEANINGS = {
     "power_limit_w": GPUS["power_limit_w"].meaning,
     "host_memory_total_mib": NODES["memory_total_mib"].meaning,
     "session": "Name of the session",
+    "in_session_ms": "Part of the sample's interval that lies in the session [ms]",
     "session_id": "Number of the session in this file",
     "recording_id": RECORDINGS["recording_id"].meaning,
     "node_id": NODES["node_id"].meaning,

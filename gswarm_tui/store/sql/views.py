@@ -41,11 +41,15 @@ LEFT JOIN gpus g USING (gpu_id)
 """
 
 _SESSION_SAMPLES = """
-SELECT e.session_id, e.name AS session, s.*
+SELECT e.session_id, e.name AS session, s.*,
+       greatest(0, least(epoch_us(s.ts), coalesce(epoch_us(e.ended_at), epoch_us(s.ts)))
+         - greatest(epoch_us(s.ts) - 1000 * coalesce(s.interval_ms, 0)::BIGINT, epoch_us(e.started_at)))
+         / 1000 AS in_session_ms
 FROM sessions e
 JOIN samples s ON s.recording_id = e.recording_id
-  AND s.ts >= e.started_at
-  AND s.ts < coalesce(e.ended_at, TIMESTAMP 'infinity')
+  AND s.ts > e.started_at
+  AND (e.ended_at IS NULL OR s.ts <= e.ended_at
+       OR s.ts - s.interval_ms::BIGINT * INTERVAL 1 MILLISECOND < e.ended_at)
 """
 
 
@@ -101,7 +105,7 @@ _SAMPLE_COLUMNS = table_columns(
 _SESSION_SAMPLE_COLUMNS = (
     *columns("ts session"),
     *(replace(column, sql=f'"{column.name}"') for column in _SAMPLE_COLUMNS if column.name != "ts"),
-    *columns("session_id"),
+    *columns("in_session_ms session_id"),
 )
 
 
@@ -139,7 +143,7 @@ _VIEWS = {
         table_columns(EVENTS, "ts node gpu_index", "node_id gpu_id recording_id"),
     ),
     "session_samples": _View(
-        "samples of each session, from its start (included) to its end (excluded)",
+        "samples of each session; each counts for in_session_ms, the part of its interval in the session",
         _SESSION_SAMPLES,
         _SESSION_SAMPLE_COLUMNS,
     ),
@@ -154,12 +158,12 @@ _VIEWS = {
     ),
     "session_summary": _View(
         "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Mean, "
-        "median, p95 and maximum are over the samples of single GPUs. Times are summed over GPUs; busy means "
-        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters; a counter that fell, "
-        "as after a driver reload, adds nothing then. Coverage is the share of the session's GPU time "
-        "that samples cover; partial is set if some nodes don't cover all of it. Bubbles are explained at "
-        "session_bubbles; bubble_share is their share of the measured time between the first and the last "
-        "busy sample. Host columns are NULL for scope 'gpu'.",
+        "median and p95 are over the measured time of single GPUs; a sample counts by the part of its "
+        "interval in the session. A GPU that never answered has a row with 0 samples. Times are summed over "
+        f"GPUs; busy means util_pct >= {BUSY_FROM_PCT:g}. Energy is the sum of energy_used_j. Coverage is "
+        "the share of the session's GPU time that samples cover; partial is set if some nodes don't cover "
+        "all of it. Bubbles are explained at session_bubbles; bubble_share is their share of the measured "
+        "time between the first and the last busy sample. Host columns are NULL for scope 'gpu'.",
         _SESSION_SUMMARY,
         columns(
             "session scope node gpu_index started_at ended_at duration_s gpus samples coverage "

@@ -76,7 +76,7 @@ SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 class Slice:
     """The exported part of a recording: all of it, or a session with samples from ``since`` to ``until``.
 
-    Times are UTC without a zone; ``until`` is not part of it. Samples of GPUs that Slurm gave to others are
+    Times are UTC without a zone; ``since`` is not part of it. Samples of GPUs that Slurm gave to others are
     part of it with ``all_gpus``.
     """
 
@@ -90,7 +90,7 @@ class Slice:
         """Return the SQL condition that a time is in the slice."""
         if self.since is None or self.until is None:
             return "true"
-        return f"{column} >= TIMESTAMP '{self.since}' AND {column} < TIMESTAMP '{self.until}'"
+        return f"{column} > TIMESTAMP '{self.since}' AND {column} <= TIMESTAMP '{self.until}'"
 
 
 def is_dataset(folder: Path) -> bool:

@@ -97,14 +97,11 @@ class HeatmapData:
         np.divide(sums, counts, out=self.means, where=counts > 0)
 
     def _column(self, column: int) -> Floats:
-        """Return a metric of all GPUs in a row; energy counts from a GPU's first sample."""
+        """Return a metric of all GPUs in a row."""
         if self.of_host:
             return np.array([node.host[column] for node in self.nodes])
         values: Floats = np.concatenate([node.gpus for node in self.nodes])[:, column]
-        if self.metric.name != "energy_mj":
-            return values
-        bases = [np.zeros(len(n.gpus)) if n.energy_base is None else n.energy_base for n in self.nodes]
-        return values - np.concatenate(bases)
+        return values
 
     def _scale(self) -> None:
         highest = float(np.nanmax(self.values)) if np.isfinite(self.values).any() else 0.0

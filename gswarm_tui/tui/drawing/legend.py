@@ -47,7 +47,7 @@ def label(metric: Metric) -> str:
 def meaning(metric: Metric) -> str:
     """Return what a metric's numbers mean on the screen, where energy and bits differ from the catalogue."""
     if metric.name == "energy_mj":
-        return "Energy used since the GPU's first sample"
+        return "Energy used since the recording began"
     return metric.meaning.partition(":")[0] if metric.unit == "bits" else metric.meaning
 
 

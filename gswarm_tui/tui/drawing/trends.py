@@ -85,7 +85,7 @@ class Trends:
         """Return the plot of a GPU's metric."""
         column = GPU_METRICS.index(metric)
         values = self._values(node, node.gpu_history, (column, row), bins, now)
-        latest = float(node.history_values(column)[row])
+        latest = float(node.gpus[:, column][row])
         return self._plot(
             metric, node.facts[row], values, latest, old=node.standing(now) is not Standing.LIVE
         )

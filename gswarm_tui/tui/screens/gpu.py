@@ -15,6 +15,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.actions import GPU, bindings_of
 from gswarm_tui.tui.drawing.curve import bar, window
+from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
 from gswarm_tui.tui.drawing.ramp import bucket, fractions, top_of
@@ -60,7 +61,7 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
         ]
         spans.append(_bar(metric, value, top_of(metric, node.facts[row])))
         if room >= MEANING_LEAST:
-            words = why_missing(node, row, metric) if missing else metric.meaning
+            words = why_missing(node, row, metric) if missing else meaning(metric)
             spans.append(Span("  " + clip(words, room), "warning" if missing else "dim"))
         lines.append(tuple(spans))
     return lines

@@ -43,7 +43,7 @@ _FIGURES: Entries = (
     ("GPU-min", "minutes added up over GPUs: 8 GPUs for one minute are 8 GPU-min"),
     ("bubbles", "idle phases of a GPU between busy ones, as a share of the time from first to last busy one"),
     ("throttled", "share of the measured time with clocks held down, for the longest cause"),
-    ("energy", "growth of the GPUs' energy counters: of the boards, not of whole nodes"),
+    ("energy", "growth of the GPUs' energy counters, else power × time; of boards, not nodes"),
     ("coverage", "share of the GPU time that samples cover"),
 )
 

@@ -291,7 +291,7 @@ class NodeScreen(ViewerScreen):
 
     def _scale(self, node: NodeState, metric: Metric) -> str:
         facts = node.facts[0] if node.facts else None
-        top = self._trends.top(metric, facts, node.history_values(GPU_METRICS.index(metric)))
+        top = self._trends.top(metric, facts, node.gpus[:, GPU_METRICS.index(metric)])
         low = "log, to" if is_logarithmic(metric) else "0 to"
         return f"{label(metric)} {low} {quantity(top, metric)}"
 
@@ -351,6 +351,6 @@ class NodeScreen(ViewerScreen):
 
     def _option(self, metric: Metric) -> str:
         column = GPU_METRICS.index(metric)
-        values = self.state.history_values(column)
+        values = self.state.gpus[:, column]
         first = quantity(float(values[0]), metric) if len(values) else ""
         return f"{label(metric):<18} {first:>10}"

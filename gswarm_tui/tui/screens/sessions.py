@@ -122,7 +122,7 @@ def _recorded_row(session: Session, summary: Summary, now: float, zone: tzinfo |
 
 def is_measured(session: Session) -> bool:
     """Return whether the fleet has figures of a session."""
-    return bool(session.util_count or session.power_count)
+    return bool(session.util_s or session.power_s)
 
 
 def sessions_ahead(player: Player | None) -> list[Session]:

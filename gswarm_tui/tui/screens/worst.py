@@ -53,7 +53,7 @@ def worst_row(place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: 
     standing = node.standing(now)
     role = "text" if standing is Standing.LIVE else "dim"
     values = dict(zip(GPU_COLUMNS, node.gpus[gpu.row].tolist(), strict=True))
-    latest = float(node.history_values(GPU_COLUMNS.index(metric.name))[gpu.row])
+    latest = float(node.gpus[:, GPU_COLUMNS.index(metric.name)][gpu.row])
     process = next((p for p in node.processes if p.gpu == gpu.row), None)
     others = (cell(values[m.name], m) for m in BESIDE if m is not metric)
     notes, notes_role = _notes(values, process, standing)

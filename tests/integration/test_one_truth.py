@@ -1,0 +1,161 @@
+"""The same figures everywhere: by time, with silent GPUs, and for files of schema 2."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.summary_data import Summary, summarize
+from gswarm_tui.analysis.summary_text import heading, summary_lines
+from gswarm_tui.fleet.events import Event, LinkChanged, Phase, SessionStarted, SessionStopped
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.sql.older_files import UNSIGNED
+from gswarm_tui.store.sql.schema import GPU_SAMPLES
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
+
+
+def summary_of(path: Path) -> Summary:
+    with closing(FileSource(path)) as source:
+        return summarize(source, periods.find_period(source, "s"))
+
+
+def session(began: float, until: float) -> list[Event]:
+    return [SessionStarted("s", T0 + until, "s", T0 + began), SessionStopped("s", T0 + until, T0 + until)]
+
+
+def sampled_quicker_while_busy() -> list[Event]:
+    """Return 10 s at 0.1 s, all busy, then 40 s at 10 s and 10 s at 1 s, mostly idle."""
+    events: list[Event] = [introduced(gpus=1)]
+    seq, ts = 1, T0
+    events.append(arrived(1, [gpu_row(util_pct=90, power_w=600, energy_mj=0)], ts=T0))
+    for every_s, frames, util in ((0.1, 100, 90), (10.0, 4, 5), (1.0, 10, 20)):
+        for _ in range(frames):
+            seq, ts = seq + 1, round(ts + every_s, 1)
+            row = gpu_row(util_pct=util, power_w=6 * util, energy_mj=round((ts - T0) * 200_000))
+            events.append(arrived(seq, [row], ts=ts))
+    return events
+
+
+def test_means_go_by_time_after_the_interval_changed(tmp_path: Path) -> None:
+    events = [*sampled_quicker_while_busy(), *session(0, 60)]
+    record(tmp_path / "run.duckdb", events)
+    whole = summary_of(tmp_path / "run.duckdb").whole
+    assert whole is not None
+    assert whole.util_mean_pct == pytest.approx((90 * 10 + 5 * 40 + 20 * 10) / 60)
+    assert (whole.util_median_pct, whole.util_p95_pct) == (5, 90)
+    assert whole.power_mean_w == pytest.approx(6 * (90 * 10 + 5 * 40 + 20 * 10) / 60)
+    assert (whole.busy_s, whole.idle_s, whole.energy_j) == (20, 40, 12_000)
+    fleet = Fleet(["n1"])
+    for event in events:
+        fleet.apply(event)
+    live = fleet.sessions.sessions["s"]
+    assert live.mean_util == pytest.approx(whole.util_mean_pct)
+    assert live.mean_power_w == pytest.approx(whole.power_mean_w)
+    assert live.energy_j == pytest.approx(whole.energy_j)
+
+
+def test_session_within_a_long_interval_counts_its_part(tmp_path: Path) -> None:
+    frames = [arrived(i, [gpu_row(util_pct=10, energy_mj=i * 1_000_000)], ts=T0 + 10 * i) for i in range(5)]
+    frames = [arrived(i + 1, one.frame.gpus.rows, ts=one.ts) for i, one in enumerate(frames)]
+    record(tmp_path / "run.duckdb", [introduced(gpus=1), *frames, *session(23, 23.5)])
+    whole = summary_of(tmp_path / "run.duckdb").whole
+    assert whole is not None
+    assert (whole.idle_s, whole.energy_j, whole.coverage) == (0.5, 50, 1)
+
+
+def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path) -> None:
+    row = gpu_row(util_pct=80, power_w=500)
+    frames = [arrived(i, [row, row if i < 5 else None]) for i in range(1, 21)]
+    gone = [arrived(i, [row], node="n2") for i in range(1, 5)]
+    never = LinkChanged("n3", T0, Phase.LOST, "no such host")
+    events = [introduced(), introduced("n2", gpus=1), never, *frames, *gone, *session(10, 20)]
+    record(tmp_path / "run.duckdb", events)
+    summary = summary_of(tmp_path / "run.duckdb")
+    assert summary.whole is not None
+    assert summary.whole.gpus == 3
+    assert summary.whole.coverage == pytest.approx(1 / 3)
+    assert summary.silent == ("n2", "n3", "n1:1")
+    assert "3 nodes · 3 GPUs" in heading(summary)
+    assert ("silent", "n[2-3],n1:1: no samples in this time") in summary_lines(summary)
+
+
+def as_schema_2(path: Path) -> None:
+    """Make a file what the version before would have written."""
+    older = {new: old for old, new in UNSIGNED.items()}
+    with duckdb.connect(str(path)) as connection:
+        for name in ("energy_used_mj", "energy_used_ms"):
+            connection.execute(f"ALTER TABLE gpu_samples DROP COLUMN {name}")
+        for column in GPU_SAMPLES.columns:
+            if column.type in older and column.name != "gpu_id" and not column.name.startswith("energy_used"):
+                connection.execute(f"ALTER TABLE gpu_samples ALTER {column.name} TYPE {older[column.type]}")
+        connection.execute("UPDATE recordings SET schema_version = 2")
+
+
+def test_file_of_schema_2_is_read_and_converted(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    rows = [gpu_row(util_pct=50, power_w=300, energy_mj=i * 300_000) for i in range(1, 21)]
+    frames = [arrived(i, [row, gpu_row(util_pct=5, power_w=100)]) for i, row in enumerate(rows, 1)]
+    record(path, [introduced(), *frames, *session(2, 18.5)])
+    before = summary_of(path)
+    samples = query(path, "SELECT * FROM gpu_samples ORDER BY ts, gpu_id")
+    as_schema_2(path)
+    assert summary_of(path) == before
+    Database(path).close()
+    assert summary_of(path) == before
+    assert query(path, "SELECT * FROM gpu_samples ORDER BY ts, gpu_id") == samples
+    assert query(path, "SELECT schema_version FROM recordings") == [(3,)]
+    assert query(path, "SELECT min(5 - util_pct) FROM samples") == [(-45,)]
+
+
+def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None:
+    """The recording has changing intervals, gaps, missing values, counter resets and a cut session."""
+    random, path = np.random.default_rng(7), tmp_path / "run.duckdb"
+    events: list[Event] = [introduced(gpus=2)]
+    seq, ts, counter = 0, T0, np.array([5_000_000.0, 9_000_000.0])
+    for _ in range(400):
+        step = float(random.choice([0.1, 0.5, 1, 1, 5]))
+        seq, ts = seq + int(random.choice([1, 1, 1, 1, 3])), round(ts + step, 1)
+        counter = counter * (random.random() > 0.02) + random.integers(0, 700_000, 2)
+        rows = [
+            gpu_row(
+                util_pct=None if random.random() < 0.1 else int(random.integers(0, 101)),
+                power_w=None if random.random() < 0.1 else int(random.integers(60, 700)),
+                energy_mj=None if random.random() < 0.2 else int(mj),
+            )
+            for mj in counter
+        ]
+        events.append(arrived(seq, rows, ts=ts))
+    began, until = T0 + 40.25, ts - 30.37
+    record(path, [*events, *session(began - T0, until - T0)], ended_at=ts + 1)
+    columns = ["util_pct", "power_w", "interval_ms", "energy_used_mj", "energy_used_ms"]
+    listed = ", ".join(f"coalesce({name}, 'nan'::DOUBLE)" for name in columns)
+    found = np.array(query(path, f"SELECT epoch(ts), {listed} FROM gpu_samples"), dtype=float)
+    at, util, power, interval_ms, used_mj, used_ms = found.T
+
+    def inside(covers_ms: Floats) -> Floats:
+        start = np.maximum(at - np.nan_to_num(covers_ms) / 1000, began)
+        parts: Floats = np.maximum(0.0, np.minimum(at, until) - start)
+        return parts
+
+    seconds, whole = inside(interval_ms), summary_of(path).whole
+    assert whole is not None
+    known, powered = np.isfinite(util), np.isfinite(power)
+    assert whole.util_mean_pct == pytest.approx(np.average(util[known], weights=seconds[known]))
+    assert whole.power_mean_w == pytest.approx(np.average(power[powered], weights=seconds[powered]))
+    order = np.argsort(util[known])
+    reached = np.cumsum(seconds[known][order]) / seconds[known].sum()
+    assert whole.util_median_pct == util[known][order][np.searchsorted(reached, 0.5)]
+    assert whole.util_p95_pct == util[known][order][np.searchsorted(reached, 0.95)]
+    assert whole.busy_s == pytest.approx(seconds[known & (util >= 20)].sum())
+    assert whole.coverage == pytest.approx(seconds.sum() / (2 * (until - began)), rel=1e-6)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        parts = np.nan_to_num(used_mj * inside(used_ms) / (used_ms / 1000))
+    assert whole.energy_j == pytest.approx(parts.sum() / 1000, abs=0.1)
