@@ -179,6 +179,16 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
         row[0] for row in query_export(f"DESCRIBE FROM read_parquet('{files}', hive_partitioning = false)")
     ]
     assert set(names) == set(meanings)
+    for table, column, meaning in (
+        ("events", "kind", "One lower-case word"),
+        ("sessions", "name", "Name"),
+        ("process_samples", "cpu_pct", "CPU time of the process; 100 is one core [%]"),
+    ):
+        found = query_export(
+            f"SELECT DISTINCT value::VARCHAR FROM parquet_kv_metadata('run.parquet/{table}/**/*.parquet') "
+            f"WHERE key::VARCHAR = '{column}'"
+        )
+        assert [row[0].startswith(meaning) for row in found] == [True]
     assert {path.name for path in Path("run.parquet").iterdir()} == {
         "gpu_samples", "host_samples", "process_samples", "recordings", "nodes", "gpus", "sessions", "events",
         "links", "gpu_links",

@@ -71,6 +71,11 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
     read = duckdb.read_parquet(str(out)).filter("gpu_index = 0").order("ts").project("util_pct")
     assert read.fetchall() == [(1,), (2,), (3,)]
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT key::VARCHAR, value::VARCHAR FROM parquet_kv_metadata('{out}')")
+        meanings = dict(found.fetchall())
+    assert meanings["mem_used_mib"].startswith("Device memory in use [MiB]")
+    assert set(meanings) == set(duckdb.read_parquet(str(out)).columns)
 
 
 RECENT = "SELECT count(*) AS n FROM samples WHERE ts BETWEEN now() - INTERVAL 5 MINUTE AND now()"

@@ -15,7 +15,6 @@ from gswarm_tui.store.sql.schema import (
     NODES,
     PROCESS_SAMPLES,
     RECORDINGS,
-    TABLES,
     TableSchema,
 )
 
@@ -41,7 +40,6 @@ class ViewColumn:
 
 
 MEANINGS = {
-    **{column.name: column.meaning for table in TABLES for column in table.columns},
     "ts": "Time (UTC)",
     "node": NODES["node"].meaning,
     "gpu_index": GPUS["gpu_index"].meaning,
@@ -104,7 +102,6 @@ MEANINGS = {
     "first_seen": "Time of the first sample (UTC)",
     "last_seen": "Time of the last sample (UTC)",
 }
-"""Meanings by name, in views and in exports of tables; a view's own of a name wins."""
 
 
 def columns(names: str, **sql: str) -> tuple[ViewColumn, ...]:

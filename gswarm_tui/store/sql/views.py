@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, literal
+from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, TABLES, literal
 from gswarm_tui.store.sql.summaries import SESSION_SPANS, bubbles, coverage, processes, summary
 from gswarm_tui.store.sql.view_columns import ViewColumn, columns, table_columns
 
@@ -206,6 +206,14 @@ _VIEWS = {
 }
 
 VIEW_NAMES = tuple(_VIEWS)
+
+
+def meanings(names: Sequence[str]) -> dict[str, str]:
+    """Return the meanings of columns in the view or table that has most of them."""
+    known = [{column.name: column.meaning for column in view.columns} for view in _VIEWS.values()]
+    known += [{column.name: column.meaning for column in table.columns} for table in TABLES]
+    best = max(known, key=lambda one: len(one.keys() & set(names)))
+    return {name: best[name] for name in names if name in best}
 
 
 def view_statements(*, with_columns: bool = True) -> Iterator[str]:

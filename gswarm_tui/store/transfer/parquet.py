@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -49,6 +49,7 @@ from gswarm_tui.store.sql.schema import (
     literal,
 )
 from gswarm_tui.store.sql.view_columns import MEANINGS
+from gswarm_tui.store.sql.views import meanings
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS, GPU_LINKS)
@@ -122,8 +123,8 @@ def write_dataset(
     """
     if source.running:
 
-        def copy(query: str, file: Path) -> None:
-            write_parquet(source.query(query), file)
+        def copy(query: str, file: Path, known: Mapping[str, str]) -> None:
+            write_parquet(source.query(query), file, known)
 
         return _Writing(lambda query: source.query(query).rows(), copy, folder, slices).write(report)
     source.close()
@@ -137,8 +138,8 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callab
     def query(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
-    def copy(query: str, file: Path) -> None:
-        _copy(connection, query, file)
+    def copy(query: str, file: Path, known: Mapping[str, str]) -> None:
+        _copy(connection, query, file, known)
 
     try:
         return _Writing(query, copy, folder, slices).write(report)
@@ -150,10 +151,10 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callab
 
 @dataclass(frozen=True)
 class _Writing:
-    """Writes one dataset: ``query`` returns rows, ``copy`` writes a query's result to a file."""
+    """Writes one dataset: ``query`` returns rows, ``copy`` writes a result, with meanings, to a file."""
 
     query: Callable[[str], list[tuple[Any, ...]]]
-    copy: Callable[[str, Path], None]
+    copy: Callable[[str, Path, Mapping[str, str]], None]
     folder: Path
     slices: Sequence[Slice]
     runs: dict[int, str] = field(default_factory=dict)
@@ -170,7 +171,7 @@ class _Writing:
         # Last: a running recording may add nodes and GPUs while their samples are copied.
         for part in self.slices:
             for small in SMALL:
-                self.copy(self._small(small, part), self._file(small, part))
+                self.copy(self._small(small, part), self._file(small, part), _meanings(small))
         return written
 
     def _file(self, table: TableSchema, part: Slice, node: str = "") -> Path:
@@ -217,12 +218,20 @@ class _Writing:
         count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
         if not count:
             return 0
-        self.copy(query, self._file(table, part, node))
+        self.copy(query, self._file(table, part, node), _meanings(table))
         return count
 
 
-def write_parquet(result: Result, path: Path) -> None:
-    """Write a result to a Parquet file, with types that every reader knows. Raises StoreError."""
+def _meanings(table: TableSchema) -> dict[str, str]:
+    added = {name: MEANINGS[name] for name in _ADDED}
+    return added | {column.name: column.meaning for column in table.columns}
+
+
+def write_parquet(result: Result, path: Path, known: Mapping[str, str] | None = None) -> None:
+    """Write a result to a Parquet file, with types that every reader knows. Raises StoreError.
+
+    Columns have the meanings ``known``, or those of the view or table that has most of them.
+    """
     names = [f"c{index}" for index in range(len(result.names))]
     made = ", ".join(f"{name} {kind}" for name, kind in zip(names, result.types, strict=True))
     with tempfile.TemporaryDirectory(prefix=".gswarm-tui-", dir=path.parent) as scratch:
@@ -240,7 +249,8 @@ def write_parquet(result: Result, path: Path) -> None:
                 f"{_portable_result(connection, name, kind)} AS {_quoted(title)}"
                 for name, kind, title in shown
             )
-            _copy(connection, f"SELECT {named} FROM result", path)  # noqa: S608 (quoted names)
+            known = meanings(result.names) if known is None else known
+            _copy(connection, f"SELECT {named} FROM result", path, known)  # noqa: S608 (quoted names)
         except duckdb.IOException as error:
             raise StoreError(explain(error, Path("the result"))) from error
         except duckdb.Error as error:
@@ -275,12 +285,11 @@ def _portable_result(connection: duckdb.DuckDBPyConnection, name: str, kind: str
     return _portable(name, kind)
 
 
-def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path) -> None:
+def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, known: Mapping[str, str]) -> None:
     """Write a query's result to a Parquet file with the meanings of known columns as its metadata."""
     names = [row[0] for row in connection.execute(f"DESCRIBE {query}").fetchall()]
-    meanings = {name: MEANINGS[name] for name in names if name in MEANINGS}
-    described = ", ".join(f"{literal(name)}: {literal(meaning)}" for name, meaning in meanings.items())
-    metadata = f", KV_METADATA {{{described}}}" if meanings else ""
+    described = ", ".join(f"{literal(name)}: {literal(known[name])}" for name in names if name in known)
+    metadata = f", KV_METADATA {{{described}}}" if described else ""
     connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd{metadata})")
 
 
