@@ -225,7 +225,7 @@ def test_session_without_an_end_is_summarized_up_to_its_last_sample(
         "still running",
     ]
     recorder.close(None)
-    assert "15 s · no end · 1 node" in output_of(capsys, "summary")
+    assert "16 s · no end · 1 node" in output_of(capsys, "summary")
     assert "no end" in output_of(capsys, "sessions")
 
 
