@@ -114,7 +114,8 @@ def table_columns(table: TableSchema, first: str, last: str, **sql: str) -> tupl
     known = {column.name: column for column in columns(" ".join(MEANINGS), **sql)}
     middle = []
     for column in table.columns:
-        name, value, meaning = column.name, f'"{column.name}"', column.meaning
+        name, value = column.name, f'"{column.name}"'
+        meaning = column.meaning.replace("_mj", "_j")
         if name.endswith("_mj"):  # joules, as summaries, Prometheus and OpenTelemetry have them
             name, value, meaning = f"{name[:-3]}_j", f"{value} / 1000", meaning.replace("[mJ]", "[J]")
         name = _RENAMED.get(table, {}).get(name, name)
