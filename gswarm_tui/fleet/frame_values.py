@@ -27,7 +27,8 @@ REASONS = GPU_COLUMNS.index("clock_reasons")
 _MAXIMUM = 1e15
 """Larger numbers count as not measured: no metric reaches this, and sums and colours can't overflow."""
 _WHOLE_PCT = 100
-"""A driver that reports a higher utilisation reports garbage."""
+"""Higher utilisations are a driver's garbage. Throttling is clipped here only, for screens."""
+_THROTTLES = [at for at, name in enumerate(GPU_COLUMNS) if name.startswith("throttle_")]
 _FRAMES_AT_ONCE = 128
 """The arrays of this many frames fit into a processor's cache; more at once take longer."""
 
@@ -66,6 +67,7 @@ def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
     values: dict[int, FrameValues] = {}
     for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):
         columns[UTIL][columns[UTIL] > _WHOLE_PCT] = np.nan
+        columns[_THROTTLES] = np.minimum(columns[_THROTTLES], _WHOLE_PCT)
         reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
         for at, gpus, bits in zip(positions, _tables(columns), reasons, strict=True):
             values[at] = FrameValues(gpus, hosts[at][0], bits)

@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.analysis.summary_text import heading, summary_lines
@@ -78,6 +79,19 @@ def test_energy_counter_that_contradicts_power_is_reported(tmp_path: Path, power
     record(tmp_path / "run.duckdb", [introduced(gpus=1), *frames, *session(5, 15)])
     energy = dict(summary_lines(summary_of(tmp_path / "run.duckdb")))["energy"]
     assert energy.partition("; ")[2] == words
+
+
+def test_throttling_that_a_driver_counts_late_is_clipped_on_screens_only(tmp_path: Path) -> None:
+    rates = [None, 0, 0, 250, 0]
+    frames = [arrived(i, [gpu_row(util_pct=9, throttle_power_pct=rate)]) for i, rate in enumerate(rates, 1)]
+    record(tmp_path / "run.duckdb", [introduced(gpus=1), *frames, *session(0, 5)])
+    whole = summary_of(tmp_path / "run.duckdb").whole
+    assert whole is not None
+    assert whole.throttle_power_s == 2.5
+    fleet = Fleet(["n1"])
+    fleet.apply(introduced(gpus=1))
+    fleet.apply_frames(frames[:4])
+    assert fleet.nodes["n1"].gpus[0, GPU_COLUMNS.index("throttle_power_pct")] == 100
 
 
 def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class FieldSource(GpuSource):
     """A column made of field values: their sum, or with ``scales`` its growth per second times the scale.
 
     ``plans`` are alternative sets of fields, tried in order until the GPU supports one; each has its scale.
-    Rates are capped at ``maximum``: the driver's clock and ours differ a little.
+    Rates are capped at ``maximum``.
     """
 
     def __init__(
@@ -191,7 +191,10 @@ def field_sources(nvml: Nvml) -> List[FieldSource]:
         plans = [[(field, 0) for field in fields]]
         if nvml.driver_before(580, 82):
             plans.insert(0, [(field, 0) for field in before_580_82])
-        return FieldSource(column, plans, [_NS_TO_PERCENT] * len(plans), maximum=100.0)
+        # A driver that refreshes a counter less often than it is read gives its whole growth to one sample.
+        # Two causes can hold clocks down at once, so a sum of two is capped.
+        maximum = 100.0 if len(plans[0]) > 1 else math.inf
+        return FieldSource(column, plans, [_NS_TO_PERCENT] * len(plans), maximum)
 
     sw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     hw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
