@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_agent.metrics import ALL_GROUPS, HOST_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
 from gswarm_tui.launch.base import Launcher, LaunchError, Retry
 from gswarm_tui.launch.local import LocalLauncher
@@ -22,6 +23,7 @@ from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
 from gswarm_tui.link.link import Link
 
 PATIENCE_S = 60.0
+LOAD = HOST_COLUMNS.index("load_1m")
 
 
 class LinkedHead:
@@ -143,6 +145,21 @@ async def test_a_new_interval_reaches_nodes_that_share_a_process() -> None:
         await asyncio.gather(*(link.stop() for link in links.links.values()))
         await asyncio.gather(*running)
         await launcher.close()
+
+
+@pytest.mark.parametrize("node", ["here", *simulated_names(1)])
+async def test_switched_metric_groups_reach_the_agent(node: str) -> None:
+    launcher = LocalLauncher() if node == "here" else SimulatedLauncher(1, gpus=1)
+
+    def loads() -> list[object]:
+        return [frame.frame.host.rows[0][LOAD] for frame in here.frames(node)]
+
+    async with head(launcher, node) as here:
+        here.links[node].set_metrics(("core",))
+        await here.until(lambda: len(loads()) > 2)
+        assert set(loads()) == {None}
+        here.links[node].set_metrics(ALL_GROUPS)
+        await here.until(lambda: loads()[-1] is not None)
 
 
 async def test_a_node_outside_the_fleet_is_refused_for_good() -> None:

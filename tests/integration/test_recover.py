@@ -25,7 +25,14 @@ from gswarm_agent.spool import ENDED
 from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Event, EventLogged, IntervalChanged, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import (
+    Event,
+    EventLogged,
+    IntervalChanged,
+    MetricsChanged,
+    SessionStarted,
+    SessionStopped,
+)
 from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
@@ -38,6 +45,7 @@ from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
+GROUPS = ("core", "pcie")
 SETTINGS = parse([], {"HOME": "/nowhere"})
 
 
@@ -372,10 +380,11 @@ def test_saved_options_are_restored() -> None:
     assert planned == plan
 
 
-def test_resumed_run_keeps_the_last_interval(tmp_path: Path) -> None:
+def test_resumed_run_keeps_the_last_interval_and_metric_groups(tmp_path: Path) -> None:
     options, plan = parse(["--interval", "1"], {}), Plan(("n1",))
     fleet = build.build_hub(options, plan).fleet
     changes = [fleet.apply(IntervalChanged(T0 + at, ms)) for at, ms in ((3, 500), (5, 2000))]
+    changes += [fleet.apply(MetricsChanged(T0 + at, groups)) for at, groups in ((4, ("core",)), (6, GROUPS))]
     info = replace(INFO, uid="abc1", options=save_options(options, plan))
     recorder = Recorder(tmp_path / "run.duckdb", info, lambda _status: None)
     recorder.open()
@@ -386,6 +395,7 @@ def test_resumed_run_keeps_the_last_interval(tmp_path: Path) -> None:
     hub = build.build_hub(*one.restore(SETTINGS))
     assert hub.fleet.interval_ms == 2000
     assert hub.fleet.nodes["n1"].interval_ms == 2000
+    assert hub.fleet.metrics == GROUPS
 
 
 VALID = json.loads(save_options(SETTINGS, Plan(("a",))))
