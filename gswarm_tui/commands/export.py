@@ -84,8 +84,13 @@ def _parser() -> CommandParser:
 def _format(arguments: Namespace) -> str:
     if arguments.format is not None:
         return str(arguments.format)
-    if (suffix := Path(arguments.output or "").suffix.removeprefix(".")) in FORMATS:
-        return suffix
+    suffix = Path(arguments.output or "").suffix
+    if (kind := suffix.removeprefix(".").lower()) in FORMATS:
+        return kind
+    if suffix:
+        raise UserError(
+            f"{quote(suffix)} isn't a known suffix; name a .json, .csv or .parquet file, or use --format."
+        )
     raise UserError("no format; use --format json, csv or parquet, or a suffix of -o.")
 
 

@@ -242,6 +242,10 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
     ("words", "sentence"),
     [
         ([], "no format; use --format json, csv or parquet, or a suffix of -o."),
+        (
+            ["-o", "s.xlsx"],
+            '".xlsx" isn\'t a known suffix; name a .json, .csv or .parquet file, or use --format.',
+        ),
         (["trian", "-o", "x.json"], 'has no session "trian"; perhaps you meant train.'),
         (["-o", "nowhere/x.json"], "no folder nowhere; create it, or name another one with -o."),
         (["-o", "x.json", "--table", "host"], "--table applies only to CSV; remove it for json."),

@@ -278,6 +278,7 @@ async def test_dialog_changes_the_interval_as_an_event() -> None:
         await pilot.press("i")
         await pilot.pause()
         assert "sampling interval of all nodes" in screen_text(app)
+        assert "accept  esc cancel" in screen_text(app), "there is no next line"
         assert made.fleet.interval_s == 1
         await pilot.press(*"2m", "enter")
         await pilot.pause()

@@ -147,6 +147,15 @@ def test_forgotten_cells_are_written_again() -> None:
     assert screen.lines == shown([Strip.join(pair) for pair in frame])
 
 
+def test_frame_of_the_old_size_leaves_nothing_on_a_smaller_terminal() -> None:
+    terminal, screen = TerminalCells(), DirtyTerminal()
+    wide = Strip([Segment(" " * WIDE + "quit")])
+    screen.take(terminal.frame(LayoutUpdate([[wide]] * HIGH, Region(0, 0, WIDE + 4, HIGH)), CONSOLE))
+    frame = [(Strip([Segment(" " * CUT)]), Strip([Segment(" " * (WIDE - CUT))]))] * HIGH
+    screen.take(terminal.frame(layout(frame), CONSOLE))
+    assert screen.lines == shown([Strip.join(pair) for pair in frame])
+
+
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 @pytest.mark.parametrize("kind", ["heat", "ink"])
 def test_ramp_in_256_colours_is_monotonic_and_readable(theme: str, kind: str) -> None:

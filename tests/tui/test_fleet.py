@@ -360,6 +360,23 @@ async def test_metric_is_chosen_by_number_step_and_list() -> None:
         assert line_with("unmeasured", app).startswith(" I/O pressure %")
 
 
+async def test_legend_says_that_the_group_of_a_metric_is_switched_off() -> None:
+    made = scene(2, 8, 5).set_metrics("core", "host").advance(5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_metric("pcie_tx_mb_s")
+        await pilot.pause()
+        assert line_with(" PCIe tx", app).endswith("switched off")
+        app.show_metric("cpu_pct")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(" CPU %")
+        made.set_metrics("core", "pcie").advance(5)
+        await pilot.pause()
+        app.update_view()
+        await pilot.pause()
+        assert line_with(" CPU %", app).endswith("switched off")
+
+
 async def test_metric_list_is_filtered_as_one_types() -> None:
     app = app_on(scene(2, 8, 5))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -492,6 +509,9 @@ async def test_help_lists_the_columns_that_a_narrow_terminal_hides() -> None:
         await pilot.pause()
         words = " ".join(screen_text(app).replace("│", " ").split())
         assert "the columns cpu, mem, GB/s in/out, iowait; some figures" in words
+        await pilot.press("end")
+        await pilot.pause()
+        assert "state:throttled GPUs whose clocks" in " ".join(screen_text(app).split())
     async with app_on(scene(2, 8, 30)).run_test(size=(160, 40)) as pilot:
         await pilot.press("question_mark")
         await pilot.pause()

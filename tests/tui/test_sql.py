@@ -191,6 +191,26 @@ async def test_error_of_a_query_keeps_the_last_result(app: GswarmApp) -> None:
         assert "╳" not in screen_text(app)
 
 
+async def test_error_of_a_query_is_shown_instead_of_completions(app: GswarmApp) -> None:
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("Q")
+        editor = app.screen.query_one(Editor)
+        async with asyncio.timeout(30):
+            while not editor.completer.matches("FROM ", "FROM "):
+                await pilot.pause(0.01)
+        await pilot.press(*"select avg(power) from samples group by node")
+        await pilot.pause()
+        assert "tab node_id" in screen_text(app)
+        await pilot.press("ctrl+r")
+        await settle(app, pilot)
+        assert "╳" in screen_text(app)
+        assert "tab node_id" not in screen_text(app)
+        await pilot.press("backspace")
+        await pilot.pause()
+        assert "╳" not in screen_text(app)
+        assert "tab node" in screen_text(app)
+
+
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
 async def test_escape_cancels_the_query_then_goes_back(app: GswarmApp, key: str) -> None:
     async with app.run_test(size=(120, 30)) as pilot:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frame import GpuFacts, HostFacts
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
@@ -43,6 +43,12 @@ class HeatmapData:
         self._not_mine: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self._hellos: list[int] = []
         self._tops: Floats = np.empty((0, 1))
+
+    @property
+    def switched_off(self) -> bool:
+        """Whether no node measures the metric because its group is switched off."""
+        group = HOST if self.of_host else self.metric.group
+        return bool(self.nodes) and not any(group in node.metrics for node in self.nodes)
 
     @property
     def cells(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_agent.metrics import Metric
+from gswarm_agent.metrics import SWITCHED_OFF, Metric
 from gswarm_tui.common import quantities
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.tui.drawing import numbers
@@ -18,12 +18,15 @@ HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowai
 def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Line:
     """Return the metric, its colour scale with both ends, and the filter and order in use (``state``).
 
-    Where both don't fit, the end of the scale is left out; only without a scale the state is cut.
+    A metric that is switched off has no scale. Where not all fits, the end of the scale is left out; only
+    without a scale the state is cut.
     """
     metric = picture.metric
     unit = shown_unit(metric).name
     left = [Span(f" {label(metric)}", "accent"), Span(f" {unit}  " if unit else "  ", "dim")]
-    if metric.unit == "bits":
+    if picture.switched_off:
+        left.append(Span(SWITCHED_OFF, "warning"))
+    elif metric.unit == "bits":
         for step, word in ((0, " ok "), (BUCKETS // 2, " cap "), (BUCKETS - 1, " slow ")):
             left.append(Span(word, f"heat{step}"))
         left.append(Span("  cap: power limit, slow: heat or power brake", "dim"))
@@ -32,7 +35,8 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
         left += [Span(f"{low} ", "dim"), *_ramp(zoom), Span(f" {high}", "dim")]
         if is_logarithmic(metric):
             left.append(Span(", logarithmic", "dim"))
-    left.append(Span(f"   {quantities.DASH} unmeasured", "dim"))
+    if not picture.switched_off:
+        left.append(Span(f"   {quantities.DASH} unmeasured", "dim"))
     while len(left) > 1 and state and measure(left) + width(state) + 3 > cells:
         left.pop()
     words = clip(state, max(0, cells - measure(left) - 3))

@@ -111,7 +111,9 @@ class FormDialog(Dialog[tuple[str, ...]]):
                 hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
                 yield Bar([Span(field.label, "text"), *hint])
                 yield Input(field.value, id=f"field-{number}", select_on_focus=True)
-            keys = ((ENTER, "accept"), ("tab", "next line"), ("esc", "cancel"))
+            keys = [(ENTER, "accept"), ("tab", "next line"), ("esc", "cancel")]
+            if len(self._fields) == 1:
+                del keys[1]
             spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
             yield Bar([span for pair in spans for span in pair], id="error")
 

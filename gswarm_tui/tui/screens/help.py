@@ -16,7 +16,7 @@ from gswarm_tui.tui.drawing.text import wrap
 from gswarm_tui.tui.screens.help_texts import ABOUT, COLUMNS, WORDS, Entries, signs_of
 from gswarm_tui.tui.widgets.lines import Bar
 
-WIDTH, WORD_WIDTH = 75, 16
+WIDTH, WORD_WIDTH = 75, 18
 """Cells of a line on a terminal of 80, and of its first column."""
 COMPLETE_FROM = 120
 """Cells of a terminal from which the fleet screen has all its columns and figures."""

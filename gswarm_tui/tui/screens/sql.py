@@ -174,11 +174,11 @@ class SqlScreen(ViewerScreen):
             return [Span("running … ", "accent"), Span("esc", "key"), Span(" cancels", "dim")]
         if self._queries is None:
             return [Span(NOT_RECORDED, "warning")]
+        if self.state.problem:
+            return []
         if self.typing and (matches := self.query_one(Editor).matches):
             names = clip("  ".join(matches), max(10, self.size.width - 8))
             return [Span("tab", "key"), Span(f" {names}", "dim")]
-        if self.state.problem:
-            return []
         if self._recipes_shown or result is None:
             return [
                 Span(ENTER, "key"),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from textual.app import ComposeResult
 
-from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, GPU_METRICS, HOST_BY_NAME, Metric
 from gswarm_tui.common.quantities import DASH, plural
 from gswarm_tui.common.units import shown_unit
@@ -22,6 +21,7 @@ from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.gpu import GpuScreen
+from gswarm_tui.tui.screens.node_tables import no_processes
 from gswarm_tui.tui.screens.titles import joined, title_line
 from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
@@ -56,7 +56,8 @@ def worst_row(place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: 
     latest = float(node.gpus[:, GPU_COLUMNS.index(metric.name)][gpu.row])
     process = next((p for p in node.processes if p.gpu == gpu.row), None)
     others = (cell(values[m.name], m) for m in BESIDE if m is not metric)
-    notes, notes_role = _notes(values, process, standing)
+    command = no_processes(node, "no process") if process is None else clean(process.command or "")
+    notes, notes_role = _notes(values, command, standing)
     return (
         Span(f"{place}", "dim"),
         Span(f"{clean(node.name)}:{node.facts[gpu.row].index}", "title" if role == "text" else "dim"),
@@ -72,18 +73,15 @@ def _mean(value: float, metric: Metric) -> str:
     return cell(value, metric) if metric.unit not in ("bits", "P") or np.isnan(value) else digits(value)
 
 
-def _notes(values: dict[str, float], process: ProcessSample | None, standing: Standing) -> tuple[str, str]:
-    """Return what explains a GPU's values, and its role: its node's status, throttling, its process."""
+def _notes(values: dict[str, float], command: str, standing: Standing) -> tuple[str, str]:
+    """Return what explains a GPU's values, and its role: its node's status, throttling, its command."""
     reasons = values["clock_reasons"]
     throttled = "" if np.isnan(reasons) else reason_names(int(reasons))
-    command = "" if process is None else clean(process.command or "")
     if standing is not Standing.LIVE:
         return standing.value, "warning"
     if not np.isfinite(list(values.values())).any():
         return "GPU does not respond", "error"
-    return joined(
-        (f"▲ {throttled}" if throttled else "", command or "no process")
-    ), "warning" if throttled else "dim"
+    return joined((f"▲ {throttled}" if throttled else "", command)), "warning" if throttled else "dim"
 
 
 class WorstGpusScreen(ViewerScreen):

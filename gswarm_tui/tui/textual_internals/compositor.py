@@ -16,6 +16,7 @@ from rich.color import Color, ColorSystem
 from rich.console import Console, RenderableType
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.geometry import Region
 from textual.strip import Strip
 
 from gswarm_tui.tui.drawing.themes import eight_bit_steps
@@ -100,6 +101,7 @@ class TerminalCells:
 
     def __init__(self) -> None:
         self._lines: dict[int, TerminalLine] = {}
+        self._region: Region | None = None
 
     def forget(self) -> None:
         """Write every cell again."""
@@ -115,7 +117,13 @@ class TerminalCells:
         return drawn
 
     def frame(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
-        """Return the text to write for an update."""
+        """Return the text to write for an update; all of it if the screen has another size now.
+
+        Cells of the old size that were written to a smaller terminal landed on its last column or line.
+        """
+        if isinstance(update, LayoutUpdate) and update.region != self._region:
+            self.forget()
+            self._region = update.region
         strips = _all_of(update) if isinstance(update, LayoutUpdate) else _those_in(update)
         pen = _CellWriter(_SYSTEMS[console.color_system or "truecolor"])
         for y, x, strip in strips:
