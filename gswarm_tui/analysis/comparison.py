@@ -36,6 +36,16 @@ class ComparedRun:
             others.session_id,
         )
 
+    def overlaps(self, other: ComparedRun) -> bool:
+        """Whether both are different parts of one recording that share time."""
+        mine, others = self.summary.period, other.summary.period
+        return (
+            not self.names_the_same_as(other)
+            and (self.file, mine.recording_id) == (other.file, others.recording_id)
+            and mine.started_at < others.until
+            and others.started_at < mine.until
+        )
+
     @property
     def seconds(self) -> float:
         """Duration of the session; up to now while it runs."""
@@ -194,8 +204,14 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
             f"Efficiency above 100 %: {', '.join(above)} took less GPU time than {runs[0].label}, "
             "by less work or by faster GPUs."
         )
-    if unlike := [run for run in runs[1:] if _all_ended(runs[0], run) and not comparable(runs[0], run)]:
-        first = runs[0]
+    first = runs[0]
+    ended = [run for run in runs[1:] if _all_ended(first, run)]
+    if overlapping := [run.label for run in ended if run.overlaps(first)]:
+        yield (
+            f"No speed-up, efficiency or energy ratio: {', '.join(overlapping)} and {first.label} overlap in "
+            "one recording, so their durations aren't compared."
+        )
+    if unlike := [run for run in ended if not run.overlaps(first) and not comparable(first, run)]:
         others = ", ".join(f"{run.label} ({gpu_time(run.gpu_s)})" for run in unlike)
         yield (
             f"No speed-up, efficiency or energy ratio: {others} and {first.label} ({gpu_time(first.gpu_s)}) "
@@ -219,8 +235,9 @@ def _all_ended(*runs: ComparedRun) -> bool:
 
 
 def comparable(first: ComparedRun, run: ComparedRun) -> bool:
-    """Return whether two runs may have done the same work: both ended, and their GPU times are alike."""
-    return _all_ended(first, run) and max(first.gpu_s, run.gpu_s) <= _ALIKE * min(first.gpu_s, run.gpu_s)
+    """Return whether two runs may have done the same work: both ended, don't overlap, GPU times are alike."""
+    alike = max(first.gpu_s, run.gpu_s) <= _ALIKE * min(first.gpu_s, run.gpu_s)
+    return alike and _all_ended(first, run) and not run.overlaps(first)
 
 
 def speed_up(first: ComparedRun, run: ComparedRun) -> float | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Unpack
 
@@ -318,7 +320,7 @@ class GswarmApp(Viewer):
             FormDialog(
                 "mark a moment",
                 [
-                    FormField("name", "", 'for example "epoch 3"', lambda text: checked(text, {})),
+                    FormField("name", "", 'for example "epoch 3"', lambda text: checked(*_named_mark(text))),
                     FormField("values", "", "loss=1.2 acc=0.9, or none", _values),
                     self._time_field("at"),
                 ],
@@ -327,7 +329,12 @@ class GswarmApp(Viewer):
         )
 
     def _mark(self, answer: tuple[str, ...]) -> None:
-        name, detail = checked(answer[0], _values(answer[1]))
+        name, values = _named_mark(answer[0])
+        try:
+            name, detail = checked(name, values | _values(answer[1]))
+        except MarkError as error:  # each line is valid, both together hold too many values
+            self.show_notice(f"no mark set: {error}", error=True)
+            return
         made = self.hub.mark(name, detail, at=self.parse_time(answer[2]))
         if self.player is not None:
             self.player.add_backdated(made, made.at)
@@ -354,6 +361,16 @@ class GswarmApp(Viewer):
         """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""
         self.hub.stop_all_sessions()
         super().request_quit(reason)
+
+
+def _named_mark(text: str) -> tuple[str, dict[str, Value]]:
+    """Return name and values of ``epoch 3 loss=1.2``: values may follow the name. Raises MarkError."""
+    for space in re.finditer(r"(?<=\S)\s+(?=\w[^\s=]*=)", text):
+        rest = text[space.end() :]
+        with suppress(ValueError):  # a name may contain a single quotation mark
+            if all("=" in word for word in shlex.split(rest)):
+                return text[: space.start()], _values(rest)
+    return text, {}
 
 
 def _values(text: str) -> dict[str, Value]:

@@ -130,6 +130,33 @@ def test_runs_of_very_different_length_have_no_speed_up() -> None:
     assert [row["speed_up"] for row in comparison_result(runs).dicts()] == [1.0, None, 0.6]
 
 
+def test_overlapping_sessions_of_one_recording_have_no_speed_up() -> None:
+    def at(label: str, session: int, start: float, seconds: float, recording: int = 1) -> ComparedRun:
+        made = run(label, seconds=seconds)
+        period, shift = made.summary.period, timedelta(seconds=start)
+        period = replace(
+            period, recording_id=recording, session_id=session,
+            started_at=period.started_at + shift, until=period.until + shift,
+        )  # fmt: skip
+        return replace(made, summary=replace(made.summary, period=period))
+
+    runs = [
+        at("whole", 1, 0, 100),
+        at("half", 2, 50, 50),
+        at("start", 3, 0, 5),
+        at("next", 4, 100, 80),
+        at("other", 5, 0, 80, 2),
+    ]
+    rows = {row[0]: row[1:] for row in comparison_table(runs).rows}
+    assert rows["speed-up"] == ("1.00 ×", "–", "–", "1.25 ×", "1.25 ×")
+    assert rows["efficiency"][1:3] == rows["energy ratio"][1:3] == ("–", "–")
+    assert (
+        "No speed-up, efficiency or energy ratio: half, start and whole overlap in one recording, so their "
+        "durations aren't compared."
+    ) in comparison_notes(runs)
+    assert not any("different work" in note for note in comparison_notes(runs))
+
+
 def test_efficiency_above_100_percent_is_explained() -> None:
     runs = [run("long"), run("half", seconds=50), run("same")]
     assert list(comparison_notes(runs)) == [

@@ -14,7 +14,7 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.curve import Window
 from gswarm_tui.tui.drawing.plot import PlotMark, marks_in, overlay
 from gswarm_tui.tui.drawing.spans import Span
-from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import scene
 
 
@@ -38,6 +38,45 @@ async def test_mark_with_values_is_listed_as_an_event() -> None:
         await pilot.press("e")
         await pilot.pause()
         assert "epoch 3 · loss=1.25 acc=0.9 note=two words" in line_with(app, "mark")
+
+
+@pytest.mark.parametrize(
+    ("texts", "name", "values"),
+    [
+        (("epoch 1 loss=2.5",), "epoch 1", {"loss": 2.5}),
+        (
+            ("epoch 1 loss=2.5 note='two words'", "acc=0.9 loss=2"),
+            "epoch 1",
+            {"loss": 2, "note": "two words", "acc": 0.9},
+        ),
+        (("lr=3 from now",), "lr=3 from now", {}),
+        (("don't stop a=b yet n=4",), "don't stop a=b yet", {"n": 4}),
+        (("loss=2.5",), "loss=2.5", {}),
+    ],
+)
+async def test_values_at_the_end_of_a_marks_name_are_its_values(
+    texts: tuple[str, ...], name: str, values: dict[str, object]
+) -> None:
+    made = scene(1, 1, 5).recording()
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("M")
+        await fill_in(app, pilot, *texts)
+        mark = made.fleet.event_log[-1]
+        assert (mark.kind, mark.message) == ("mark", name)
+        assert json.loads(mark.detail or "") == values
+
+
+async def test_mark_with_too_many_values_on_both_lines_is_refused() -> None:
+    made = scene(1, 1, 5).recording()
+    app = app_on(made)
+    before = made.fleet.logged_count
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await pilot.press("M")
+        first, second = (" ".join(f"{key}{number}=1" for number in range(20)) for key in "ab")
+        await fill_in(app, pilot, f"epoch {first}", second)
+        await shows(app, pilot, "no mark set: a mark can have 32 values; this one has 40")
+        assert made.fleet.logged_count == before
 
 
 async def test_mark_can_be_backdated() -> None:
