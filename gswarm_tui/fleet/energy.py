@@ -69,12 +69,14 @@ class EnergyMeters(NamedTuple):
 
     def decide(self, counters: Floats, power_w: Floats, ts: float, interval_s: float | None) -> EnergyUsed:
         """Return the energy of a frame with these counters (mJ); ``interval_s`` is None after a gap."""
+        if isinstance(self.at, float):  # as usual: all counters were read at once
+            grown, since_ms = counters - self.counter_mj, float(round((ts - self.at) * 1000))
+            if since_ms > 0 and grown.min(initial=0.0) >= 0:
+                return EnergyUsed(grown, np.full(len(grown), since_ms))
         covers_ms = np.rint((ts - self.at) * 1000)
         with np.errstate(invalid="ignore"):
             mj = np.maximum(counters - self.counter_mj, 0.0)
             known = np.isfinite(mj) & (covers_ms > 0)
-        if known.all():
-            return EnergyUsed(mj, np.broadcast_to(covers_ms, mj.shape))
         interval_ms = math.nan if interval_s is None else round(interval_s * 1000)
         no_counter = np.isnan(counters) & np.isnan(self.counter_mj)
         mj = np.where(known, mj, np.where(no_counter, np.rint(power_w * interval_ms), np.nan))
@@ -82,8 +84,11 @@ class EnergyMeters(NamedTuple):
 
     def after(self, counters: Floats, ts: float, used: EnergyUsed) -> EnergyMeters:
         """Return the meters after this frame; counters that were read later keep their values."""
-        total = self.used_mj + np.nan_to_num(used.mj)
-        newer = np.isfinite(counters) & ~(ts <= self.at)
+        answered = np.isfinite(counters)
+        total = self.used_mj + (used.mj if used.mj.min(initial=0.0) >= 0 else np.nan_to_num(used.mj))
+        if isinstance(self.at, float) and ts > self.at and answered.all():
+            return EnergyMeters(counters, ts, total)
+        newer = answered & ~(ts <= self.at)
         if newer.all():
             return EnergyMeters(counters, ts, total)
         at = np.where(newer, ts, self.at)

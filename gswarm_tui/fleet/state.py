@@ -385,8 +385,10 @@ class Fleet:
             used = node.energy.decide(counters, samples.gpus[:, POWER], event.ts, place.interval_s)
             event.decided(used)
         node.energy = node.energy.after(counters, event.ts, used)
-        silent = np.isnan(counters) & np.isnan(used.mj)
-        samples.gpus[:, ENERGY] = np.where(silent, np.nan, node.energy.used_mj)
+        silent = np.isnan(counters)
+        samples.gpus[:, ENERGY] = node.energy.used_mj
+        if silent.any():
+            samples.gpus[silent & np.isnan(used.mj), ENERGY] = np.nan
         self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, used))
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
