@@ -108,7 +108,7 @@ def test_exported_session_plays_as_an_excerpt_with_live_nodes(
     assert main(["import", "train.parquet"]) == 0
     with closing(FileSource(Path("train.duckdb"))) as source:
         player, *_, notice = open_player(source, session)
-        assert (player.playhead.start, player.playhead.end) == (T0 + 30, T0 + 49)
+        assert (player.playhead.start, player.playhead.end) == (T0 + 31, T0 + 50)
         assert notice == "train.duckdb holds an excerpt: 19 s of a recording of 00:01:40"
         replayed = RecordedSource(source, 1)
         fleet = replayed.fleet(T0 + 20)

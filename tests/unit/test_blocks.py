@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.block import Block, BlockLayout, Row
 from gswarm_agent.frame import TABLES, Frame
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, Metric
 from gswarm_tui.fleet.blocks import numbers, packed
 from gswarm_tui.fleet.frame_values import frame_values
 from gswarm_tui.store.recording.batch import Samples
@@ -41,9 +41,14 @@ def test_rows_survive_packing(layout: BlockLayout, data: st.DataObject) -> None:
 
 
 def shown(block: Block, wanted: tuple[str, ...]) -> list[list[float | None]]:
-    """Return the block's rows as the screen shows them: numbers out of bounds are None."""
+    """Return the block's rows as screens show them: out of bounds is None, throttling at most 100."""
     named = [dict(zip(block.layout.columns, row, strict=True)) for row in block.rows]
-    likely = [{name: n for name, n in row.items() if n is not None and abs(n) <= 1e15} for row in named]
+    most = {"util_pct": 100.0}
+    likely = [
+        {k: n for k, n in row.items() if n is not None and -1e15 <= n <= most.get(k, 1e15)} for row in named
+    ]
+    for row in likely:
+        row |= {name: min(n, 100.0) for name, n in row.items() if name.startswith("throttle_")}
     return [[row.get(name) for name in wanted] for row in likely]
 
 
@@ -59,6 +64,13 @@ def test_decoding_many_frames_equals_decoding_each(
         np.testing.assert_array_equal(reading.host, np.array(shown(host, HOST_COLUMNS)[0], float))
 
 
+def stored(metric: Metric, number: float | None) -> float | None:
+    """Return a GPU's number as it is recorded: whole ones aren't below 0, or above 100 %."""
+    if number is None or metric.sql not in {"SMALLINT", "INTEGER", "BIGINT"} or metric.unit == "°C":
+        return number
+    return number if 0 <= number <= (100 if metric.unit == "%" else math.inf) else None
+
+
 @given(st.lists(blocks(), max_size=5))
 def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) -> None:
     """Numbers without a column in the table are left out, but count as measured."""
@@ -69,7 +81,7 @@ def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) 
         for gpu, row in enumerate(block.rows):
             if any(n is not None for n in row):
                 named = dict(zip(block.layout.columns, row, strict=True))
-                expected.add((ts, gpu, *(named.get(name) for name in GPU_COLUMNS)))
+                expected.add((ts, gpu, *(stored(m, named.get(m.name)) for m in GPU_METRICS)))
     kept = []
     for columns in samples.columns():
         assert len({len(values) for values in columns.values()}) == 1

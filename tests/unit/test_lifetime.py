@@ -46,7 +46,7 @@ class Node(Link):
 
     async def stop(self) -> None:
         if self.answers:
-            self.hub.publish(arrived(2, [None]))
+            self.hub.publish(arrived(2, [None, None]))
         await self.acknowledged.wait()
 
     def acknowledge(self, life: str, seq: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tests.cluster.faults.witness import NvmlRead
 
@@ -25,18 +24,19 @@ class CoverageRow:
 def wrong(told: CoverageRow, became: Mapping[NvmlRead, Sequence[float]]) -> list[str]:
     """Describe each difference; ``became`` maps the node's NVML reads, in order, to their frames' times.
 
-    A frame stands for the time since the one before it, if nothing is missing between them.
+    A frame stands for the time since the one before it, if nothing is missing between them, and is in the
+    session if any of that time is.
     """
-    found = []
-    frames = sum(told.started_at <= ts < told.ended_at for times in became.values() for ts in times)
+    found, frames, covered_s = [], 0, 0.0
+    for before, read in zip([None, *became], became, strict=False):
+        follows = before is not None and before.pid == read.pid and became[before]
+        for ts in became[read]:
+            since = became[before][0] if before is not None and follows else ts
+            inside_s = min(ts, told.ended_at) - max(since, told.started_at)
+            frames += ts > told.started_at and (ts <= told.ended_at or since < told.ended_at)
+            covered_s += max(0.0, inside_s)
     if told.frames != frames:
         found.append(f"{told.frames} frames in the session instead of {frames}")
-    covered_s = 0.0
-    for before, after in pairwise(became):
-        if before.pid == after.pid and became[before] and became[after]:
-            since, ts = became[before][0], became[after][0]
-            if told.started_at <= ts < told.ended_at:
-                covered_s += ts - max(since, told.started_at)
     if abs(told.covered_s - covered_s) > OFF_S:
         found.append(f"{told.covered_s:.2f} s of the session covered instead of {covered_s:.2f}")
     return found
