@@ -106,19 +106,10 @@ def session_changer(source: FileSource) -> Callable[[str, str | None, str | None
     """
 
     def change(session_id: str, name: str | None, note: str | None) -> None:
-        from gswarm_tui.store.recording.batch import array
-        from gswarm_tui.store.recording.database import Database
-        from gswarm_tui.store.sql.schema import SESSIONS
+        from gswarm_tui.store.recording.past_session import change_session
 
-        with source.released(), closing(Database(source.path)) as database:
-            (row,) = database.rows(
-                "SELECT * REPLACE (epoch_us(started_at) AS started_at, epoch_us(ended_at) AS ended_at) "
-                "FROM sessions WHERE session_id = ?",
-                int(session_id),
-            )
-            row |= {key: text for key, text in (("name", name), ("note", note)) if text is not None}
-            database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
-            database.checkpoint()
+        with source.released():
+            change_session(source.path, int(session_id), name, note)
 
     return change
 

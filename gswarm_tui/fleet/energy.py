@@ -4,6 +4,7 @@ It is the growth of the GPU's energy counter since its last value, over lost fra
 counter fell, as after a driver reload. A GPU without a counter used its power for the frame's interval. A
 late frame of a GPU with a counter adds nothing: the step around it was counted before it arrived.
 Everything else adds these steps up; a step counts in a period by the part of its time that lies in it.
+docs/decisions/011-energy-once.md has the reasons.
 """
 
 from __future__ import annotations

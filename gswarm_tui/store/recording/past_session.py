@@ -1,9 +1,10 @@
-"""Sessions that are added to a finished recording."""
+"""Sessions that are added to a finished recording, or changed in it."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from gswarm_tui.store.recording.batch import array
 from gswarm_tui.store.recording.database import Database
@@ -26,5 +27,24 @@ def add_session(path: Path, recording_id: int, name: str, started_at: float, end
             "status": "stopped",
             "note": "",
         }
-        database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
-        database.checkpoint()
+        _write(database, row)
+
+
+def change_session(path: Path, session_id: int, name: str | None, note: str | None) -> None:
+    """Give a session of a recording that no process has open another name or note; None leaves it.
+
+    Raises:
+        StoreError: the file belongs to another user, is in use, or can't be written.
+    """
+    with closing(Database(path)) as database:
+        (row,) = database.rows(
+            "SELECT * REPLACE (epoch_us(started_at) AS started_at, epoch_us(ended_at) AS ended_at) "
+            "FROM sessions WHERE session_id = ?",
+            session_id,
+        )
+        _write(database, row | {k: text for k, text in (("name", name), ("note", note)) if text is not None})
+
+
+def _write(database: Database, row: dict[str, Any]) -> None:
+    database.write([(SESSIONS, {key: array(SESSIONS, key, [value]) for key, value in row.items()})])
+    database.checkpoint()
