@@ -21,8 +21,8 @@ from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.bench.day import BEGAN as DAY_BEGAN
 from tests.bench.day import Size, make
+from tests.integration.summary_oracle import ExpectedSums, Sample, inside, quantile, sum_up
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record
-from tests.unit.summary_oracle import ExpectedSums, Sample, inside, quantile, sum_up
 
 BEGAN, UNTIL = T0 + 4, T0 + 16
 
