@@ -111,12 +111,12 @@ def test_help_begins_with_what_the_screen_shows(screen: str, mode: str) -> None:
 @pytest.mark.parametrize(
     ("screen", "word"),
     [
-        ("fleet", "  busy 30/32    GPUs with a utilisation of 20 % or more"),
-        ("fleet", "  lowest util   the GPU with the lowest utilisation now"),
-        ("fleet", "  lag           delay of the newest sample on the node"),
-        ("fleet", "  GB/s in/out   received and sent by the node"),
-        ("node", "  nvtx          Bytes sent over all NVLinks of the GPU (GB/s)"),
-        ("session", "  bubbles       idle phases of a GPU between busy ones"),
+        ("fleet", "  busy 30/32      GPUs with a utilisation of 20 % or more"),
+        ("fleet", "  lowest util     the GPU with the lowest utilisation now"),
+        ("fleet", "  lag             delay of the newest sample on the node"),
+        ("fleet", "  GB/s in/out     received and sent by the node"),
+        ("node", "  nvtx            Bytes sent over all NVLinks of the GPU (GB/s)"),
+        ("session", "  bubbles         idle phases of a GPU between busy ones"),
     ],
 )
 def test_help_explains_the_words_of_its_screen(screen: str, word: str) -> None:

@@ -421,14 +421,17 @@ async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_de
         await deck.settle(pilot)
         deck.player.seek(BEGINNING + 35)
         await deck.settle(pilot)
-        await deck.press(pilot, "S", "r", *["backspace"] * 20, *"cold", "enter")
+        await deck.press(pilot, "S", "r")
+        await pilot.press(*["backspace"] * len("warm_up"), *"cold", "enter")
         await saved(deck, pilot, "cold")
-        await deck.press(pilot, "n", *"too slow", "enter")
+        await deck.press(pilot, "n")
+        await pilot.press(*"too slow", "enter")
         async with asyncio.timeout(30):
             while "too slow" not in line_with(deck.app, " cold "):
                 await deck.settle(pilot)
         assert " W" in line_with(deck.app, " cold "), "its figures stay"
-        await deck.press(pilot, "down", "n", *"later", "enter")
+        await deck.press(pilot, "down", "n")
+        await pilot.press(*"later", "enter")
         async with asyncio.timeout(30):
             while "later" not in line_with(deck.app, "› full_training"):
                 await deck.settle(pilot)

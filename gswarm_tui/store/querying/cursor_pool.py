@@ -27,8 +27,8 @@ THREADS = 2
 """Threads while a query runs, else one: with two, the recorder's own statements take 0.4 more CPU."""
 GROWN_BYTES = 32 * 1024**2
 """After queries that needed more, freed memory is returned to the system; this takes some milliseconds."""
-ADDRESS_SLACK = 256 * 1024**2
-"""Address space for stacks and reserves of the threads of queries, which are hardly used."""
+ADDRESS_SLACK = 512 * 1024**2
+"""Address space for stacks and reserves of the threads of queries, hardly used: up to 128 MiB each."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
