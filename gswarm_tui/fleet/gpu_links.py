@@ -1,4 +1,4 @@
-"""What the connections of a GPU carry, and the traffic on them as a share of that."""
+"""Capacity of a GPU's connections, and traffic on them as a share of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gpu_index(peer: str) -> int | None:
 
 
 class Capacity(NamedTuple):
-    """What a GPU's NVLinks and its PCIe link carry in one direction [GB/s], None where unknown."""
+    """Capacity of a GPU's NVLinks and PCIe link in one direction [GB/s], None where unknown."""
 
     nvlink: float | None = None
     pcie: float | None = None

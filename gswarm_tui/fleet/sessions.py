@@ -11,7 +11,7 @@ from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopp
 from gswarm_tui.fleet.frame_values import GpuTotals
 
 _NO_TIME_S = 1e-6
-"""What rounding leaves of a time that was added and subtracted."""
+"""Remainder, by rounding, of a time that was added and subtracted."""
 
 
 @dataclass
