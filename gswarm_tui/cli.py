@@ -88,7 +88,8 @@ def _command_first(args: list[str]) -> list[str]:
 def _command(command: Command, args: Sequence[str]) -> int:
     if command.screen and (status := supervise()) is not None:
         return status
-    _make_files_private()
+    if not command.runs_another:
+        _make_files_private()
     module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
     try:
         return cast(int, module.run(args, os.environ))

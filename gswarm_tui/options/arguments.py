@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from gswarm_agent import __version__
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.common import paths
-from gswarm_tui.common.errors import UserError, nearest, quote
+from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options import config, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
 
@@ -194,6 +194,43 @@ def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options
     return options._replace(record=False, db=None), wait_s
 
 
+class RecordOptions(NamedTuple):
+    """Options of ``record`` beside those of a run; ``command`` is empty if a signal ends the recording."""
+
+    name: str
+    report: Path | None
+    force: bool
+    command: tuple[str, ...]
+
+
+def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, RecordOptions]:
+    """Resolve the options of ``record``; the words after ``--`` are the command.
+
+    Raises UsageError, ConfigError.
+    """
+    words = list(argv)
+    command = words[words.index("--") + 1 :] if "--" in words else []
+    own = words[: words.index("--")] if "--" in words else words
+    if "--" in words and not command:
+        raise UsageError("no command after --; remove -- to record until a signal ends the recording.")
+    if own and not own[0].startswith("-"):
+        raise UsageError(f"write -- before the command: gswarm-tui record -- {printable(own[0])} ...")
+    options, flags = _resolve(_record_parser(), own, environ)
+    options = options._replace(record=True, db=options.db)
+    layers = _Layers((_flag, flags))
+    chosen = RecordOptions(
+        name=layers.get("name", values.text, ""),
+        report=layers.get("report", _path, None),
+        force=bool(flags.get("force")),
+        command=tuple(command),
+    )
+    return options, chosen
+
+
+def _path(value: object) -> Path:
+    return Path(str(value)).expanduser()
+
+
 def _resolve(
     parser: _Parser, argv: Sequence[str] | None, environ: Mapping[str, str]
 ) -> tuple[Options, Mapping[str, object]]:
@@ -350,6 +387,49 @@ def _add_connection(parser: _Parser) -> None:
         group.add_argument(_flag(key), metavar=metavar, help=text)
 
 
+def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
+    """Add the recording options; return the function that adds more of them."""
+    add = parser.add_argument_group("recording").add_argument
+    add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
+    groups = ",".join(ALL_GROUPS)
+    add("--metrics", metavar="GROUPS", help=f"metric groups to measure, of {groups} (default: all)")
+    add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
+    add("--linger", metavar="TIME", help="keep agents sampling without the head: 30m, 2d (default: 24h)")
+    add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
+    add("--query-memory", metavar="SIZE", help="memory limit of all queries: 2GiB (default: up to 1GiB)")
+    return add
+
+
+def _record_parser() -> _Parser:
+    parser = _Parser(
+        prog="gswarm-tui record",
+        usage=_wrapped_usage(
+            "gswarm-tui record [--name NAME] [--report FILE.html] [--nodes NODE ... | --job ID | --demo "
+            "[NODESxGPUS]] [options] [-- COMMAND ...]"
+        ),
+        description=textwrap.fill(
+            "Record without a screen: start a session, run COMMAND, end the session with it, and print the "
+            "summary to standard error. The exit status is the command's. Without COMMAND, record until a "
+            "signal ends the recording.",
+            _width(),
+        ),
+        formatter_class=_help_format,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    add = parser.add_argument_group("session").add_argument
+    add("--name", metavar="NAME", help="name of the session (default: the command's or the job's)")
+    add("--report", metavar="FILE", help="write the session's report to this .html file at the end")
+    add("--force", action="store_true", default=None, help="replace an existing report")
+    _add_nodes(parser)
+    _add_recording(parser)
+    _add_connection(parser)
+    add = parser.add_argument_group("general").add_argument
+    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    add("--help", "-h", action="help", help="print help and exit")
+    return parser
+
+
 def _once_parser() -> _Parser:
     parser = _Parser(
         prog="gswarm-tui once",
@@ -390,14 +470,7 @@ def _parser() -> _Parser:
         add_help=False,
     )
     _add_nodes(parser)
-    add = parser.add_argument_group("recording").add_argument
-    add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
-    groups = ",".join(ALL_GROUPS)
-    add("--metrics", metavar="GROUPS", help=f"metric groups to measure, of {groups} (default: all)")
-    add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
-    add("--linger", metavar="TIME", help="keep agents sampling without the head: 30m, 2d (default: 24h)")
-    add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
-    add("--query-memory", metavar="SIZE", help="memory limit of all queries: 2GiB (default: up to 1GiB)")
+    add = _add_recording(parser)
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
 
     _add_connection(parser)

@@ -8,16 +8,19 @@ from typing import NamedTuple  # dataclasses would cost a tenth of --help
 class Command(NamedTuple):
     """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python.
 
-    ``screen``: it takes the whole terminal, which a parent process restores if it dies.
+    ``screen``: it takes the whole terminal, which a parent process restores if it dies. ``runs_another``: it
+    runs a command of the user's, which keeps the user's umask.
     """
 
     name: str
     help: str
     module: str = ""
     screen: bool = False
+    runs_another: bool = False
 
 
 COMMANDS = (
+    Command("record", "record without a screen, while a command runs", runs_another=True),
     Command("once", "print the nodes' present state in plain lines, without a screen"),
     Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),

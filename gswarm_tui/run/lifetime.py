@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import termios
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ class RunResult:
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
-    The signals of ``ENDING`` end a run like quitting, among them SIGHUP: a closed terminal, or the end of
+    The signals in ``ending`` end a run like quitting, among them SIGHUP: a closed terminal, or the end of
     salloc's job. Nothing is written to a terminal that is gone, and an alarm ends a process that hangs.
 
     ``lasting``: agents outlive their links and keep frames that aren't on disk. ``waiting`` is called with
@@ -64,6 +64,7 @@ class Lifetime:
         *,
         lasting: bool = False,
         waiting: Callable[[Sequence[str]], None] = lambda _nodes: None,
+        ending: Collection[signal.Signals] = ENDING,
     ) -> None:
         self._hub = hub
         self._launcher = launcher
@@ -71,12 +72,13 @@ class Lifetime:
         self._request_quit = request_quit
         self._lasting = lasting
         self._waiting = waiting
+        self._ending = ending
         self._end_requested = asyncio.Event()
 
     async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> RunResult:
         """Start the links after the first paint; end everything when the screen ends or a signal comes."""
         loop = asyncio.get_running_loop()
-        for number in ENDING:
+        for number in self._ending:
             loop.add_signal_handler(number, self._on_signal, number)
         feeding = asyncio.create_task(self._feed(painted), name="hub")
         showing = asyncio.create_task(screen, name="screen")

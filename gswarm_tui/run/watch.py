@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import shlex
 import signal
 import sys
 import uuid
@@ -15,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gswarm_tui.common.errors import print_notice, printable
-from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.first_demo import is_first_demo
+from gswarm_tui.run.monitoring import monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.run.supervisor import ENDING, report_recording
 from gswarm_tui.slurm import hosts
-from gswarm_tui.slurm.jobs import Slurm
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
 QUIT = "quit"
 """Return value of an app that its user quit."""
-NAMES_MOST = 80
-"""Longer host lists are printed as a number of nodes."""
 
 
 def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: InterruptedRun | None = None) -> int:
@@ -75,7 +71,9 @@ async def watch(
         report_recording(uid[:8] or str(recorder.recording_id), recorder.path)
     try:
         app = _app(options, plan, hub, theme, recorder)
-        ended = await _run(options, plan, hub, app, recorder)
+        ended = await monitor(
+            options, plan, hub, recorder, app.run_async(), painted=app.painted, request_quit=app.request_quit
+        )
     except asyncio.CancelledError:
         # A signal before the screen handles them.
         if recorder is not None:
@@ -134,59 +132,6 @@ def _cancel_at_signals() -> list[signal.Signals]:
     return received
 
 
-async def _run(
-    options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder: Recorder | None
-) -> RunResult:
-    from gswarm_tui.run.job_end import follow
-    from gswarm_tui.run.lifetime import Lifetime
-
-    _publish_notices(hub, plan, recorder)
-    launcher = build.build_launcher(options, plan, "" if recorder is None else recorder.uid)
-    build.add_links(hub, launcher, options, recorder)
-    lifetime = Lifetime(
-        hub, launcher, recorder, app.request_quit, lasting=build.keeps_agents(options), waiting=_print_waiting
-    )
-    following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
-    control = None
-    try:
-        control = await build.start_control_server(hub, recorder, os.environ)
-        return await lifetime.run(app.run_async(), app.painted)
-    finally:
-        if following is not None:
-            following.cancel()
-        if control is not None:
-            await control.close()
-
-
-def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
-    from gswarm_agent.frame import INFO, WARNING
-    from gswarm_tui.fleet.events import EventLogged
-
-    if plan.notice:
-        hub.publish(EventLogged(hub.now(), "notice", INFO, plan.notice))
-    if recorder is not None and (message := _interrupted_message(recorder)):
-        print_notice(message)
-        hub.publish(EventLogged(hub.now(), "interrupted", WARNING, message))
-
-
-def _interrupted_message(recorder: Recorder) -> str:
-    from gswarm_tui.run.interrupted import began, short_id
-
-    if not (unended := recorder.interrupted):
-        return ""
-    one = unended[-1]
-    recover = f"`gswarm-tui recover {short_id(one)} --db {shlex.quote(str(recorder.path))}` resumes it"
-    if len(unended) == 1:
-        return f"{recorder.path} has an interrupted recording of {began(one)}: {recover}"
-    return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
-
-
-def _print_waiting(nodes: Sequence[str]) -> None:
-    names = hosts.fold(nodes)
-    where = names if len(names) <= NAMES_MOST else plural(len(nodes), "node")
-    print_notice(f"waiting for the last frames of {where} …")
-
-
 def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.tui.app import GswarmApp
@@ -224,24 +169,13 @@ def _queries(recorder: Recorder) -> RecordingQueries:
 
 def _print_result(hub: Hub, ended: RunResult, return_code: int, log: Path, uid: str) -> int:
     """Print where the recording is and what failed; return the exit status."""
-    problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
-    if return_code and not problems:  # Textual has printed the traceback
-        problems.append("the screen failed; please report the traceback above")
+    problems = problems_of(ended, log, uid)
+    if return_code and not ended.problem:  # Textual has printed the traceback
+        problems.insert(0, "the screen failed; please report the traceback above")
     if (status := ended.status) is not None:
-        sessions = len(hub.fleet.sessions.sessions)
-        named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
-        print(
-            f"{printable(str(status.path))}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
-        )
+        print(printable(written_line(status, len(hub.fleet.sessions.sessions))))
         if not status.closed and not status.error:
             print_notice("everything is saved; the file is still being sorted, ctrl+c stops that")
-        if status.error:
-            problems.append(f"the recording is incomplete: {status.error} (log: {log})")
-        if ended.holding:
-            problems.append(
-                f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; "
-                f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
-            )
     for problem in problems:
         print_notice(problem)
     return 1 if problems else 0

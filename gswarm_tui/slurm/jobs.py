@@ -82,6 +82,17 @@ class JobEnd:
     running: bool
 
 
+_ENDINGS = {
+    "TIMEOUT": "the job reached its time limit",
+    "TimeLimit": "the job reached its time limit",
+    "CANCELLED": "the job was cancelled",
+    "PREEMPTED": "the job was preempted",
+    "NODE_FAIL": "a node of the job failed",
+    "OUT_OF_MEMORY": "the job ran out of memory",
+}
+"""States and reasons of ending jobs."""
+
+
 class Slurm:
     """Queries the Slurm cluster of this machine with ``scontrol`` and ``squeue``."""
 
@@ -125,6 +136,15 @@ class Slurm:
             at=max(math.inf if at is None else at for at in times),
             running=any(record.state in _RUNNING for record in records),
         )
+
+    def why_ending(self, job_id: str) -> str:
+        """Return why a job that gets SIGTERM ends, as a clause; empty if Slurm is slow or doesn't say."""
+        try:
+            records = parse_jobs(self._run(_SQUEUE_TIMEOUT_S, "scontrol", "show", "job", job_id))
+        except SlurmError:
+            return ""
+        words = (word for record in records for word in (record.state, record.reason))
+        return next((_ENDINGS[word] for word in words if word in _ENDINGS), "")
 
     def running_jobs(self) -> tuple[str, ...]:
         """Return the calling user's running jobs, the newest first; none if Slurm is slow or missing."""

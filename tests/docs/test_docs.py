@@ -28,7 +28,7 @@ from tests.docs.generated import DOCS, ROOT, pages, regenerated
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
-NEEDS_A_TERMINAL_OR_A_RUN = {"metrics", "replay", "mark"}
+NEEDS_A_TERMINAL_OR_A_RUN = {"metrics", "replay", "mark", "record"}
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
 
@@ -211,6 +211,26 @@ def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: 
         assert main(words) == 0, words
         ran.add(words[0])
     assert ran == set(COMMAND_NAMES) - NEEDS_A_TERMINAL_OR_A_RUN
+
+
+def test_recording_without_a_screen_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (words,) = (words for words in commands() if words[:1] == ["record"] and "--demo" in words)
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", *words],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == ""
+    page = (DOCS / "guide" / "batch-jobs.md").read_text()
+    for line in (
+        "gswarm-tui: 2 nodes send data, 8 GPUs\n",
+        "gswarm-tui: sleep ended with status 0 after 3 s\n",
+    ):
+        assert line in page
+        assert line in done.stderr
 
 
 def test_commands_that_watch_nodes_are_valid() -> None:

@@ -1,0 +1,82 @@
+"""``gswarm-tui record``: record without a screen, for as long as a command runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from gswarm_tui.commands.output_files import check_output_file
+from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.options.arguments import RecordOptions, parse_record
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit statuses, as those of shells."""
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Record, run the command, and print the summary; return the command's exit status. Raises UserError."""
+    umask = os.umask(0o077)
+    os.umask(umask | 0o077)
+    options, chosen = parse_record(args, environ)
+    if chosen.command and (status := _check_command(chosen.command[0])):
+        return status
+    from gswarm_tui.run.batch import Batch
+    from gswarm_tui.run.headless import Headless
+    from gswarm_tui.run.plan import resolve_nodes
+    from gswarm_tui.slurm.jobs import Slurm
+
+    slurm = Slurm()
+    plan = resolve_nodes(options, environ, slurm)
+    _check_report(chosen, options.db, environ)
+    job = plan.job
+    name = chosen.name or _name(chosen.command, job.name if job else "")
+    headless = Headless(options, plan, ["record", *args], name)
+    why_ending = partial(slurm.why_ending, job.label) if job else str
+    batch = Batch(headless.record, chosen.command, umask, why_ending)
+    status = batch.run()
+    if batch.recording is not None:
+        db = f"--db={batch.recording.path}"
+        _print("summary", db, "--", name)
+        if chosen.report is not None:
+            _print("report", db, "-o", str(chosen.report), "--force", "--", name)
+    return status
+
+
+def _check_command(name: str) -> int:
+    """Print why a command can't be run, and return the exit status that shells use for it; 0 if it can."""
+    if shutil.which(name) is not None:
+        return 0
+    if "/" in name and Path(name).exists():
+        print_notice(f"{quote(name)} isn't an executable file; nothing was run or recorded.")
+        return NOT_EXECUTABLE
+    print_notice(f"{quote(name)}: no such command; nothing was run or recorded.")
+    return NOT_FOUND
+
+
+def _name(command: Sequence[str], job: str) -> str:
+    """Return the session's name: the command's, else the job's."""
+    return Path(command[0]).name if command else job or "recording"
+
+
+def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, str]) -> None:
+    """Refuse a report's file that can't be written. Raises UserError."""
+    if chosen.report is None:
+        return
+    if chosen.report.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--report: {chosen.report} doesn't end in .html; name an HTML file.")
+    requeued = environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    check_output_file(chosen.report, force=chosen.force or requeued, recording=db or Path())
+    if not os.access(chosen.report.parent, os.W_OK):
+        raise UserError(f"--report: the folder {chosen.report.parent} is read-only for you; name another.")
+
+
+def _print(*words: str) -> None:
+    """Run another command of this program; its output goes to standard error, as all of this one's."""
+    sys.stderr.flush()
+    command = [sys.executable, "-P", "-m", "gswarm_tui", *words]
+    subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=2)

@@ -1,0 +1,240 @@
+"""Parent process of a recorder without a screen: runs the command, restarts the recorder, ends both in order.
+
+It stays small, as it must survive when memory runs out, and has no threads, as it forks.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.quantities import duration
+from gswarm_tui.run.headless import OpenRecording
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals for the command alone, such as Slurm's notice ahead of the time limit."""
+GRACE_S = 10.0
+"""The recording is closed this long after such a signal even if the command runs on, since Slurm kills all
+processes of a job after 30 s (``KillWait``)."""
+DEATHS_MOST, DEATHS_WITHIN_S = 3, 300.0
+"""So many deaths of the recorder within this time end the recording."""
+NOT_EXECUTABLE = 126
+_AWAITED = (*ENDING, *PASSED_ON, signal.SIGCHLD)
+
+Record = Callable[[OpenRecording | None, str, Callable[[OpenRecording], None], int], int]
+"""``Headless.record``, which runs in a process of its own."""
+
+
+@dataclass
+class _Recorder:
+    """Process of the recorder: ``end`` is the pipe that ends it when it is closed."""
+
+    pid: int
+    end: int
+
+
+@dataclass
+class Batch:
+    """Runs a recorder, and below it a command, until both have ended.
+
+    ``record`` runs in the recorder's process. ``command`` is empty if only signals end the recording; it gets
+    ``umask``. ``why_ending`` returns why Slurm ends the job, as a clause, or an empty text.
+    """
+
+    record: Record
+    command: Sequence[str]
+    umask: int
+    why_ending: Callable[[], str]
+    recording: OpenRecording | None = None
+    exit_status: int = 0
+    _recorder: _Recorder | None = None
+    _command: subprocess.Popen[bytes] | None = None
+    _deaths: list[float] = field(default_factory=list)
+    _ends_at: float | None = None
+    _reason: str = ""
+    _began: float = 0.0
+
+    def run(self) -> int:
+        """Record and run the command; return its exit status, without a command that of the recording."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's end isn't reported
+        try:
+            status = self._start_recorder("")
+            if self.recording is None:
+                return status or 1
+            if self.command:
+                self._start_command(mask)
+            while self._recorder is not None or self._command is not None:
+                self._handle(self._next_signal())
+            return self.exit_status
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _next_signal(self) -> int:
+        """Wait for a signal, or until the recording has to be closed; return 0 then."""
+        if self._ends_at is None:
+            return signal.sigwaitinfo(_AWAITED).si_signo
+        received = signal.sigtimedwait(_AWAITED, max(0.0, self._ends_at - time.monotonic()))
+        return 0 if received is None else received.si_signo
+
+    def _handle(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._reap_command()
+            self._reap_recorder()
+            return
+        if self._command is not None and number:
+            self._command.send_signal(number)
+            if number in ENDING and self._ends_at is None:
+                self._ends_at = time.monotonic() + GRACE_S
+                self._reason = self._describe(number)
+                print_notice(self._reason)
+            return
+        self._ends_at = None
+        self._end_recorder(self._describe(number) if number else self._reason)
+
+    def _describe(self, number: int) -> str:
+        why = self.why_ending() if number == signal.SIGTERM else ""
+        return f"received {signal.Signals(number).name}" + (f": {why}" if why else "")
+
+    def _start_recorder(self, why_resumed: str) -> int:
+        """Fork the recorder and wait until its recording is open; return its exit status if it fails to."""
+        told, tell = os.pipe()
+        end_read, end_write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(told)
+            os.close(end_write)
+            self._be_recorder(why_resumed, tell, end_read)
+        os.close(tell)
+        os.close(end_read)
+        self._recorder = _Recorder(pid, end_write)
+        with os.fdopen(told, "rb") as pipe:
+            uid, _, path = pipe.read().partition(b"\0")
+        if path:
+            self.recording = OpenRecording(uid.decode(), Path(os.fsdecode(path)))
+            return 0
+        _, status = os.waitpid(pid, 0)
+        self._forget_recorder()
+        return os.waitstatus_to_exitcode(status)
+
+    def _be_recorder(self, why_resumed: str, tell: int, end: int) -> None:
+        """Run the recorder in this process, which ends with it. Only ``end`` and SIGKILL end it."""
+        status = 1
+        try:
+            os.setpgid(0, 0)  # a terminal's Ctrl-C is for the command
+            for number in (*ENDING, *PASSED_ON):
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, 0)
+
+            def opened(recording: OpenRecording) -> None:
+                os.write(tell, recording.uid.encode() + b"\0" + os.fsencode(recording.path))
+                os.close(tell)
+
+            status = self.record(self.recording, why_resumed, opened, end)
+        except UserError as error:
+            print_notice(str(error))
+            status = error.exit_status
+        except Exception as error:
+            print_notice(f"internal error of the recorder: {type(error).__name__}: {error}")
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _start_command(self, mask: set[signal.Signals | int]) -> None:
+        """Start the command as if there were no recorder."""
+
+        def prepare() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.umask(self.umask)
+
+        self._began = time.monotonic()
+        try:
+            # This process has no threads, so preexec_fn is safe.
+            self._command = subprocess.Popen(self.command, preexec_fn=prepare)  # noqa: PLW1509
+        except OSError as error:
+            self.exit_status = NOT_EXECUTABLE
+            reason = f"{self.command[0]} can't be executed: {error.strerror}"
+            print_notice(reason)
+            self._end_recorder(reason)
+
+    def _reap_command(self) -> None:
+        if self._command is None or (status := self._command.poll()) is None:
+            return
+        self._command = None
+        self.exit_status = status if status >= 0 else 128 - status
+        how = f"ended with status {status}" if status >= 0 else _killed_by(-status)
+        ended = f"{Path(self.command[0]).name} {how} after {duration(time.monotonic() - self._began)}"
+        print_notice(ended)
+        self._end_recorder(ended)
+
+    def _end_recorder(self, reason: str) -> None:
+        if self._recorder is not None and self._recorder.end >= 0:
+            with suppress(BrokenPipeError):
+                os.write(self._recorder.end, reason.encode()[:4096])
+            os.close(self._recorder.end)
+            self._recorder.end = -1
+
+    def _forget_recorder(self) -> None:
+        if self._recorder is not None and self._recorder.end >= 0:
+            os.close(self._recorder.end)
+        self._recorder = None
+
+    def _reap_recorder(self) -> None:
+        """Take note of the recorder's end, and restart it if nobody ended it."""
+        if self._recorder is None:
+            return
+        pid, status = os.waitpid(self._recorder.pid, os.WNOHANG)
+        if pid == 0:
+            return
+        was_ended = self._recorder.end < 0
+        self._forget_recorder()
+        code = os.waitstatus_to_exitcode(status)
+        if was_ended:
+            if code < 0 and self.recording is not None:
+                print_notice(
+                    f"the recorder {_killed_by(-code)} while it closed the recording; {self._advice()}"
+                )
+            if not self.command:
+                self.exit_status = code if code >= 0 else 128 - code
+            return
+        why = _killed_by(-code) if code < 0 else f"ended with status {code}"
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]
+        if len(self._deaths) < DEATHS_MOST:
+            print_notice(f"the recorder {why}; restarting it")
+            if not self._start_recorder(why):
+                return
+        print_notice(f"the recorder {why} again and stays down; {self._advice()}")
+        if not self.command:
+            self.exit_status = 1
+
+    def _advice(self) -> str:
+        if self.recording is None:
+            return "no recording was open"
+        file = shlex.quote(str(self.recording.path))
+        return (
+            f"`gswarm-tui recover {self.recording.uid[:8]} --finish --db {file}` fetches what is left on the "
+            "nodes and closes the recording"
+        )
+
+
+def _killed_by(number: int) -> str:
+    known = number in set(signal.Signals)  # real-time signals have no names
+    name = signal.Signals(number).name if known else f"signal {number}"
+    return f"was killed by {name}" + (", as happens when memory runs out" if number == signal.SIGKILL else "")

@@ -1,0 +1,211 @@
+"""Recorder without a screen, in a process that ``run/batch.py`` ends, and restarts if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.options.arguments import Options
+from gswarm_tui.run import build, event_loop, log_file
+from gswarm_tui.run.monitoring import NAMES_MOST, monitor, problems_of, written_line
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.slurm import hosts
+
+if TYPE_CHECKING:
+    from gswarm_tui.fleet.events import Event
+    from gswarm_tui.run.interrupted import InterruptedRun
+    from gswarm_tui.store.recording.recorder import Recorder
+
+CONNECT_S = 30.0
+"""Nodes without data after this long are named in a line."""
+NOTICE_EVERY_S = 60.0
+"""Errors of one kind are printed this often at most; all are in the recording."""
+
+
+@dataclass(frozen=True)
+class OpenRecording:
+    """Recording that is being written: its uid and its file."""
+
+    uid: str
+    path: Path
+
+
+@dataclass
+class Headless:
+    """Recorder of a run without a screen; ``name`` is its session's, ``words`` are the command line."""
+
+    options: Options
+    plan: Plan
+    words: Sequence[str]
+    name: str
+
+    def record(
+        self,
+        resumed: OpenRecording | None,
+        why_resumed: str,
+        opened: Callable[[OpenRecording], None],
+        end: int,
+    ) -> int:
+        """Record until the pipe ``end`` is closed, and return the exit status. Call it once in a process.
+
+        Args:
+            resumed: the recording of a recorder that died, to go on with.
+            why_resumed: how it died.
+            opened: called when the recording and its session have begun.
+            end: may hold the reason for the end, which becomes an event.
+
+        Raises:
+            UserError: the recording can't be opened.
+        """
+        from gswarm_tui.store.duckdb_internals import share_one_arena
+
+        share_one_arena(os.environ)  # before DuckDB is loaded
+        log = log_file.begin()
+        chosen, options, plan = None, self.options, self.plan
+        if resumed is not None:
+            chosen = _interrupted(resumed)
+            options, plan = chosen.restore(options)
+        life = _RecorderLife(options, plan, self.words, self.name, log)
+        return event_loop.run(life.record(chosen, why_resumed, opened, end))
+
+
+def _interrupted(recording: OpenRecording) -> InterruptedRun:
+    from gswarm_tui.run import interrupted
+
+    found, unreadable = interrupted.find(Path(), recording.path)
+    return replace(interrupted.choose(found, unreadable, recording.uid), trusted=True)
+
+
+class _RecorderLife:
+    """One life of the recorder: opens or resumes its recording, prints what happens, and closes it."""
+
+    def __init__(self, options: Options, plan: Plan, words: Sequence[str], name: str, log: Path) -> None:
+        self._options = options
+        self._plan = plan
+        self._words = words
+        self._name = name
+        self._log = log
+        self._hub = build.build_hub(options, plan)
+        self._ended = asyncio.Event()
+        self._printed_at: dict[str, float] = {}
+
+    async def record(
+        self,
+        chosen: InterruptedRun | None,
+        why_resumed: str,
+        opened: Callable[[OpenRecording], None],
+        end: int,
+    ) -> int:
+        """Record until ``end`` is closed; return the exit status. Raises UserError."""
+        asyncio.get_running_loop().add_reader(end, self._read_end, end)
+        recorder, uid = self._open(chosen)
+        if why_resumed:
+            self._publish_restart(why_resumed)
+        if not any(session.name == self._name for session in self._hub.fleet.sessions.running):
+            self._hub.start_session(self._name)
+        opened(OpenRecording(uid, recorder.path))
+        self._hub.sinks.append(self)
+        painted = asyncio.Event()
+        painted.set()
+        ended = await monitor(
+            self._options,
+            self._plan,
+            self._hub,
+            recorder,
+            self._wait(),
+            painted=painted,
+            request_quit=lambda _reason: self._ended.set(),
+            ending=(),
+        )
+        problems = problems_of(ended, self._log, uid)
+        if ended.status is not None:
+            if not problems:
+                from gswarm_tui.run.resume_notes import remove_note
+
+                remove_note(uid)
+            print_notice(written_line(ended.status, len(self._hub.fleet.sessions.sessions)))
+        for problem in problems:
+            print_notice(problem)
+        return 1 if problems else 0
+
+    def _open(self, chosen: InterruptedRun | None) -> tuple[Recorder, str]:
+        from gswarm_tui.store.errors import StoreError
+
+        hub, options, plan = self._hub, self._options, self._plan
+        try:
+            if chosen is not None:
+                one = chosen.interrupted
+                recorder = build.resume_recording(hub, options, plan, chosen.path, one.recording_id)
+                return recorder, one.uid
+            uid = str(uuid.uuid4())
+            recorder = build.start_recording(hub, options, plan, self._words, uid)
+        except StoreError as error:
+            raise UserError(f"{error}.") from None
+        names = hosts.fold(plan.nodes)
+        where = plural(len(plan.nodes), "node") + (f" ({names})" if len(names) <= NAMES_MOST else "")
+        print_notice(f"recording {where} into {recorder.path}, session {self._name}")
+        return recorder, uid
+
+    def _publish_restart(self, why: str) -> None:
+        from gswarm_agent.frame import WARNING
+        from gswarm_tui.fleet.events import EventLogged
+
+        message = f"the recorder was restarted: it {why}"
+        self._hub.publish(EventLogged(self._hub.now(), "recorder_restarted", WARNING, message))
+
+    def _read_end(self, end: int) -> None:
+        """End the recording, as its parent wrote why or has ended."""
+        from gswarm_agent.frame import INFO
+        from gswarm_tui.fleet.events import EventLogged
+
+        asyncio.get_running_loop().remove_reader(end)
+        if reason := os.read(end, 4096).decode():
+            self._hub.publish(EventLogged(self._hub.now(), "recording_ended", INFO, reason))
+        self._ended.set()
+
+    async def _wait(self) -> None:
+        """Wait for the end; print when all nodes send data, or which don't."""
+        self._hub.flushed.append(self._print_connected)
+        overdue = asyncio.get_running_loop().call_later(CONNECT_S, self._print_silent)
+        try:
+            await self._ended.wait()
+        finally:
+            overdue.cancel()
+
+    def _print_connected(self) -> None:
+        nodes = self._hub.fleet.nodes.values()
+        if all(node.last_arrival is not None for node in nodes):
+            gpus = sum(len(node.facts) for node in nodes)
+            send = "sends" if len(nodes) == 1 else "send"
+            print_notice(f"{plural(len(nodes), 'node')} {send} data, {plural(gpus, 'GPU')}")
+            self._hub.flushed.remove(self._print_connected)
+
+    def _print_silent(self) -> None:
+        silent = {node.name: node for node in self._hub.fleet.nodes.values() if node.last_arrival is None}
+        if silent:
+            first = next(iter(silent.values()))
+            reason = f"; {first.name}: {first.reason}" if first.reason else ""
+            print_notice(
+                f"no data yet from {plural(len(silent), 'node')}: {hosts.fold(tuple(silent))}{reason}"
+            )
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """Print errors among the events, each kind at most once in ``NOTICE_EVERY_S``."""
+        from gswarm_agent.frame import ERROR
+        from gswarm_tui.fleet.events import EventLogged
+
+        for event in events:
+            if not isinstance(event, EventLogged) or event.severity != ERROR:
+                continue
+            if event.at - self._printed_at.get(event.kind, -NOTICE_EVERY_S) >= NOTICE_EVERY_S:
+                self._printed_at[event.kind] = event.at
+                print_notice(f"{event.node}: {event.message}" if event.node else event.message)
+        sys.stderr.flush()

@@ -1,0 +1,118 @@
+"""Monitors the nodes of a plan for a screen, or for a recorder without one, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gswarm_tui.common.errors import print_notice
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.options.arguments import Options
+from gswarm_tui.run import build
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.supervisor import ENDING
+from gswarm_tui.slurm import hosts
+from gswarm_tui.slurm.jobs import Slurm
+
+if TYPE_CHECKING:
+    import signal
+
+    from gswarm_tui.fleet.events import RecorderStatus
+    from gswarm_tui.hub import Hub
+    from gswarm_tui.run.lifetime import RunResult
+    from gswarm_tui.store.recording.recorder import Recorder
+
+NAMES_MOST = 80
+"""Longer host lists are printed as a number of nodes."""
+
+
+async def monitor(
+    options: Options,
+    plan: Plan,
+    hub: Hub,
+    recorder: Recorder | None,
+    screen: Coroutine[Any, Any, object],
+    *,
+    painted: asyncio.Event,
+    request_quit: Callable[[str], None],
+    ending: Collection[signal.Signals] = ENDING,
+) -> RunResult:
+    """Connect to all nodes and answer queries until ``screen`` or one of the signals ``ending`` ends it."""
+    from gswarm_tui.run.job_end import follow
+    from gswarm_tui.run.lifetime import Lifetime
+
+    _publish_notices(hub, plan, recorder)
+    launcher = build.build_launcher(options, plan, "" if recorder is None else recorder.uid)
+    build.add_links(hub, launcher, options, recorder)
+    lifetime = Lifetime(
+        hub,
+        launcher,
+        recorder,
+        request_quit,
+        lasting=build.keeps_agents(options),
+        waiting=_print_waiting,
+        ending=ending,
+    )
+    following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
+    control = None
+    try:
+        control = await build.start_control_server(hub, recorder, os.environ)
+        return await lifetime.run(screen, painted)
+    finally:
+        if following is not None:
+            following.cancel()
+        if control is not None:
+            await control.close()
+
+
+def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
+    from gswarm_agent.frame import INFO, WARNING
+    from gswarm_tui.fleet.events import EventLogged
+
+    if plan.notice:
+        hub.publish(EventLogged(hub.now(), "notice", INFO, plan.notice))
+    if recorder is not None and (message := _interrupted_message(recorder)):
+        print_notice(message)
+        hub.publish(EventLogged(hub.now(), "interrupted", WARNING, message))
+
+
+def _interrupted_message(recorder: Recorder) -> str:
+    from gswarm_tui.run.interrupted import began, short_id
+
+    if not (unended := recorder.interrupted):
+        return ""
+    one = unended[-1]
+    recover = f"`gswarm-tui recover {short_id(one)} --db {shlex.quote(str(recorder.path))}` resumes it"
+    if len(unended) == 1:
+        return f"{recorder.path} has an interrupted recording of {began(one)}: {recover}"
+    return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
+
+
+def _print_waiting(nodes: Sequence[str]) -> None:
+    names = hosts.fold(nodes)
+    where = names if len(names) <= NAMES_MOST else plural(len(nodes), "node")
+    print_notice(f"waiting for the last frames of {where} …")
+
+
+def written_line(status: RecorderStatus, sessions: int) -> str:
+    """Return a line on what a recording has become: file, rows, size, sessions."""
+    named = f", {plural(sessions, 'session')}" if sessions else ""
+    return f"{status.path}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
+
+
+def problems_of(ended: RunResult, log: Path, uid: str) -> list[str]:
+    """Return what failed in a run, a sentence each."""
+    problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
+    if (status := ended.status) is not None:
+        if status.error:
+            problems.append(f"the recording is incomplete: {status.error} (log: {log})")
+        if ended.holding:
+            problems.append(
+                f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; "
+                f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
+            )
+    return problems

@@ -1,0 +1,271 @@
+"""``gswarm-tui record``: recording without a screen, around a command or until a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.cli import main
+from tests.integration.heads import nothing_left
+from tests.terminal import PATIENCE_S
+from tests.unit.store_recording import query
+
+UNTIL_INPUT_ENDS = ("sh", "-c", "echo ready; cat; exit 3")
+
+
+class Running:
+    """A ``gswarm-tui record`` with pipes; ``lines`` are those of its standard error so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    def output_line(self) -> str:
+        """Return the next line that the command prints."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def wait_for(self, words: str) -> None:
+        """Read standard error until a line contains ``words``."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if words in line:
+                return
+        raise AssertionError(f"never printed: {words}\n{''.join(self.lines)}")
+
+    def end(self, text: str = "") -> tuple[int, str]:
+        """End the command's input and wait; return the exit status and what the command printed last."""
+        out, rest = self.process.communicate(text, timeout=PATIENCE_S)
+        self.lines += rest.splitlines(keepends=True)
+        return self.process.returncode, out
+
+    def recorder(self) -> int:
+        """Return the pid of the recorder's process."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        (recorder,) = (
+            int(one) for one in children if "gswarm_tui" in Path(f"/proc/{one}/cmdline").read_text()
+        )
+        return recorder
+
+
+@contextmanager
+def record(folder: Path, *words: str) -> Iterator[Running]:
+    """Run ``gswarm-tui record`` in a folder that is also its home; kill it at the end."""
+    environ = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONUTF8": "1"}
+    environ.pop("DUCKDB_JE_MALLOC_CONF", None)  # set in this process by commands that ran in it
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gswarm_tui", "record", "--db", "run.duckdb", *words],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Running(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended_recordings(folder: Path) -> list[tuple[bool]]:
+    return query(folder / "run.duckdb", "SELECT ended_at IS NOT NULL FROM recordings")
+
+
+def test_session_lasts_as_long_as_the_command(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "2x4", "--name", "train", "--", *UNTIL_INPUT_ENDS) as running:
+        running.wait_for("2 nodes send data, 8 GPUs")
+        assert running.output_line() == "ready\n"
+        assert running.end("the command's own words\n") == (3, "the command's own words\n")
+    text = "".join(running.lines)
+    assert "recording 2 nodes (sim[01-02]) into " in text
+    assert "gswarm-tui: sh ended with status 3 after " in text
+    assert "2 nodes · 8 GPUs" in text, "the summary of the session"
+    ((name, whole),) = query(
+        tmp_path / "run.duckdb",
+        "SELECT s.name, s.started_at - r.started_at < INTERVAL 1 SECOND "
+        "AND r.ended_at - s.ended_at < INTERVAL 5 SECOND FROM sessions s, recordings r",
+    )
+    assert (name, whole) == ("train", True)
+    assert query(
+        tmp_path / "run.duckdb", "SELECT message[:22] FROM events WHERE kind = 'recording_ended'"
+    ) == [("sh ended with status 3",)]
+
+
+def test_command_keeps_umask_signals_environment_and_arguments(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "mask = os.umask(0)\n"
+        "print(oct(mask), signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+        "print('DUCKDB_JE_MALLOC_CONF' in os.environ)\n"
+        "print(signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, sys.argv[1:])\n"
+    )
+    before = os.umask(0o027)
+    try:
+        with record(
+            tmp_path, "--demo", "1x1", "--", sys.executable, "-c", script, "a b", "$x", "--", ""
+        ) as running:
+            status, out = running.end()
+    finally:
+        os.umask(before)
+    assert (status, out) == (0, "0o27 set()\nFalse\nTrue ['a b', '$x', '--', '']\n")
+    assert (tmp_path / "run.duckdb").stat().st_mode & 0o077 == 0
+
+
+def test_usr1_reaches_the_command_alone(tmp_path: Path) -> None:
+    script = "trap 'echo checkpoint' USR1; echo ready; read line; read line; exit 0"
+    with record(tmp_path, "--demo", "1x1", "--", "bash", "-c", script) as running:
+        assert running.output_line() == "ready\n"
+        running.process.send_signal(signal.SIGUSR1)
+        assert running.output_line() == "checkpoint\n"
+        running.wait_for("1 node sends data")
+        assert running.end("one\ntwo\n")[0] == 0
+    assert ended_recordings(tmp_path) == [(True,)]
+
+
+def test_term_reaches_the_command_and_the_recording_ends_with_it(tmp_path: Path) -> None:
+    script = "trap 'echo saved; exit 9' TERM; echo ready; read line; read line"
+    with record(tmp_path, "--demo", "1x1", "--", "bash", "-c", script) as running:
+        assert running.output_line() == "ready\n"
+        running.process.send_signal(signal.SIGTERM)
+        assert running.output_line() == "saved\n"
+        assert running.end() == (9, "")
+    assert "gswarm-tui: received SIGTERM\n" in running.lines
+    assert ended_recordings(tmp_path) == [(True,)]
+
+
+def test_recording_is_closed_before_a_command_that_ignores_term(
+    tmp_path: Path,
+) -> None:
+    script = "trap '' TERM; echo ready; read line; exit 4"
+    with record(tmp_path, "--demo", "1x1", "--", "bash", "-c", script) as running:
+        assert running.output_line() == "ready\n"
+        running.process.send_signal(signal.SIGTERM)
+        running.wait_for("run.duckdb: ")
+        assert ended_recordings(tmp_path) == [(True,)]
+        assert running.end("now\n")[0] == 4
+
+
+def test_killed_command_is_reported_as_by_a_shell(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", "kill -9 $$") as running:
+        assert running.end()[0] == 128 + signal.SIGKILL
+    assert "gswarm-tui: sh was killed by SIGKILL, as happens when memory runs out after " in "".join(
+        running.lines
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_without_a_command_a_signal_ends_the_recording(tmp_path: Path, number: signal.Signals) -> None:
+    with record(tmp_path, "--demo", "1x1") as running:
+        running.wait_for("1 node sends data, 1 GPU")
+        running.process.send_signal(number)
+        assert running.end() == (0, "")
+    assert ended_recordings(tmp_path) == [(True,)]
+    assert query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'") == [
+        (f"received {number.name}",)
+    ]
+
+
+def test_killed_recorder_restarts_and_no_sample_is_lost(tmp_path: Path) -> None:
+    with (
+        nothing_left(tmp_path / "run.duckdb"),
+        record(
+            tmp_path, "--launcher", "local", "--interval", "0.2", "--name", "train", "--", *UNTIL_INPUT_ENDS
+        ) as running,
+    ):
+        for _ in range(2):
+            running.wait_for("1 node sends data")
+            os.kill(running.recorder(), signal.SIGKILL)
+            running.wait_for("the recorder was killed by SIGKILL")
+        running.wait_for("1 node sends data")
+        assert running.output_line() == "ready\n"
+        assert running.end()[0] == 3
+    assert ended_recordings(tmp_path) == [(True,)]
+    path = tmp_path / "run.duckdb"
+    assert query(path, "SELECT name FROM sessions") == [("train",)]
+    (restarts,) = query(path, "SELECT count(*) FROM events WHERE kind = 'recorder_restarted'")[0]
+    assert restarts >= 1, "the first one's may not have been committed when the second came"
+    assert query(path, "SELECT frames = last_seq, lost_frames FROM links") == [(True, 0)]
+    assert query(path, "SELECT count(*) - count(DISTINCT ts) FROM host_samples") == [(0,)]
+
+
+def test_third_death_within_five_minutes_ends_the_recording_but_not_the_command(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "1x1", "--", *UNTIL_INPUT_ENDS) as running:
+        for _ in range(3):
+            running.wait_for("1 node sends data")
+            os.kill(running.recorder(), signal.SIGKILL)
+        running.wait_for("again and stays down; `gswarm-tui recover ")
+        assert running.end("still here\n") == (3, "ready\nstill here\n")
+
+
+def test_recorder_closes_the_recording_when_its_parent_is_killed(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "1x1") as running:
+        running.wait_for("1 node sends data")
+        running.process.kill()
+        running.wait_for("run.duckdb: ")  # the recorder's last line
+        running.end()
+    assert ended_recordings(tmp_path) == [(True,)]
+
+
+def test_report_is_written_and_replaces_that_of_a_requeued_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--demo", "1x1", "--report", "train.html", "--", "sleep", "1.5")
+    with record(tmp_path, *words) as running:
+        assert running.end()[0] == 0
+    page = (tmp_path / "train.html").read_bytes()
+    with record(tmp_path, *words) as running:
+        assert running.end()[0] == 2
+    assert "train.html exists; " in "".join(running.lines)
+    assert (tmp_path / "train.html").read_bytes() == page
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with record(tmp_path, *words) as running:
+        assert running.end()[0] == 0
+    assert (tmp_path / "train.html").read_bytes() != page
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "problem"),
+    [
+        (["--", "no-such-command"], 127, '"no-such-command": no such command; nothing was run or recorded.'),
+        (["--", "/etc/passwd"], 126, '"/etc/passwd" isn\'t an executable file; nothing was run or recorded.'),
+        (["--"], 2, "no command after --; remove -- to record until a signal ends the recording."),
+        (["sleep", "3"], 2, "write -- before the command: gswarm-tui record -- sleep ..."),
+        (["--report", "x.pdf"], 2, "--report: x.pdf doesn't end in .html; name an HTML file."),
+        (["--report", "no/x.html"], 2, "no folder no; create it, or name another one with -o."),
+        (["--demo", "--job", "1"], 2, "--demo simulates its nodes; remove --job."),
+        (["--no-record"], 2, 'unknown option "--no-record"; perhaps you meant --report.'),
+    ],
+)
+def test_invalid_command_lines_get_one_sentence_and_run_nothing(
+    words: list[str],
+    status: int,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo = [] if "--demo" in words or words[0] == "sleep" else ["--demo", "1x1"]
+    assert main(["record", *demo, *words]) == status
+    assert capsys.readouterr().err == f"gswarm-tui: {problem}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recording_that_cannot_be_opened_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run.duckdb").write_text("no database")
+    with record(tmp_path, "--demo", "1x1", "--", "touch", "ran") as running:
+        assert running.end()[0] == 2
+    assert not (tmp_path / "ran").exists()
+    assert len(running.lines) == 1
+    assert "run.duckdb" in running.lines[0]
