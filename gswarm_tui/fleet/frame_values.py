@@ -27,8 +27,9 @@ REASONS = GPU_COLUMNS.index("clock_reasons")
 _MAXIMUM = 1e15
 """Larger numbers count as not measured: no metric reaches this, and sums and colours can't overflow."""
 _WHOLE_PCT = 100
-"""Higher utilisations are a driver's garbage. Throttling is clipped here only, for screens."""
+"""Higher utilisations are a driver's garbage. Throttling and pressure are clipped here only, for screens."""
 _THROTTLES = [at for at, name in enumerate(GPU_COLUMNS) if name.startswith("throttle_")]
+_PRESSURES = [at for at, name in enumerate(HOST_COLUMNS) if name.startswith("psi_")]
 _FRAMES_AT_ONCE = 128
 """The arrays of this many frames fit into a processor's cache; more at once take longer."""
 
@@ -63,6 +64,7 @@ def frame_values(frames: Sequence[Frame]) -> Iterator[FrameValues]:
 def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
     hosts: dict[int, Floats] = {}
     for positions, columns in _columns([frame.host for frame in frames], HOST_COLUMNS):
+        columns[_PRESSURES] = np.minimum(columns[_PRESSURES], _WHOLE_PCT)
         hosts.update(zip(positions, _tables(columns), strict=True))
     values: dict[int, FrameValues] = {}
     for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):

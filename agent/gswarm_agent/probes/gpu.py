@@ -306,7 +306,7 @@ class Gpu:
                 ]
             for (source, place), code in zip(queries.fields, codes):
                 if code == SUCCESS:
-                    values[source.column] = source.value(sum(numbers[place]), types[place.start], now_ns)
+                    values[source.column] = source.value(numbers[place], types[place.start], now_ns)
             return codes
 
     def _query_calls(self, calls: _Calls, values: Values) -> Sequence[int]:

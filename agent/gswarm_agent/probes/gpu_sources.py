@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from gswarm_agent.frame import Number
 from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Rate, UnwrappedCounter
@@ -61,7 +59,6 @@ class FieldSource(GpuSource):
     """A column made of field values: their sum, or with ``scales`` its growth per second times the scale.
 
     ``plans`` are alternative sets of fields, tried in order until the GPU supports one; each has its scale.
-    Rates are capped at ``maximum``.
     """
 
     def __init__(
@@ -69,14 +66,12 @@ class FieldSource(GpuSource):
         column: str,
         plans: Sequence[Sequence[Field]],
         scales: Sequence[float] = (),
-        maximum: float = math.inf,
     ) -> None:
         super().__init__(column)
         self.column = column
         self._plans = plans
         self._scales = scales
         self._plan = 0
-        self._maximum = maximum
         self._rate = Rate()
 
     @property
@@ -84,12 +79,13 @@ class FieldSource(GpuSource):
         """The fields of the current plan."""
         return self._plans[self._plan]
 
-    def value(self, total: Number, value_type: int, now_ns: int) -> Optional[Number]:
-        """Return the column's value for the sum of its fields, whose nvmlValueType_t is ``value_type``."""
+    def value(self, numbers: Sequence[Number], value_type: int, now_ns: int) -> Optional[Number]:
+        """Return the column's value for its fields' numbers, whose nvmlValueType_t is ``value_type``."""
+        total = sum(numbers)
         if not self._scales:
             return total
         growth = self._rate.update(total, now_ns)
-        return None if growth is None else min(self._maximum, growth * self._scales[self._plan])
+        return None if growth is None else growth * self._scales[self._plan]
 
     def use_next_plan(self) -> bool:
         """Switch to the next set of fields; False when this was the last."""
@@ -99,6 +95,30 @@ class FieldSource(GpuSource):
     def reset(self) -> None:
         """Forget earlier values: the next rate comes with the second value from now on."""
         self._rate.reset()
+
+
+class ThrottleCauses(FieldSource):
+    """A share of time in which one of several causes held clocks down.
+
+    Causes may hold at once, so the one that held longest counts: the share is at least that, and their sum
+    would count common time twice.
+    """
+
+    def __init__(self, column: str, plans: Sequence[Sequence[Field]]) -> None:
+        super().__init__(column, plans, [_NS_TO_PERCENT] * len(plans))
+        self._causes: List[Rate] = []
+
+    def value(self, numbers: Sequence[Number], value_type: int, now_ns: int) -> Optional[Number]:
+        """See FieldSource."""
+        if len(self._causes) != len(numbers):
+            self._causes = [Rate() for _ in numbers]
+        rates = [cause.update(number, now_ns) for cause, number in zip(self._causes, numbers)]
+        known = [rate for rate in rates if rate is not None]
+        return max(known) * _NS_TO_PERCENT if known else None
+
+    def reset(self) -> None:
+        """See FieldSource."""
+        self._causes = []
 
 
 class PcieCounter(FieldSource):
@@ -117,9 +137,9 @@ class PcieCounter(FieldSource):
         """Take a raw reading, also between ticks, and return the counter continued beyond 32 bits."""
         return self._counter.update(raw, value_type == UNSIGNED_INT)
 
-    def value(self, total: Number, value_type: int, now_ns: int) -> Optional[Number]:
+    def value(self, numbers: Sequence[Number], value_type: int, now_ns: int) -> Optional[Number]:
         """See FieldSource."""
-        return super().value(self.count(total, value_type), value_type, now_ns)
+        return super().value([self.count(numbers[0], value_type)], value_type, now_ns)
 
     def reset(self) -> None:
         """See FieldSource."""
@@ -191,10 +211,7 @@ def field_sources(nvml: Nvml) -> List[FieldSource]:
         plans = [[(field, 0) for field in fields]]
         if nvml.driver_before(580, 82):
             plans.insert(0, [(field, 0) for field in before_580_82])
-        # A driver that refreshes a counter less often than it is read gives its whole growth to one sample.
-        # Two causes can hold clocks down at once, so a sum of two is capped.
-        maximum = 100.0 if len(plans[0]) > 1 else math.inf
-        return FieldSource(column, plans, [_NS_TO_PERCENT] * len(plans), maximum)
+        return ThrottleCauses(column, plans)
 
     sw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     hw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN

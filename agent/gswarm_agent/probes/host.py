@@ -195,9 +195,9 @@ class Pressure(HostSource):
         self._rate = Rate()
 
     def read(self, now_ns: int) -> HostValues:
-        """Return a percentage, None at the first reading."""
+        """Return a percentage, None at the first reading. It may exceed 100: the kernel has its own clock."""
         rate = self._rate.update(parse_pressure(self._file.read()), now_ns)
-        return (None if rate is None else min(100.0, rate * _US_TO_PERCENT),)
+        return (None if rate is None else rate * _US_TO_PERCENT,)
 
 
 class Fabric(HostSource):
