@@ -9,7 +9,8 @@ zeros. So every frame has all GPUs of the session in the same order, an unmeasur
 which ``float`` reads and JSON allows, and a field that was never measured is left out unless its ``analyze``
 needs it.
 
-Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, and members that an import needs: ``made_by``,
+Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, the time that each value covers (``interval_ms``), by
+which means are weighted, and members that an import needs: ``made_by``,
 ``recording``, ``session``, ``devices`` and ``events`` (changes of the sampling interval). Times are in UTC.
 """
 
@@ -40,9 +41,10 @@ FIELDS = (
     "gpu_bandwidth",
     "gpu_bandwidth_rx",
     "gpu_bandwidth_tx",
+    "interval_ms",
 )
-ALWAYS = FIELDS[:3]
-"""Fields that are written even if nothing was measured: gswarm-profiler's ``analyze`` needs them."""
+ALWAYS = (*FIELDS[:3], "interval_ms")
+"""Fields that are always written; gswarm-profiler's ``analyze`` needs the first three."""
 
 # One place for each GPU name: a node that rebooted has new rows for the same GPUs.
 _PLACES = """
@@ -56,8 +58,9 @@ WITH places AS ({places})
 SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_index,
        arg_max(name, gpu_id) AS name, arg_max(uuid, gpu_id) AS uuid,
        arg_max(memory_total_mib, gpu_id) AS memory_total_mib, arg_max(simulated, gpu_id) AS simulated,
-       avg(util_pct) AS avg_gpu_util,
-       avg(100.0 * mem_used_mib / nullif(memory_total_mib, 0)) AS avg_gpu_memory,
+       sum(util_pct * interval_ms) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS avg_gpu_util,
+       100.0 * sum(mem_used_mib * interval_ms) / sum(interval_ms) FILTER (mem_used_mib IS NOT NULL)
+         / nullif(max(memory_total_mib), 0) AS avg_gpu_memory,
        count(*) AS samples,
        count(pcie_rx_mb_s) + count(pcie_tx_mb_s) AS pcie,
        count(nvlink_rx_mb_s) + count(nvlink_tx_mb_s) AS nvlink
@@ -71,7 +74,8 @@ ORDER BY place
 # sample there, at a shorter interval, makes another frame.
 _FRAMES = """
 WITH places AS ({places}), near AS (
-  SELECT ts, place, util_pct, round(100.0 * mem_used_mib / nullif(memory_total_mib, 0), 4) AS memory,
+  SELECT ts, place, interval_ms, util_pct,
+         round(100.0 * mem_used_mib / nullif(memory_total_mib, 0), 4) AS memory,
          round(pcie_rx_mb_s::DOUBLE / 1000, 6) AS pcie_rx, round(pcie_tx_mb_s::DOUBLE / 1000, 6) AS pcie_tx,
          round(nvlink_rx_mb_s::DOUBLE / 1000, 6) AS nvlink_rx,
          round(nvlink_tx_mb_s::DOUBLE / 1000, 6) AS nvlink_tx,
@@ -86,7 +90,7 @@ SELECT min(ts), list(place ORDER BY place),
        list(round(pcie_rx + pcie_tx, 6) ORDER BY place),
        list(pcie_rx ORDER BY place), list(pcie_tx ORDER BY place),
        list(round(nvlink_rx + nvlink_tx, 6) ORDER BY place),
-       list(nvlink_rx ORDER BY place), list(nvlink_tx ORDER BY place)
+       list(nvlink_rx ORDER BY place), list(nvlink_tx ORDER BY place), list(interval_ms ORDER BY place)
 FROM numbered
 GROUP BY deadline, reading
 ORDER BY deadline, reading

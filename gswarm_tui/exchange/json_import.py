@@ -22,7 +22,13 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.json_export import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
-from gswarm_tui.exchange.profiler_values import Units, Values, WrongValueError, moment, read_frame
+from gswarm_tui.exchange.profiler_values import (
+    Units,
+    Values,
+    WrongValueError,
+    moment,
+    read_frame,
+)
 from gswarm_tui.fleet.events import INTERVAL_CHANGED, new_interval_ms
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.sql.schema import (
@@ -200,11 +206,19 @@ class JsonImport:
         shares, totals = read.memory_pct[measured], self._total_of[places]
         self._memory_lost |= bool((np.isnan(totals) & ~np.isnan(shares)).any())
         self._samples += places.size
+        nodes = np.unique(self._node_of[places])
+        intervals = self._gpu_seen.intervals(places, read.us, self._usual_ms)
+        node_intervals = self._node_seen.intervals(nodes, read.us, self._usual_ms)
+        if read.interval_ms is not None:
+            intervals = read.interval_ms[measured]
+            of_nodes = np.full(len(self._nodes), np.nan)
+            of_nodes[self._node_of[places]] = intervals
+            node_intervals = of_nodes[nodes]
         self._gpu_rows.add(
             places.size,
             ts=np.int64(read.us),
             gpu_id=self._first_gpu + places,
-            interval_ms=self._gpu_seen.intervals(places, read.us, self._usual_ms),
+            interval_ms=intervals,
             util_pct=np.round(read.util_pct[measured]),
             mem_used_mib=np.round(shares / 100 * totals),
             pcie_rx_mb_s=read.pcie_rx_mb_s[measured],
@@ -212,12 +226,11 @@ class JsonImport:
             nvlink_rx_mb_s=read.nvlink_rx_mb_s[measured],
             nvlink_tx_mb_s=read.nvlink_tx_mb_s[measured],
         )
-        nodes = np.unique(self._node_of[places])
         self._host_rows.add(
             nodes.size,
             ts=np.int64(read.us),
             node_id=self._first_node + nodes,
-            interval_ms=self._node_seen.intervals(nodes, read.us, self._usual_ms),
+            interval_ms=node_intervals,
         )
         if self._gpu_rows.count >= ROWS_AT_ONCE:
             self._flush()

@@ -68,6 +68,7 @@ class Kind:
 
 
 SHARE = Kind("share", {"%": 1}, 1, 100, 100)
+INTERVAL = Kind("time in ms", {}, 1, 1, 1e6)
 TRAFFIC = Kind("bandwidth", _BANDWIDTHS, _BANDWIDTHS["GB/s"], _BANDWIDTHS["KiB/s"], 1e8)
 
 
@@ -106,7 +107,8 @@ def parse(value: Any, kind: Kind, units: Units) -> float:
 class ProfilerFrame:
     """A frame of gswarm-profiler: its time in Unix microseconds, its GPUs, and arrays with a value for each.
 
-    Shares are in percent, bandwidths in MB/s; NaN is unmeasured.
+    Shares are in percent, bandwidths in MB/s, intervals in ms; NaN is unmeasured.
+    Only files of gswarm-tui have intervals.
     """
 
     us: int
@@ -117,6 +119,7 @@ class ProfilerFrame:
     pcie_tx_mb_s: Values
     nvlink_rx_mb_s: Values
     nvlink_tx_mb_s: Values
+    interval_ms: Values | None
 
     @property
     def measured(self) -> npt.NDArray[np.bool_]:
@@ -163,6 +166,7 @@ def read_frame(frame: Any, units: Units) -> ProfilerFrame:
         pcie_tx_mb_s=sent,
         nvlink_rx_mb_s=column("gpu_bandwidth_rx", TRAFFIC),
         nvlink_tx_mb_s=column("gpu_bandwidth_tx", TRAFFIC),
+        interval_ms=column("interval_ms", INTERVAL) if "interval_ms" in frame else None,
     )
 
 

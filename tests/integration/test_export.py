@@ -65,11 +65,14 @@ def test_scripts_for_gswarm_profiler_read_the_json(recording: Path) -> None:
     assert all(frame["gpu_id"] == gpus for frame in data["frames"])
     assert data["frames"][0]["time"] == "2027-01-15T08:00:01+00:00"
     assert data["summary_by_device"] == {
-        gpus[0]: {"avg_gpu_util": 10.5, "avg_gpu_memory": pytest.approx(105000 / 81559, abs=1e-4)},
+        gpus[0]: {"avg_gpu_util": 11, "avg_gpu_memory": pytest.approx(110000 / 81559, abs=1e-4)},
         gpus[1]: {"avg_gpu_util": 100},
         gpus[2]: {"avg_gpu_util": 7},
     }
     assert curves(Path("x.json"), "gpu_util")[0] == list(range(1, 21))
+    assert [frame["interval_ms"][0] for frame in data["frames"]] == ["NaN", *[1000] * 19], (
+        "the first covers no time"
+    )
     assert curves(Path("x.json"), "gpu_memory")[0][9] == pytest.approx(100_000 / 81559, abs=1e-4)
     away = [math.isnan(value) for value in curves(Path("x.json"), "gpu_util")[2]]
     assert away == [6 <= seq <= 10 for seq in range(1, 21)]
@@ -102,7 +105,15 @@ def test_unmeasured_fields_are_omitted(tmp_path: Path) -> None:
     record(path, [introduced(), arrived(1, [gpu_row(util_pct=5), None])])
     exported(str(path), "-o", str(tmp_path / "x.json"))
     frame = json.loads((tmp_path / "x.json").read_text())["frames"][0]
-    assert set(frame) == {"frame_id", "time", "gpu_id", "gpu_util", "gpu_memory", "dram_bandwidth"}
+    assert set(frame) == {
+        "frame_id",
+        "time",
+        "gpu_id",
+        "gpu_util",
+        "gpu_memory",
+        "dram_bandwidth",
+        "interval_ms",
+    }
     assert frame["gpu_memory"] == frame["dram_bandwidth"] == ["NaN"]  # gswarm-profiler's analyze needs them
 
 

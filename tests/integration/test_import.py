@@ -215,7 +215,10 @@ def test_json_round_trip() -> None:
 def test_json_restores_changes_of_the_interval() -> None:
     detail = '{"old_ms": 1000, "new_ms": 5000}'
     events = [EventLogged(T0 + 10, "interval_changed", "info", "changed", detail=detail)]
-    frames = [arrived(at, [gpu_row(util_pct=at)] * 2, "n1") for at in (*range(1, 11), 15, 20, 25)]
+    frames = [
+        arrived(seq, [gpu_row(util_pct=at)] * 2, "n1", ts=T0 + at)
+        for seq, at in enumerate((*range(1, 11), 15, 20, 25), 1)
+    ]
     record(
         Path("run.duckdb"),
         [introduced("n1"), *frames, *events, *session("both", 0, 26), *session("late", 12, 26)],

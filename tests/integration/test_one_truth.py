@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pytest
 
+from gswarm_agent.frame import INFO, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.analysis.summary_text import heading, summary_lines
-from gswarm_tui.fleet.events import Event, LinkChanged, Phase, SessionStarted, SessionStopped
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import (
+    Event,
+    EventLogged,
+    FrameArrived,
+    LinkChanged,
+    Phase,
+    SessionStarted,
+    SessionStopped,
+)
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.sql.older_files import UNSIGNED
+from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import GPU_SAMPLES
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
 
 def summary_of(path: Path) -> Summary:
@@ -61,6 +74,31 @@ def test_means_go_by_time_after_the_interval_changed(tmp_path: Path) -> None:
     assert live.mean_util == pytest.approx(whole.util_mean_pct)
     assert live.mean_power_w == pytest.approx(whole.power_mean_w)
     assert live.energy_j == pytest.approx(whole.energy_j)
+
+
+def test_views_exports_and_recipes_weigh_by_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frames = [one for one in sampled_quicker_while_busy() if isinstance(one, FrameArrived)]
+    seen = ProcessSample(0, 11, "ada", "train.py", 0, 0, process_row(sm_pct=0))
+    events: list[Event] = [introduced(gpus=1)]
+    for one in frames:
+        util = one.frame.gpus.rows[0][GPU_COLUMNS.index("util_pct")]
+        process = replace(seen, row=process_row(sm_pct=util))
+        events.append(arrived(one.frame.seq, one.frame.gpus.rows, ts=one.ts, processes=(process,)))
+    mark = EventLogged(T0 + 60, "mark", INFO, "end", "n1", detail='{"rank": 0}')
+    first = EventLogged(T0, "mark", INFO, "start", "n1", detail='{"rank": 0}')
+    record(tmp_path / "run.duckdb", [*events, first, mark, *session(0, 60)])
+    mean = pytest.approx((90 * 10 + 5 * 40 + 20 * 10) / 60)
+    assert query(Path("run.duckdb"), "SELECT sm_mean_pct FROM session_processes") == [(mean,)]
+    assert query(Path("run.duckdb"), "SELECT util_mean_pct FROM session_summary WHERE scope = 'all'") == [
+        (mean,)
+    ]
+    (recipe,) = (one for one in RECIPES if one.title.startswith("Marks with their loss"))
+    rows = query(Path("run.duckdb"), recipe.sql)
+    assert [row[4] for row in rows] == [None, mean]
+    assert main(["export", "s", "-o", "s.json"]) == 0
+    (device,) = json.loads(Path("s.json").read_text())["summary_by_device"].values()
+    assert device["avg_gpu_util"] == pytest.approx(1300 / 60, abs=1e-4)
 
 
 def test_session_within_a_long_interval_counts_its_part(tmp_path: Path) -> None:

@@ -51,8 +51,11 @@ SELECT session, gpus, duration_s,
        first_value(duration_s * gpus) OVER runs / (duration_s * gpus) AS efficiency,
        energy_kwh / first_value(energy_kwh) OVER runs AS energy_ratio,
        util_mean_pct, bubble_share
-FROM session_summary
-WHERE scope = 'all'
+FROM session_summary s
+WHERE scope = 'all' AND NOT EXISTS ( -- sessions that overlap are no runs to compare
+  FROM sessions o JOIN sessions mine ON mine.session_id = s.session_id
+  WHERE o.session_id <> s.session_id
+    AND o.started_at < coalesce(mine.ended_at, now()) AND coalesce(o.ended_at, now()) > mine.started_at)
 WINDOW runs AS (ORDER BY session_id)
 ORDER BY session_id;""",
     ),
@@ -76,7 +79,7 @@ ORDER BY session_id, node, gpu_index;""",
         "Processes with the most GPU memory",
         """\
 SELECT node, gpu_index, pid, rank, user_name, command,
-       max(mem_used_mib) AS peak_mib, avg(sm_pct) AS sm_mean_pct,
+       max(mem_used_mib) AS peak_mib, max(sm_pct) AS sm_max_pct,
        min(ts) AS first_seen, max(ts) AS last_seen
 FROM processes
 GROUP BY node_id, node, gpu_index, pid, rank, user_name, command
@@ -86,7 +89,9 @@ LIMIT 10;""",
     Recipe(
         "Marks with their loss, and GPU utilisation since the same rank's previous mark",
         """\
-SELECT m.ts, m.mark, m.rank, m.loss, avg(util_pct) AS util_mean_pct, avg(power_w) AS power_mean_w
+SELECT m.ts, m.mark, m.rank, m.loss,
+       sum(util_pct * interval_ms) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS util_mean_pct,
+       sum(power_w * interval_ms) / sum(interval_ms) FILTER (power_w IS NOT NULL) AS power_mean_w
 FROM (
   SELECT *, "values" ->> 'rank' AS rank, TRY_CAST("values" ->> 'loss' AS DOUBLE) AS loss,
          lag(ts) OVER (PARTITION BY recording_id, node, "values" ->> 'rank' ORDER BY ts) AS since

@@ -284,11 +284,13 @@ WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
        max(s.local_rank) AS local_rank, arg_max(s.user_name, s.ts) AS user_name,
        arg_max(s.command, s.ts) AS command, min(s.ts) AS first_seen, max(s.ts) AS last_seen,
-       max(s.gpu_memory_mib) AS gpu_memory_max_mib, max(s.sm_pct) AS sm_max_pct, avg(s.sm_pct) AS sm_mean_pct,
+       max(s.gpu_memory_mib) AS gpu_memory_max_mib, max(s.sm_pct) AS sm_max_pct,
+       sum(s.sm_pct * h.interval_ms) / sum(h.interval_ms) FILTER (s.sm_pct IS NOT NULL) AS sm_mean_pct,
        max(s.cpu_pct) AS cpu_max_pct, max(s.memory_mib) AS memory_max_mib
 FROM process_samples s
 JOIN members m USING (gpu_id)
 JOIN named n USING (member)
+LEFT JOIN host_samples h ON h.node_id = n.node_id AND h.ts = s.ts
 WHERE {spans.inside}
 GROUP BY ALL
 """  # noqa: S608 (own names and numbers)
