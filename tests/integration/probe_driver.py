@@ -16,10 +16,12 @@ from typing import Any
 
 from gswarm_agent.frame import GpuLink, Note, Number
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_agent.probes.node import NodeProbe
+from gswarm_agent.probes import node
 
 Values = dict[str, "Number | None"]
 DEADLINE = 60.0
+AS_AGENTS_S = 0.5
+"""The longest time that an agent waits for a GPU."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,11 @@ class NodeFacts:
 
 
 class ProbeProcess:
-    """A NodeProbe in another process, on the NVML stand-in with a scenario, or without NVML."""
+    """A NodeProbe in another process, on the NVML stand-in with a scenario, or without NVML.
+
+    It waits up to ``wait_s`` for a GPU, longer than an agent would: on a busy machine a thread may get no CPU
+    for half a second. Tests of GPUs that hang wait ``AS_AGENTS_S``.
+    """
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class ProbeProcess:
         *,
         nvitop: bool = True,
         start_s: float = 10,
+        wait_s: float = 10,
         proc: Path = Path("/proc"),
     ) -> None:
         environment = {**os.environ, "GSWARM_STANDIN_SCENARIO": str(scenario or "/nonexistent")}
@@ -73,7 +80,7 @@ class ProbeProcess:
         if lib is not None:
             environment["LD_LIBRARY_PATH"] = str(lib)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, "nvitop" if nvitop else "no-nvitop", str(start_s), str(proc)],
+            [sys.executable, "-m", __name__, str(int(nvitop)), str(start_s), str(wait_s), str(proc)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -154,9 +161,11 @@ class ProbeProcess:
 
 
 def _main() -> None:
-    if sys.argv[1] == "no-nvitop":
+    nvitop, start_s, wait_s, proc = sys.argv[1:]
+    if nvitop == "0":
         sys.modules["nvitop"] = None  # type: ignore[assignment]
-    probe = NodeProbe(sys.argv[3], start_s=float(sys.argv[2]))
+    node._SHORTEST_WAIT_S = node._LONGEST_WAIT_S = float(wait_s)
+    probe = node.NodeProbe(proc, start_s=float(start_s))
     skipped = 0
     for line in sys.stdin:
         request, *arguments = line.split()

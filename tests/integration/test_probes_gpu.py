@@ -8,7 +8,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.metrics import ALL_GROUPS, GPU_METRICS, RATE
 from gswarm_agent.probes.gpu import STRIKES
 from tests.cluster.standin import Return, Scenario, read_counters
-from tests.integration.probe_driver import ProbeProcess
+from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
 
 RATES = {metric.name for metric in GPU_METRICS if metric.kind == RATE}
@@ -229,7 +229,7 @@ def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage) -> None:
 
 def test_a_hanging_call_stops_only_its_gpu(stage: Stage) -> None:
     stage.set(Scenario.of("n", 4))
-    with stage.node() as node:
+    with stage.node(wait_s=AS_AGENTS_S) as node:
         node.read()
         stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"] = 1500
         stage.write()
@@ -246,7 +246,7 @@ def test_a_gpu_that_hangs_at_the_start_is_in_the_capabilities(stage: Stage) -> N
     scenario = Scenario.of("n", 3)
     scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 5000
     stage.set(scenario)
-    with stage.node(start_s=2) as node:
+    with stage.node(start_s=2, wait_s=AS_AGENTS_S) as node:
         facts = node.facts()
         assert len(facts.gpus) == 3
         assert "gpu2" in facts.capabilities

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gswarm_agent.probes.pcie import GpuPoller
 from tests.cluster.standin import Return, Scenario
-from tests.integration.probe_driver import NamedSamples
+from tests.integration.probe_driver import AS_AGENTS_S, NamedSamples
 from tests.integration.probe_stage import Stage, about, values
 
 # At 10 GB/s a counter wraps (2**32 bytes) every 430 ms; ticks are further apart.
@@ -38,7 +38,7 @@ def test_a_pcie_counter_can_wrap_between_ticks(stage: Stage) -> None:
 
 def test_a_hanging_gpu_does_not_hide_wraps_of_the_others(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=FAST_MB_S * 10**6))
-    with stage.node() as node:
+    with stage.node(wait_s=AS_AGENTS_S) as node:
         node.until(
             lambda reading: values(reading, "pcie_tx_mb_s") == [about(FAST_MB_S)] * 2, every_s=READ_EVERY_S
         )
@@ -90,7 +90,7 @@ def test_hanging_pcie_throughput_is_disabled_with_a_note_on_its_gpu_only(stage: 
     for gpu in scenario.gpus:
         gpu.answers = {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}
     stage.set(scenario)
-    with stage.node() as node:
+    with stage.node(wait_s=AS_AGENTS_S) as node:
         node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(1024)] * 2)
         stage.scenario.gpus[0].delays_ms["nvmlDeviceGetPcieThroughput"] = 8000
         stage.write()

@@ -16,7 +16,7 @@ from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
-from tests.integration.probe_driver import NamedSamples, OnGpu, ProbeProcess
+from tests.integration.probe_driver import AS_AGENTS_S, NamedSamples, OnGpu, ProbeProcess
 
 SECOND = 1_000_000_000
 NOBODY = 4_194_303
@@ -197,7 +197,7 @@ def test_a_hanging_process_list_doesn_t_stop_the_other_gpus(
             reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
         )
 
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop, wait_s=AS_AGENTS_S) as node:
         node.until(on(0, 1, 2))
         scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 4000
         scenario.write(tmp_path / "s")
