@@ -138,6 +138,10 @@ class History:
         intervals: Singles = self.block.intervals[self._order(since), self.seat]
         return intervals
 
+    def longest_interval(self, since: float, current: float) -> float:
+        """Return the longest interval in seconds of the frames since a time, at least the ``current`` one."""
+        return max(current, float(np.nan_to_num(self.intervals(since)).max(initial=0.0)))
+
     def tables(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)

@@ -212,3 +212,12 @@ def test_energy_starts_at_the_first_sample_of_a_late_gpu() -> None:
     assert np.isnan(kept[:10]).all()
     assert kept[10] == 0
     assert kept[-1] == pytest.approx(late, abs=1)
+
+
+def test_curve_is_whole_after_a_change_to_a_shorter_interval() -> None:
+    made = Scene(1, 1, interval_s=5.0).connect().advance(200)
+    made.set_interval(0.5).advance(20)
+    node = next(iter(made.fleet.nodes.values()))
+    plot = Trends().gpu(node, 0, GPU_BY_NAME["power_w"], 220, made.time)
+    measured = np.isfinite(plot.levels)
+    assert measured[np.argmax(measured) :].all(), "no gap between the first sample and now"

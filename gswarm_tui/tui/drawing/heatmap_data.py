@@ -133,4 +133,5 @@ class HeatmapData:
         values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
-        return buckets(in_bins(times, scaled, frame, node.interval_s))
+        interval_s = history.longest_interval(frame.start, node.interval_s)
+        return buckets(in_bins(times, scaled, frame, interval_s))

@@ -105,12 +105,16 @@ class Trends:
         if history is None:
             return np.full(bins, np.nan)
         frame = window(now, self.span_s, bins)
-        return in_bins(*history.series(*cell, frame.start), frame, node.interval_s)
+        interval_s = history.longest_interval(frame.start, node.interval_s)
+        return in_bins(*history.series(*cell, frame.start), frame, interval_s)
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a metric's mean over all GPUs in a session, as far as the history reaches."""
         session_time = session_window(session, fleet.interval_s, bins, now)
-        before = math.ceil(HOLD_INTERVALS * fleet.interval_s / session_time.bin_s)
+        histories = [node.gpu_history for node in fleet.nodes.values() if node.gpu_history is not None]
+        longest = (one.longest_interval(session_time.start, fleet.interval_s) for one in histories)
+        interval_s = max(longest, default=fleet.interval_s)
+        before = math.ceil(HOLD_INTERVALS * interval_s / session_time.bin_s)
         frame = Window(session_time.start - before * session_time.bin_s, session_time.end, before + bins)
         column = GPU_METRICS.index(metric)
         taken: dict[int, list[tuple[Floats, Singles]]] = {}  # by number of GPUs
@@ -120,7 +124,7 @@ class Trends:
                 taken.setdefault(len(node.facts), []).append(series)
         total, weight = np.zeros(bins), np.zeros(bins)
         for alike in taken.values():
-            sums, counts = in_bins_by_node(alike, frame, fleet.interval_s)
+            sums, counts = in_bins_by_node(alike, frame, interval_s)
             total += np.nansum(sums, axis=0)[before:]
             weight += np.nansum(counts, axis=0)[before:]
         values = np.full(bins, np.nan)
