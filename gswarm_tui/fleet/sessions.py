@@ -91,6 +91,10 @@ class Session:
         self.power_s += sums.power_count * seconds
 
 
+class SessionNameError(ValueError):
+    """Raised for a name that another running session has."""
+
+
 class SessionBook:
     """All sessions of a recording, by id, in the order of their start."""
 
@@ -102,6 +106,11 @@ class SessionBook:
     def running(self) -> list[Session]:
         """The sessions that haven't been stopped."""
         return [s for s in self.sessions.values() if s.running]
+
+    def check_name(self, name: str, renamed: Session | None = None) -> None:
+        """Raise SessionNameError if a running session, other than the ``renamed`` one, has this name."""
+        if any(session.name == name.strip() and session is not renamed for session in self.running):
+            raise SessionNameError(f"a session of this name is running: {name.strip()}")
 
     def start(self, event: SessionStarted) -> Session:
         """Add a session that was started."""

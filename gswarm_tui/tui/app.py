@@ -199,7 +199,10 @@ class GswarmApp(Viewer):
             self,
             FormDialog(
                 "start session",
-                [FormField("name", self.next_session_name()), self._time_field("started")],
+                [
+                    FormField("name", self.next_session_name(), check=self.hub.fleet.sessions.check_name),
+                    self._time_field("started"),
+                ],
             ),
             self._start_session,
         )

@@ -47,9 +47,12 @@ class ReplayApp(Viewer):
 
     def action_start_session(self) -> None:
         """Start a session at the time shown."""
-        self.begun = self._first_player.wanted
+        before, self.begun = self.begun, self._first_player.wanted
         moment = datetime.fromtimestamp(self.begun, self.timezone)
-        self.show_notice(f"a session starts at {moment:%H:%M:%S}; go to its end and press x")
+        instead = ""
+        if before is not None and before != self.begun:
+            instead = f" instead of {datetime.fromtimestamp(before, self.timezone):%H:%M:%S}"
+        self.show_notice(f"a session starts at {moment:%H:%M:%S}{instead}; go to its end and press x")
         self.update_view()
 
     def action_stop_session(self) -> None:

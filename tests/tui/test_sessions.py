@@ -65,6 +65,25 @@ async def test_long_names_are_complete_where_they_fit(cells: int, whole: bool) -
         assert row.endswith("…")
 
 
+async def test_name_of_a_running_session_is_refused_in_the_dialog() -> None:
+    made = busy_scene().recording()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s", *["backspace"] * 20, *"eval", "enter")
+        await pilot.pause()
+        assert "a session of this name is running: eval" in screen_text(app)
+        await pilot.press("2", "enter")
+        await pilot.pause()
+        await pilot.press("S", "r", *["backspace"] * 20, *"eval", "enter")
+        await pilot.pause()
+        assert "a session of this name is running: eval" in screen_text(app)
+    assert sorted(session.name for session in made.fleet.sessions.running) == [
+        "eval",
+        "eval2",
+        "full_training",
+    ]
+
+
 async def test_stop_ends_only_the_selected_session() -> None:
     made = busy_scene()
     app = app_on(made)

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from gswarm_agent.mark import MarkError
 from gswarm_tui.common.time_input import TimeInputError
+from gswarm_tui.fleet.sessions import SessionNameError
 from gswarm_tui.tui.actions import ENTER
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.spans import Span
@@ -25,7 +26,7 @@ from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.widgets.lines import Bar
 
 Result = TypeVar("Result")
-INVALID = (MarkError, TimeInputError)
+INVALID = (MarkError, SessionNameError, TimeInputError)
 
 LEAST, FRAME = 84, 8
 """Smallest width of a dialog, and the cells of border, padding and scroll bar."""

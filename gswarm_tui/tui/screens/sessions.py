@@ -332,7 +332,9 @@ class SessionsScreen(ViewerScreen):
     def action_rename(self) -> None:
         """Ask for a new name."""
         if (session := self.chosen_session()) is not None:
-            dialog = FormDialog("rename session", [FormField("name", session.name)])
+            book = self.fleet.sessions
+            check = partial(book.check_name, renamed=session) if session.running else str
+            dialog = FormDialog("rename session", [FormField("name", session.name, check=check)])
             ask(self.app, dialog, partial(self._rename, session))
 
     def action_note(self) -> None:
