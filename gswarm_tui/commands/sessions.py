@@ -9,6 +9,7 @@ from gswarm_tui.analysis import periods, session_list
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import CommandParser
 
 MOST_LISTED = 1_000
@@ -45,6 +46,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         with formats.text_out(form.out) as out:
             if not found:
                 out.write(f"{printable(str(source.path))} has no sessions. Its recordings:\n\n")
+            elif form.format == "table":
+                out.write(f"{printable(str(source.path))}: {plural(len(found), 'session')}\n\n")
             table = session_list.period_table(entries)
             write = formats.write_markdown_table if form.format == "markdown" else show
             write(table.names, table.rows, out, right=table.right)

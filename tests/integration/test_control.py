@@ -283,8 +283,18 @@ async def test_metric_groups_are_switched_as_by_the_key(
     assert await asyncio.to_thread(metrics.run, [], environ) == 0
     states = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert states == {"core": "on", "nvlink": "off", "pcie": "on", "host": "off", "processes": "off"}
-    with pytest.raises(UserError, match="isn't a group of metrics"):
-        await asyncio.to_thread(metrics.run, ["gpu"], environ)
+    for word, measured in (("+host,-pcie", ["core", "host"]), ("-host", ["core"])):
+        assert await asyncio.to_thread(metrics.run, [word], environ) == 0
+        assert list(running.hub.fleet.metrics) == measured
+    for words, problem in (
+        (["gpu"], "isn't a group of metrics"),
+        (["+gpu"], "isn't a group of metrics"),
+        (["-core"], "the group core is always on"),
+        (["+host", "-pcie"], "name all groups to switch in one word"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            await asyncio.to_thread(metrics.run, words, environ)
+    assert list(running.hub.fleet.metrics) == ["core"]
     with pytest.raises(UserError, match="records into"):
         await asyncio.to_thread(metrics.run, ["--db", str(ROOT / "README.md")], environ)
 

@@ -79,7 +79,9 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) 
 
 
 def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    heads, _, warm, train = [" ".join(line.split()) for line in output_of(capsys, "sessions").splitlines()]
+    lines = [" ".join(line.split()) for line in output_of(capsys, "sessions").splitlines()]
+    file, _, heads, _, warm, train = lines
+    assert file == f"{recording.name}: 2 sessions"
     assert heads == "id session started duration status GPUs util energy coverage note"
     assert warm == "1 warm 2027-01-15 17:00 5 s ended 2 85 % 1.11 Wh 80 % too cold"
     assert train == "2 train 2027-01-15 17:00 16 s ended 2 79 % 4.44 Wh 100 %"
