@@ -220,3 +220,22 @@ def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None
     with np.errstate(invalid="ignore", divide="ignore"):
         parts = np.nan_to_num(used_mj * inside(used_ms) / (used_ms / 1000))
     assert whole.energy_j == pytest.approx(parts.sum() / 1000, abs=0.1)
+
+
+def test_recipe_compares_sessions_only_if_none_overlaps(tmp_path: Path) -> None:
+    frames = [one for one in sampled_quicker_while_busy() if isinstance(one, FrameArrived)]
+    (recipe,) = (one for one in RECIPES if one.title.startswith("Each session compared"))
+    first = [SessionStarted("first", T0 + 20, "first", T0), SessionStopped("first", T0 + 20, T0 + 20)]
+    second = [
+        SessionStarted("second", T0 + 60, "second", T0 + 20),
+        SessionStopped("second", T0 + 60, T0 + 60),
+    ]
+    record(tmp_path / "apart.duckdb", [introduced(gpus=1), *frames, *first, *second])
+    rows = query(tmp_path / "apart.duckdb", recipe.sql)
+    assert [row[:5] for row in rows] == [("first", 1, 20, 1, 1), ("second", 1, 40, 0.5, 0.5)]
+    around = [
+        SessionStarted("around", T0 + 60, "around", T0 + 10),
+        SessionStopped("around", T0 + 60, T0 + 60),
+    ]
+    record(tmp_path / "overlap.duckdb", [introduced(gpus=1), *frames, *first, *around])
+    assert query(tmp_path / "overlap.duckdb", recipe.sql) == []
