@@ -69,6 +69,8 @@ _NUMBERS = {
     "UBIGINT": ("NULL", "18446744073709551615", "0"),
     "BOOLEAN": ("NULL", "true", "false"),
     "TIMESTAMP": ("NULL", "'1970-01-01'", "'1990-01-02'", "'2199-12-30'", "'2200-01-01'"),
+    "SMALLINT[]": ("NULL", "[]", "[NULL]", "[-32768, 32767]", "range(1000)"),
+    "BIGINT[]": ("NULL", "[]", "[NULL]", "[-9223372036854775808, 9223372036854775807]", "range(1000)"),
 }
 _LARGEST = {
     "recording_id": 10**6,
@@ -189,6 +191,8 @@ def _refused(table: TableSchema, column: ColumnSchema) -> Iterator[tuple[str, st
     if column.type == "TIMESTAMP":
         for far in _FAR:
             yield f"'{far}'", "has times outside 1970 to 2200"
+    if column.type.endswith("[]"):
+        yield "range(1001)", "has lists of more than 1,000 numbers"
     if column.type == "VARCHAR":
         longest = _LONGEST.get(name, 2**16)
         yield f"repeat('é', {longest // 2 + 1})", f"has text of more than {longest:,} bytes"

@@ -44,6 +44,7 @@ from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 OLDEST, NEWEST = datetime(1970, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 (times of a recording have no zone)
 LARGEST_NUMBER = 1e15
 LONGEST_TEXT = 64 * 1024
+LONGEST_HISTOGRAM = 1_000  # a recorder's has one number for each percent
 """Bytes of a text. Agents send at most a quarter, and the head takes session names up to this."""
 LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 """Bytes of the columns that grow with the number of nodes or metrics."""
@@ -287,6 +288,8 @@ def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterato
     if column.type == "TIMESTAMP" and not _is_within(stats, OLDEST, NEWEST):
         outside = f"{name} NOT BETWEEN TIMESTAMP '{OLDEST}' AND TIMESTAMP '{NEWEST}'"
         yield f"has times outside {OLDEST:%Y} to {NEWEST:%Y}", outside
+    if column.type.endswith("[]"):
+        yield f"has lists of more than {LONGEST_HISTOGRAM:,} numbers", f"len({name}) > {LONGEST_HISTOGRAM}"
     if column.type == "VARCHAR":
         longest, brackets = LONGEST_LISTS.get(name, LONGEST_TEXT), MOST_BRACKETS.get(name)
         length = math.inf if stats is None else stats.get("max_string_length") or 0

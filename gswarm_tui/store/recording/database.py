@@ -26,8 +26,11 @@ from gswarm_tui.store.querying.spill_folder import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
+from gswarm_tui.store.recording.minutes import Minutes, delete_minutes
 from gswarm_tui.store.sql.older_files import upgrade_statements
 from gswarm_tui.store.sql.schema import (
+    GPU_MINUTES,
+    GPU_SAMPLES,
     RECORDINGS,
     SCHEMA_VERSION,
     STORAGE_VERSION,
@@ -37,6 +40,7 @@ from gswarm_tui.store.sql.schema import (
     literal,
     micros,
 )
+from gswarm_tui.store.sql.summaries import roll_up
 from gswarm_tui.store.sql.views import view_statements
 
 _LOG = logging.getLogger(__name__)
@@ -108,6 +112,7 @@ class Database:
         self._writer = self._connect_writer()
         self._inode = _inode(path)
         self._broken = False
+        self._minutes = Minutes()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         path = self.path
@@ -193,10 +198,16 @@ class Database:
             raise
 
     def _insert(self, tables: Sequence[tuple[TableSchema, Columns]]) -> None:
+        sampled = [columns["ts"] for table, columns in tables if table is GPU_SAMPLES]
         self._writer.execute("BEGIN")
         for table, columns in tables:
             self._bulk_insert.insert(table, columns)
+        for times in sampled:
+            if outdated := self._minutes.outdated_by(times):
+                self._writer.execute(delete_minutes(outdated))
         self._writer.execute("COMMIT")
+        for times in sampled:
+            self._minutes.added(times)
 
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
@@ -210,6 +221,26 @@ class Database:
         with contextlib.suppress(_BusyError):
             self._execute("CHECKPOINT rec")
             self._pool.release_memory()
+
+    def roll_up(self, *, at_close: bool = False) -> bool:
+        """Sum up the oldest minute without sums that is over; return False if none is. Raises StoreError.
+
+        At the close, a minute need not be over.
+        """
+        minute = self._minutes.take_due(at_close=at_close)
+        if minute is None:
+            return False
+        execute = self._connection.execute
+        try:
+            execute("BEGIN")
+            execute(delete_minutes([minute]))
+            execute(f"INSERT INTO {GPU_MINUTES.name} BY NAME {roll_up(minute)}")
+            execute("COMMIT")
+        except duckdb.Error as error:
+            with contextlib.suppress(duckdb.Error):
+                execute("ROLLBACK")
+            raise StoreError(explain(error, self.path)) from error
+        return True
 
     def reorder(self, table: TableSchema, where: str, order: str) -> None:
         """Store the rows of a condition in another order, in one transaction. Raises StoreError."""

@@ -39,6 +39,8 @@ _COMMITS_PER_CHECKPOINT = 20
 """With fewer, a large fleet would checkpoint every few seconds."""
 _SIGNAL_CHECK_S = 0.5
 _REWRITE_TIMEOUT_S = 4.0
+_MINUTES_AT_CLOSE = 10
+"""Minutes that are summed up before the file closes; of others, readers take the samples."""
 
 
 class Recorder:
@@ -275,7 +277,11 @@ class Recorder:
         self._committed |= batch.committed()
 
     def _tidy(self) -> None:
-        """Sort old rows, and checkpoint before the write-ahead log, held in memory by DuckDB, grows."""
+        """Sum up a minute, sort old rows, and checkpoint before the write-ahead log grows in memory."""
+        try:
+            self._database.roll_up()
+        except StoreError as error:
+            _LOG.info("a minute has no sums: %s", error)
         try:
             self._sorter.work()
         except StoreError as error:
@@ -300,6 +306,9 @@ class Recorder:
                 self._keep(batch)
                 self._database.end_recording(self._ledger.recording_id, ended_at)
             if not self._error:
+                for _ in range(_MINUTES_AT_CLOSE):
+                    if not self._database.roll_up(at_close=True):
+                        break
                 self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)

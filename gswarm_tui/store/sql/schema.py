@@ -251,6 +251,39 @@ GPU_LINKS = TableSchema(
     ),
     optional=True,
 )
+GPU_MINUTES = TableSchema(
+    "gpu_minutes",
+    "Sums over the samples of one GPU and minute, so that summaries needn't read them. A minute without rows "
+    "isn't summed up yet",
+    (
+        ColumnSchema(
+            "minute", "TIMESTAMP NOT NULL", "Start of the minute (UTC) in which the samples were taken"
+        ),
+        ColumnSchema("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
+        ColumnSchema("samples", "BIGINT", "Number of samples"),
+        ColumnSchema("util_pcts", "SMALLINT[]", "Values of util_pct, ascending; NULL stands for unmeasured"),
+        ColumnSchema("util_us", "BIGINT[]", "Time of the samples with each of util_pcts [µs]"),
+        ColumnSchema("power_us", "BIGINT", "Time of the samples with a power [µs]"),
+        ColumnSchema("power_sum", "BIGINT", "Sum of power times time [cW µs]"),
+        ColumnSchema("power_max_w", "FLOAT", "Highest power_w [W]"),
+        ColumnSchema("mem_used_max_mib", "INTEGER", "Highest mem_used_mib [MiB]"),
+        ColumnSchema("temp_max_c", "SMALLINT", "Highest temp_c [°C]"),
+        ColumnSchema("mem_temp_max_c", "SMALLINT", "Highest mem_temp_c [°C]"),
+        ColumnSchema("throttle_power", "BIGINT", "Time throttled by the power cap [1e-10 s]"),
+        ColumnSchema("throttle_thermal", "BIGINT", "Time throttled by temperature [1e-10 s]"),
+        ColumnSchema("throttle_brake", "BIGINT", "Time throttled by the power brake [1e-10 s]"),
+        ColumnSchema("used_mj", "BIGINT", "Sum of energy_used_mj over at most 61 s each [mJ]"),
+        ColumnSchema("busy", "BOOLEAN", "Whether any sample is busy"),
+        ColumnSchema(
+            "idle_before_us", "BIGINT", "Idle time before the first busy sample, else all of it [µs]"
+        ),
+        ColumnSchema("idle_after_us", "BIGINT", "Idle time after the last busy sample [µs]"),
+        ColumnSchema("bubbles", "BIGINT", "Number of idle phases between two busy samples"),
+        ColumnSchema("bubble_us", "BIGINT", "Time of these phases [µs]"),
+        ColumnSchema("bubble_longest_us", "BIGINT", "Longest of them [µs]"),
+    ),
+    optional=True,
+)
 
 TABLES = (
     RECORDINGS,
@@ -263,6 +296,7 @@ TABLES = (
     EVENTS,
     LINKS,
     GPU_LINKS,
+    GPU_MINUTES,
 )
 
 

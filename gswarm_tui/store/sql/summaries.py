@@ -14,8 +14,8 @@ digits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, STALE_INTERVALS
@@ -23,16 +23,88 @@ from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, STALE_INTERVALS
 LONGEST_INTERVAL_S = 61
 """How long after a span its last sample is searched: a little more than the longest interval."""
 
+MINUTE_US = 60_000_000
 STREAMS = 2
+_MOST_MINUTES = 1_000_000
+"""Longer spans, which only crafted files have, are read from samples."""
 
 _BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
 _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
+_INNER = "us > 0 AND phase > 0 AND phase < busy_samples"
 
 
 def _throttle(metric: str, bits: int) -> str:
     """Return SQL for the throttled time in 1e-10 s: as measured, else all of it with the bits set."""
     share = f"coalesce(s.{metric}::DOUBLE, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)"
     return f"sum(TRY_CAST(s.inside_us * round(100 * {share}) AS BIGINT)) AS {metric.removesuffix('_pct')}"
+
+
+_SUMMED = (
+    "s.power_w, s.mem_used_mib, s.temp_c, s.mem_temp_c, s.clock_reasons, s.throttle_power_pct, "
+    "s.throttle_thermal_pct, s.throttle_brake_pct,"
+)
+_SUMS_OF_SAMPLES = ", ".join(
+    (
+        "sum(TRY_CAST(100 * power_w::DOUBLE * inside_us AS BIGINT)) AS power_sum",
+        "coalesce(sum(inside_us) FILTER (power_w IS NOT NULL), 0) AS power_us",
+        "max(power_w) AS power_max_w, max(mem_used_mib) AS mem_used_max_mib",
+        "max(temp_c) AS temp_max_c, max(mem_temp_c) AS mem_temp_max_c",
+        _throttle("throttle_power_pct", REASON_POWER_CAP),
+        _throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL),
+        _throttle("throttle_brake_pct", REASON_POWER_BRAKE),
+    )
+)
+"""Sums and maxima of samples ``s`` that stand for ``inside_us`` each."""
+
+
+def roll_up(minute: int) -> str:
+    """Return the query that sums up the samples of a minute (Unix microseconds): rows of ``gpu_minutes``.
+
+    A minute with a sample that covers more than the longest interval is left out: readers take whole minutes
+    only that far after the start of a span.
+    """
+    longest_ms = LONGEST_INTERVAL_S * 1000
+    return f"""
+WITH s AS (
+  SELECT *, 1000 * coalesce(interval_ms, 0)::BIGINT AS inside_us,
+         count(*) FILTER ({_BUSY}) OVER (
+           PARTITION BY gpu_id ORDER BY ts ROWS UNBOUNDED PRECEDING) AS phase
+  FROM gpu_samples
+  WHERE ts >= make_timestamp({minute}) AND ts < make_timestamp({minute + MINUTE_US})
+), sums AS (
+  SELECT gpu_id, count(*) AS samples, max(phase) AS busy_samples, {_SUMS_OF_SAMPLES},
+         sum(energy_used_mj) FILTER (energy_used_ms BETWEEN 1 AND {longest_ms}) AS used_mj
+  FROM s
+  WHERE (SELECT coalesce(max(interval_ms), 0) FROM s) <= {longest_ms}
+  GROUP BY gpu_id
+), levels AS (
+  SELECT gpu_id, util_pct, sum(inside_us) AS us FROM s GROUP BY ALL
+), histograms AS (
+  SELECT gpu_id, list(util_pct ORDER BY util_pct) AS util_pcts, list(us ORDER BY util_pct) AS util_us
+  FROM levels
+  GROUP BY ALL
+), phases AS (
+  SELECT gpu_id, phase, sum(inside_us) AS us FROM s WHERE {_IDLE} GROUP BY ALL
+), idle AS (
+  SELECT gpu_id, sum(us) FILTER (phase = 0) AS before_us,
+         sum(us) FILTER (phase = busy_samples AND phase > 0) AS after_us,
+         count(*) FILTER ({_INNER}) AS bubbles, sum(us) FILTER ({_INNER}) AS bubble_us,
+         max(us) FILTER ({_INNER}) AS longest_us
+  FROM phases
+  JOIN sums USING (gpu_id)
+  GROUP BY ALL
+)
+SELECT make_timestamp({minute}) AS minute, gpu_id, samples, util_pcts, util_us,
+       power_us, power_sum, power_max_w, mem_used_max_mib,
+       temp_max_c, mem_temp_max_c, throttle_power, throttle_thermal, throttle_brake, used_mj,
+       busy_samples > 0 AS busy, coalesce(before_us, 0) AS idle_before_us,
+       coalesce(after_us, 0) AS idle_after_us, coalesce(bubbles, 0) AS bubbles,
+       coalesce(bubble_us, 0) AS bubble_us, longest_us AS bubble_longest_us
+FROM sums
+JOIN histograms USING (gpu_id)
+LEFT JOIN idle USING (gpu_id)
+ORDER BY gpu_id
+"""  # noqa: S608 (own names and numbers)
 
 
 def _overlap(spans: Spans, covers_ms: str) -> str:
@@ -45,35 +117,58 @@ def _overlap(spans: Spans, covers_ms: str) -> str:
 
 
 def _taken(spans: Spans, columns: str, further: str = "") -> str:
-    """Return the samples of a span's members with the µs of the span that they stand for."""
-    return f"""
+    """Return the samples of a span's members with the µs of the span that they stand for.
+
+    Those of minutes that are summed up are left out.
+    """
+    return " UNION ALL ".join(
+        f"""
   SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {_overlap(spans, "s.interval_ms")} AS inside_us
   FROM gpu_samples s
   JOIN members m USING (gpu_id)
-  WHERE {spans.overlapping("s.interval_ms")} {further}"""  # noqa: S608 (own names and numbers)
+  WHERE {spans.overlapping("s.interval_ms")} AND {part} {further}"""  # noqa: S608 (own names and numbers)
+        for part in spans.read
+    )
+
+
+def _rolled(spans: Spans) -> str:
+    """Return the sums of whole minutes in the span, and the minutes between them that have none."""
+    return f"""
+rolled AS (
+  SELECT m.member, s.*,
+         {", ".join(f"s.minute + to_microseconds(3 * s.gpu_id + {at}) AS {part}" for at, part in _PARTS)}
+  FROM gpu_minutes s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.in_whole("s.minute")}
+), missing AS (
+  SELECT minute FROM {spans.minutes} EXCEPT SELECT minute FROM rolled
+)"""  # noqa: S608 (own names and numbers)
+
+
+_PARTS = tuple(enumerate(("before_ts", "busy_ts", "after_ts")))
+"""Times in a minute at which its idle time before, busy time and idle time after are put in order."""
 
 
 def _cells(spans: Spans) -> str:
-    throttles = (
-        _throttle("throttle_power_pct", REASON_POWER_CAP),
-        _throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL),
-        _throttle("throttle_brake_pct", REASON_POWER_BRAKE),
-    )
-    columns = (
-        "s.power_w, s.mem_used_mib, s.temp_c, s.mem_temp_c, s.clock_reasons, s.throttle_power_pct, "
-        "s.throttle_thermal_pct, s.throttle_brake_pct,"
-    )
     return f"""
 cells AS (
   SELECT member, gpu_id, util_pct, count(*) AS samples, coalesce(sum(inside_us), 0) AS measured_us,
-         sum(TRY_CAST(100 * power_w::DOUBLE * inside_us AS BIGINT)) AS power_sum,
-         coalesce(sum(inside_us) FILTER (power_w IS NOT NULL), 0) AS power_us,
-         max(power_w) AS power_max_w, max(mem_used_mib) AS mem_used_max_mib,
-         max(temp_c) AS temp_max_c, max(mem_temp_c) AS mem_temp_max_c,
-         min(ts) AS first_ts, max(ts) AS last_ts,
-         {", ".join(throttles)}
-  FROM ({_taken(spans, columns)}) s
+         {_SUMS_OF_SAMPLES}, min(ts) FILTER ({_BUSY}) AS first_busy, max(ts) FILTER ({_BUSY}) AS last_busy
+  FROM ({_taken(spans, _SUMMED)}) s
   GROUP BY member, gpu_id, util_pct
+  UNION ALL BY NAME
+  SELECT member, gpu_id, util_pct, sum(util_us) AS measured_us
+  FROM (SELECT member, gpu_id, unnest(util_pcts) AS util_pct, unnest(util_us) AS util_us FROM rolled)
+  GROUP BY ALL
+  UNION ALL BY NAME
+  SELECT member, gpu_id, sum(samples) AS samples, sum(power_sum) AS power_sum, sum(power_us) AS power_us,
+         max(power_max_w) AS power_max_w, max(mem_used_max_mib) AS mem_used_max_mib,
+         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
+         sum(throttle_power) AS throttle_power, sum(throttle_thermal) AS throttle_thermal,
+         sum(throttle_brake) AS throttle_brake,
+         min(busy_ts) FILTER (busy) AS first_busy, max(busy_ts) FILTER (busy) AS last_busy
+  FROM rolled
+  GROUP BY ALL
 )"""  # noqa: S608 (own names and numbers)
 
 
@@ -141,25 +236,37 @@ sums AS (
 
 
 def _phases(spans: Spans) -> str:
-    """Return idle phases, numbered by the busy samples before them; phase NULL holds all other samples."""
-    streams = "  UNION ALL".join(
-        f"""
+    """Return idle phases, numbered by the busy samples before them; phase NULL holds all other samples.
+
+    A minute that is summed up takes part as up to three samples.
+    """
+
+    def stream(number: int) -> str:
+        mine = f"member % {STREAMS} = {number}"
+        parts = (
+            ("before_ts", 0, "idle_before_us", "idle_before_us > 0"),
+            ("busy_ts", 100, "0", "busy"),
+            ("after_ts", 0, "idle_after_us", "idle_after_us > 0"),
+        )
+        rolled = "".join(
+            f"""
+  UNION ALL
+  SELECT member, gpu_id, {ts}, {util}, {us} FROM rolled WHERE {mine} AND {used}"""  # noqa: S608
+            for ts, util, us, used in parts
+        )
+        return f"""
   SELECT *, count(*) FILTER ({_BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
-  FROM ({_taken(spans, "", f"AND m.member % {STREAMS} = {number}")} ORDER BY m.member, s.ts)"""  # noqa: S608
-        for number in range(STREAMS)
-    )
+  FROM ({_taken(spans, "", f"AND m.{mine}")}{rolled} ORDER BY member, ts)"""  # noqa: S608
+
     return f"""
-ordered AS ({streams}
+ordered AS ({"  UNION ALL".join(map(stream, range(STREAMS)))}
 ), phases AS (
   SELECT member, CASE WHEN {_IDLE} THEN busy_samples END AS phase,
          min(ts) AS first_idle, max(ts) AS last_idle, sum(inside_us) AS phase_us
   FROM ordered
   GROUP BY ALL
 ), busy AS (
-  SELECT member, min(first_ts) AS first_busy, max(last_ts) AS last_busy
-  FROM cells
-  WHERE {_BUSY}
-  GROUP BY member
+  SELECT member, min(first_busy) AS first_busy, max(last_busy) AS last_busy FROM cells GROUP BY member
 ), marked AS (
   SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_us > 0 AS bubble
   FROM phases
@@ -173,28 +280,39 @@ def _energy(spans: Spans) -> str:
     whole = "(1000 * nullif(s.energy_used_ms, 0))"
     joules = f"sum(TRY_CAST(s.energy_used_mj::DOUBLE * {part} / {whole} AS BIGINT)) AS used_mj"
     longest_ms = round(LONGEST_INTERVAL_S * 1000)
-    return f"""
-energy AS (
-  SELECT member, sum(used_mj) AS used_mj FROM (
+    sampled = "".join(
+        f"""
     SELECT m.member, {joules}
     FROM gpu_samples s JOIN members m USING (gpu_id)
-    WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
+    WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms} AND {read}
     GROUP BY m.member
-    UNION ALL
+    UNION ALL"""  # noqa: S608 (own names and numbers)
+        for read in spans.read
+    )
+    return f"""
+energy AS (
+  SELECT member, sum(used_mj) AS used_mj FROM ({sampled}
     SELECT m.member, {joules}
     FROM gpu_samples s JOIN members m USING (gpu_id)
     WHERE s.energy_used_ms > {longest_ms} AND s.ts > {spans.bounds[0]}
       AND epoch_us(s.ts) - 1000 * s.energy_used_ms < epoch_us({spans.bounds[1]})
     GROUP BY m.member
+    UNION ALL
+    SELECT member, sum(used_mj) FROM rolled GROUP BY member
   ) GROUP BY member
 )"""  # noqa: S608 (own names and numbers)
 
 
 _USED = """
 units AS (
-  SELECT member, count(*) FILTER (bubble) AS bubbles,
-         coalesce(sum(phase_us) FILTER (bubble), 0) AS bubble_us, max(phase_us) FILTER (bubble) AS longest_us
-  FROM marked
+  SELECT member, sum(bubbles) AS bubbles, coalesce(sum(bubble_us), 0) AS bubble_us,
+         max(longest_us) AS longest_us
+  FROM (
+    SELECT member, count(*) AS bubbles, sum(phase_us) AS bubble_us, max(phase_us) AS longest_us
+    FROM marked WHERE bubble GROUP BY member
+    UNION ALL
+    SELECT member, sum(bubbles), sum(bubble_us), max(bubble_longest_us) FROM rolled GROUP BY member
+  )
   GROUP BY member
 ), used AS (
   SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
@@ -230,7 +348,7 @@ def summary(spans: Spans) -> str:
     Its share is of the measured time between the first and the last busy sample.
     """
     relations = (
-        spans.relation, MEMBERS, _cells(spans), _PRESENT, _LEVELS, _sums(), _phases(spans),
+        spans.relation, MEMBERS, _rolled(spans), _cells(spans), _PRESENT, _LEVELS, _sums(), _phases(spans),
         _energy(spans), _USED, _hosts(spans),
     )  # fmt: skip
     return f"""
@@ -265,7 +383,8 @@ def bubbles(spans: Spans) -> str:
 
     Its duration is the measured time; time in a gap doesn't count.
     """
-    relations = (spans.relation, MEMBERS, _cells(spans), _phases(spans))
+    spans = replace(spans, whole=None)
+    relations = (spans.relation, MEMBERS, _rolled(spans), _cells(spans), _phases(spans))
     return f"""
 WITH {",".join(relations)}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
@@ -336,12 +455,39 @@ FROM counted
 class Spans:
     """The relation ``spans``, with its bounds as constants if it has a single span.
 
-    Constants let DuckDB skip samples outside of them.
+    Constants let DuckDB skip samples outside of them. ``whole`` are the start and the end of minutes in the
+    span of which the sums are taken, where they exist, instead of samples.
     """
 
     relation: str
     began: datetime | None = None
     until: datetime | None = None
+    whole: tuple[datetime, datetime] | None = None
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Disjoint SQL conditions for the samples ``s`` to be read: before, after and between the sums."""
+        if self.whole is None:
+            return ("true",)
+        first, last = map(_time, self.whole)
+        between = f"s.ts >= {first} AND s.ts < {last}"
+        gaps = "date_trunc('minute', s.ts) IN (SELECT minute FROM missing)"
+        return f"s.ts < {first}", f"s.ts >= {last}", f"{between} AND {gaps}"
+
+    def in_whole(self, minute: str) -> str:
+        """Return the SQL condition that the sums of a minute are taken."""
+        if self.whole is None:
+            return "false"
+        first, last = map(_time, self.whole)
+        return f"{minute} >= {first} AND {minute} < {last}"
+
+    @property
+    def minutes(self) -> str:
+        """The SQL of the minutes of ``whole``."""
+        if self.whole is None:
+            return "(SELECT NULL::TIMESTAMP AS minute)"
+        first, last = map(_time, self.whole)
+        return f"(SELECT unnest(range({first}, {last}, INTERVAL 1 MINUTE)) AS minute)"
 
     @property
     def bounds(self) -> tuple[str, str]:
@@ -365,13 +511,36 @@ class Spans:
         )
 
 
-def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
-    """Return a single span of a recording."""
+ROLLED = """
+SELECT min(minute), max(minute) + INTERVAL 1 MINUTE
+FROM gpu_minutes JOIN gpus USING (gpu_id) JOIN nodes USING (node_id) WHERE recording_id = ?"""
+"""The start and the end of the minutes of a recording that are summed up."""
+
+
+def one_span(
+    recording_id: int,
+    began: datetime,
+    until: datetime,
+    rolled: tuple[datetime | None, datetime | None] = (None, None),
+) -> Spans:
+    """Return a single span of a recording, and the start and the end of its minutes that are summed up."""
     relation = (
         f"spans AS (SELECT 0 AS session_id, {recording_id:d} AS recording_id, "
         f"{_time(began)} AS started_at, {_time(until)} AS until)"
     )
-    return Spans(relation, began, until)
+    first, last = rolled
+    if first is None or last is None:
+        return Spans(relation, began, until)
+    minute = timedelta(minutes=1)
+    # A sample of the first minute covers no time before the span.
+    first = max(first, _minute(began + timedelta(seconds=LONGEST_INTERVAL_S) + minute))
+    last = min(last, _minute(until))
+    whole = (first, last) if first < last <= first + _MOST_MINUTES * minute else None
+    return Spans(relation, began, until, whole)
+
+
+def _minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
 
 
 def several_spans(spans: Sequence[tuple[int, datetime, datetime]]) -> Spans:

@@ -1,0 +1,58 @@
+"""Which minutes of a recording have no sums of their samples, and when they are summed up.
+
+A minute has sums only if they equal what its samples say: the transaction that adds samples to a minute
+deletes its sums. Readers take the samples of minutes without sums, so a crash needs no repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.store.sql.schema import GPU_MINUTES
+from gswarm_tui.store.sql.summaries import MINUTE_US
+
+_GRACE_US = 5_000_000
+"""A minute is summed up when it has been over, and got no more samples, for this long."""
+
+
+class Minutes:
+    """Minutes without sums, by the start of each in Unix microseconds."""
+
+    def __init__(self) -> None:
+        self._due_at: dict[int, int] = {}
+        self._newest = 0
+
+    def outdated_by(self, times: npt.NDArray[Any]) -> list[int]:
+        """Return the minutes of samples to be added that may have sums."""
+        return [minute for minute in _minutes_of(times) if minute not in self._due_at]
+
+    def added(self, times: npt.NDArray[Any]) -> None:
+        """Note that samples of these times were added, and sums of their minutes deleted."""
+        self._newest = max(self._newest, int(times.max().astype("int64")))
+        for minute in _minutes_of(times):
+            self._due_at[minute] = max(minute + MINUTE_US, self._newest) + _GRACE_US
+
+    def take_due(self, *, at_close: bool) -> int | None:
+        """Return the oldest minute to be summed up and forget it; at the close it need not be over."""
+        due = (minute for minute, at in self._due_at.items() if at_close or at <= self._newest)
+        oldest = min(due, default=None)
+        if oldest is not None:
+            del self._due_at[oldest]
+        return oldest
+
+
+def _minutes_of(times: npt.NDArray[Any]) -> list[int]:
+    minutes: list[int] = (
+        np.unique(times.astype("datetime64[us]").astype("int64") // MINUTE_US) * MINUTE_US
+    ).tolist()
+    return minutes
+
+
+def delete_minutes(minutes: Iterable[int]) -> str:
+    """Return the statement that deletes the sums of minutes."""
+    listed = ", ".join(f"make_timestamp({minute})" for minute in minutes)
+    return f"DELETE FROM {GPU_MINUTES.name} WHERE minute IN ({listed})"  # noqa: S608 (own names and numbers)

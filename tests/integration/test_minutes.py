@@ -1,0 +1,99 @@
+"""Sums by minute equal what the samples say: late frames, silent GPUs, changing intervals, crashes, resuming."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.summary_data import Summary, summarize
+from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.recording.recorder import Recorder
+from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query
+
+
+def summaries_of(path: Path) -> list[Summary]:
+    with closing(FileSource(path)) as source:
+        return [summarize(source, one) for one in periods.load_sessions(source)]
+
+
+def made(seed: int) -> list[Event]:
+    """Return some ten minutes of three nodes: intervals change, frames are lost or late, a GPU is silent."""
+    random = np.random.default_rng(seed)
+    events: list[Event] = [introduced(name, gpus=2) for name in ("n1", "n2", "n3")]
+    late: list[Event] = []
+    seq, ts, counter = 0, T0, np.zeros(2)
+    for frame in range(700):
+        step = float(random.choice([0.1, 1, 1, 2, 75 if frame % 200 == 9 else 1]))
+        seq, ts = seq + int(random.choice([1, 1, 1, 2])), round(ts + step, 1)
+        counter = counter * (random.random() > 0.01) + random.integers(0, 700_000, 2)
+        for name in ("n1", "n2", "n3"):
+            rows = [
+                gpu_row(
+                    util_pct=None if random.random() < 0.1 else int(random.choice([0, 5, 40, 97])),
+                    power_w=None if random.random() < 0.1 else int(random.integers(60, 700)),
+                    mem_used_mib=int(random.integers(0, 80_000)),
+                    temp_c=int(random.integers(20, 90)),
+                    throttle_power_pct=int(random.integers(0, 300)),
+                    energy_mj=None if random.random() < 0.2 else int(mj),
+                )
+                for mj in counter
+            ]
+            arrival = arrived(seq, [rows[0], None if name == "n2" else rows[1]], node=name, ts=ts)
+            (late if name == "n3" and frame > 150 else events).append(arrival)
+    for number, began in enumerate((0, 61.3, 200, 431.7)):
+        until = float(random.uniform(began, ts - T0 + 20))
+        key = f"s{number}"
+        events += [
+            SessionStarted(key, T0 + until, key, T0 + began),
+            SessionStopped(key, T0 + until, T0 + until),
+        ]
+    return [*events, *late]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("crash", [False, True])
+def test_summaries_from_minutes_equal_those_from_samples(tmp_path: Path, seed: int, crash: bool) -> None:
+    path, events = tmp_path / "run.duckdb", decided(made(seed))
+    pieces = [events[at : at + 97] for at in range(0, len(events), 97)]
+    recorder = Recorder(path, INFO, lambda _status: None, commit_every_s=0)
+    recorder.open()
+    for number, piece in enumerate(pieces):
+        if crash and number == len(pieces) // 2:
+            recorder.close(None)
+            recorder = Recorder(path, 1, lambda _status: None, commit_every_s=0)
+            recorder.open()
+        recorder.submit(piece)
+    assert recorder.close(T0 + 1200).error == ""
+    found = summaries_of(path)
+    (minutes,) = query(path, "SELECT count(DISTINCT minute) FROM gpu_minutes")
+    assert minutes[0] > 3
+    database = Database(path)
+    database.rows("DELETE FROM gpu_minutes")
+    database.close()
+    assert summaries_of(path) == found
+    assert len(found) == 4
+
+
+def test_late_sample_deletes_and_renews_the_sums_of_its_minute(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    nodes = [introduced(name, gpus=1) for name in ("n1", "n2")]
+    frames = [arrived(i, [gpu_row(util_pct=50)]) for i in range(1, 200)]
+    late = [arrived(i, [gpu_row(util_pct=90)], node="n2") for i in range(1, 100)]
+    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder.open()
+    recorder.submit(decided([*nodes, *frames]))
+    recorder.close(None)
+    once = query(path, "SELECT minute, gpu_id, samples FROM gpu_minutes ORDER BY ALL")
+    assert sum(samples for _, _, samples in once) == 199
+    recorder = Recorder(path, 1, lambda _status: None)
+    recorder.open()
+    recorder.submit(late)
+    recorder.close(T0 + 300)
+    counts = "SELECT gpu_id, sum(samples) FROM gpu_minutes GROUP BY gpu_id ORDER BY ALL"
+    assert query(path, counts) == [(1, 199), (2, 99)]
