@@ -132,9 +132,8 @@ def summarize(source: QuerySource, period: Period) -> Summary:
 
 def summarize_all(source: QuerySource, periods: Sequence[Period]) -> list[Summary]:
     """Summarize periods with one query, for recordings with few samples. Raises StoreError."""
-    spans = (
-        _spans(source, periods[0]) if len(periods) == 1 else several_spans([_bounds(one) for one in periods])
-    )
+    several = len(periods) > 1
+    spans = several_spans([_bounds(one) for one in periods]) if several else _spans(source, periods[0])
     figures: list[list[Figures]] = [[] for _ in periods]
     for row in source.query(summaries.summary(spans)).dicts():
         figures[row["session_id"]].append(_from_row(Figures, row))
@@ -191,9 +190,8 @@ def figures_result(source: QuerySource, period: Period, scope: str = "") -> Resu
 def processes_result(source: QuerySource, period: Period) -> Result:
     """Return the processes of a period and their peaks as data. Raises StoreError."""
     order = "gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid"
-    return _labelled(
-        source, period, f"FROM ({summaries.processes(one_span(*_bounds(period)))}) ORDER BY {order}"
-    )
+    rows = summaries.processes(one_span(*_bounds(period)))
+    return _labelled(source, period, f"FROM ({rows}) ORDER BY {order}")
 
 
 def _labelled(source: QuerySource, period: Period, sql: str, *values: object) -> Result:

@@ -28,7 +28,7 @@ from gswarm_tui.store.sql.schema import (
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 _TICKS_AT_ONCE = 2_000
 _PROCESSES_EVERY = 5
-_VERSION = 3  # changes with what is made, so that a kept file of another kind isn't taken
+_VERSION = 4  # changes with what is made, so that a kept file of another kind isn't taken
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,11 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
         sorter.added(tables)
         for _ in tables:
             sorter.work()
+        while database.roll_up():
+            pass
         database.checkpoint()
+    while database.roll_up(at_close=True):
+        pass
     database.end_recording(recording, BEGAN + size.seconds)
     database.checkpoint()
     database.close()

@@ -1,4 +1,4 @@
-"""Sums by minute equal what the samples say: late frames, silent GPUs, changing intervals, crashes, resuming."""
+"""Sums by minute equal what samples say: late frames, silent GPUs, changing intervals, resuming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query
+from gswarm_tui.store.sql.schema import GPU_SAMPLES
+from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query, record
 
 
 def summaries_of(path: Path) -> list[Summary]:
@@ -97,3 +98,16 @@ def test_late_sample_deletes_and_renews_the_sums_of_its_minute(tmp_path: Path) -
     recorder.close(T0 + 300)
     counts = "SELECT gpu_id, sum(samples) FROM gpu_minutes GROUP BY gpu_id ORDER BY ALL"
     assert query(path, counts) == [(1, 199), (2, 99)]
+
+
+def test_sums_vanish_in_the_transaction_that_adds_samples_to_their_minute(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(gpus=1), *(arrived(i, [gpu_row(util_pct=50)]) for i in range(1, 200))])
+    before = query(path, "SELECT count(*) FROM gpu_minutes")
+    database = Database(path)
+    at = np.array([round((T0 + 61.5) * 1e6)], dtype="datetime64[us]")
+    database.write([(GPU_SAMPLES, {"ts": at, "gpu_id": np.array([1]), "util_pct": np.array([90.0])})])
+    database.close()
+    assert query(path, "SELECT count(*) + 1 FROM gpu_minutes") == before
+    late = f"date_trunc('minute', make_timestamp({round((T0 + 61.5) * 1e6)}))"
+    assert query(path, f"SELECT count(*) FROM gpu_minutes WHERE minute = {late}") == [(0,)]

@@ -44,8 +44,9 @@ from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 OLDEST, NEWEST = datetime(1970, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 (times of a recording have no zone)
 LARGEST_NUMBER = 1e15
 LONGEST_TEXT = 64 * 1024
-LONGEST_HISTOGRAM = 1_000  # a recorder's has one number for each percent
 """Bytes of a text. Agents send at most a quarter, and the head takes session names up to this."""
+LONGEST_HISTOGRAM = 1_000
+"""Numbers of a histogram of util_pct; a recorder writes at most one for each percent."""
 LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 """Bytes of the columns that grow with the number of nodes or metrics."""
 MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
