@@ -225,15 +225,18 @@ def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None
 def test_recipe_compares_sessions_only_if_none_overlaps(tmp_path: Path) -> None:
     frames = [one for one in sampled_quicker_while_busy() if isinstance(one, FrameArrived)]
     (recipe,) = (one for one in RECIPES if one.title.startswith("Each session compared"))
-    first = [SessionStarted("first", T0 + 20, "first", T0), SessionStopped("first", T0 + 20, T0 + 20)]
-    second = [
+    first: list[Event] = [
+        SessionStarted("first", T0 + 20, "first", T0),
+        SessionStopped("first", T0 + 20, T0 + 20),
+    ]
+    second: list[Event] = [
         SessionStarted("second", T0 + 60, "second", T0 + 20),
         SessionStopped("second", T0 + 60, T0 + 60),
     ]
     record(tmp_path / "apart.duckdb", [introduced(gpus=1), *frames, *first, *second])
     rows = query(tmp_path / "apart.duckdb", recipe.sql)
     assert [row[:5] for row in rows] == [("first", 1, 20, 1, 1), ("second", 1, 40, 0.5, 0.5)]
-    around = [
+    around: list[Event] = [
         SessionStarted("around", T0 + 60, "around", T0 + 10),
         SessionStopped("around", T0 + 60, T0 + 60),
     ]
