@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
@@ -139,8 +139,13 @@ class History:
         return intervals
 
     def longest_interval(self, since: float, current: float) -> float:
-        """Return the longest interval in seconds of the frames since a time, at least the ``current`` one."""
-        return max(current, float(np.nan_to_num(self.intervals(since)).max(initial=0.0)))
+        """Return the longest interval in seconds of the frames since a time, at least the ``current`` one.
+
+        A frame after a standstill, or of a node that lies, covers more time than an interval may have; it
+        counts as the longest interval that may be set.
+        """
+        longest = float(np.nan_to_num(self.intervals(since)).max(initial=0.0))
+        return max(current, min(longest, MAX_INTERVAL_MS / 1000))
 
     def tables(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times (n,) and values (n, rows, columns) since a time, oldest first."""

@@ -114,7 +114,8 @@ class Trends:
         histories = [node.gpu_history for node in fleet.nodes.values() if node.gpu_history is not None]
         longest = (one.longest_interval(session_time.start, fleet.interval_s) for one in histories)
         interval_s = max(longest, default=fleet.interval_s)
-        before = math.ceil(HOLD_INTERVALS * interval_s / session_time.bin_s)
+        # A session is drawn as at least one interval; no more than two of its lengths are read before it.
+        before = min(math.ceil(HOLD_INTERVALS * interval_s / session_time.bin_s), 2 * bins)
         frame = Window(session_time.start - before * session_time.bin_s, session_time.end, before + bins)
         column = GPU_METRICS.index(metric)
         taken: dict[int, list[tuple[Floats, Singles]]] = {}  # by number of GPUs
