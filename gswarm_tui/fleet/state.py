@@ -105,6 +105,10 @@ class Fleet:
         """Seconds between samples."""
         return self.interval_ms / 1000
 
+    def knows_allocation(self, name: str) -> bool:
+        """Return whether it is known which of a node's GPUs the job was granted."""
+        return name in self._allocation
+
     def apply(self, event: Event) -> list[EventLogged]:
         """Apply one event and return the events to log: on the events screen and in the database."""
         match event:

@@ -31,6 +31,7 @@ _CONNECTION = {
     "agent_python": ("PATH", "Python 3.9 or later on the nodes (default: detected)"),
 }
 """Metavars and help texts of the options that decide how nodes are reached."""
+_TIMEOUT_HELP = f"wait this long for each node's samples (default: {ONCE_TIMEOUT_S}s)"
 _SSH_ONLY = ("user", "ssh_config", "jump")
 _REMOTE_ONLY = ("setup", "agent_python")
 _LASTING_ONLY = ("linger", "spool_mib")
@@ -66,11 +67,13 @@ class UsageError(UserError):
 class Options(NamedTuple):
     """Options of a run, resolved from flags, environment, config file and defaults.
 
-    ``nodes`` has the words after ``--nodes``, None without the flag. ``db`` is None if nothing is recorded
+    ``nodes`` has the words after ``--nodes``, None without the flag, ``hostfile`` the file after
+    ``--hostfile``. ``db`` is None if nothing is recorded
     (``record`` is False) or the program chooses the file name.
     """
 
     nodes: tuple[str, ...] | None
+    hostfile: Path | None
     job: str | None
     demo: values.DemoSize | None
     interval_ms: int
@@ -186,12 +189,24 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
     return _resolve(_parser(), argv, environ)[0]
 
 
-def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, int]:
-    """Resolve the options of ``once``, and the seconds to wait at most. Raises UsageError, ConfigError."""
-    parser = _once_parser()
-    options, flags = _resolve(parser, argv, environ)
-    wait_s = _Layers((_flag, flags)).get("timeout", values.timeout_s, ONCE_TIMEOUT_S)
-    return options._replace(record=False, db=None), wait_s
+class OnceOptions(NamedTuple):
+    """Options of ``once`` beside those of a run; ``format`` is text, json or csv."""
+
+    timeout_s: int
+    format: str
+
+
+def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, OnceOptions]:
+    """Resolve the options of ``once``. Raises UsageError, ConfigError."""
+    options, flags = _resolve(_once_parser(), argv, environ)
+    if "json" in flags and "csv" in flags:
+        raise UsageError("--json and --csv are two formats; remove one of them.")
+    form = "json" if "json" in flags else "csv" if "csv" in flags else "text"
+    return options._replace(record=False, db=None), OnceOptions(_timeout_s(flags), form)
+
+
+def _timeout_s(flags: Mapping[str, object]) -> int:
+    return _Layers((_flag, flags)).get("timeout", values.timeout_s, ONCE_TIMEOUT_S)
 
 
 class RecordOptions(NamedTuple):
@@ -253,9 +268,10 @@ def _resolve(
     settings = config.load(file)
     layers = _Layers((_flag, flags), (_variable, variables), (lambda key: f"{file}: {key}", settings))
     options = _options(flags, layers)
-    if options.launcher == "local" and (options.nodes is not None or options.job):
+    elsewhere = [_flag(key) for key in ("nodes", "hostfile", "job") if key in flags]
+    if options.launcher == "local" and elsewhere:
         raise UsageError(
-            "--launcher local monitors only this machine; remove --nodes and --job, or use --launcher ssh."
+            f"--launcher local monitors only this machine; remove {elsewhere[0]}, or use --launcher ssh."
         )
     return options, flags
 
@@ -278,6 +294,7 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
     record = layers.rank("db") < layers.rank("record") or layers.get("record", values.switch, True)
     return Options(
         nodes=tuple(words) if isinstance(words, list) else None,
+        hostfile=own.get("hostfile", values.path, None),
         job=own.get("job", values.job_id, None),
         demo=own.get("demo", values.demo_size, None),
         interval_ms=layers.get("interval", values.interval_ms, 1000),
@@ -300,9 +317,11 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
 
 def _refuse_contradictions(flags: Mapping[str, object]) -> None:
     if "demo" in flags:
-        for key in ("nodes", "job", "launcher"):
+        for key in ("nodes", "hostfile", "job", "launcher"):
             if key in flags:
                 raise UsageError(f"--demo simulates its nodes; remove {_flag(key)}.")
+    if "nodes" in flags and "hostfile" in flags:
+        raise UsageError("--nodes and --hostfile both name the nodes; remove one of them.")
     if "db" in flags and flags.get("record") is False:
         raise UsageError("--db names a recording, but --no-record makes none; remove one of them.")
     launcher = "demo" if "demo" in flags else flags.get("launcher", "ssh")
@@ -368,7 +387,7 @@ def _commands_help() -> str:
 
 
 def _add_nodes(parser: _Parser) -> None:
-    nodes = parser.add_argument_group("nodes", "Default: the nodes of the Slurm job this shell is in.")
+    nodes = parser.add_argument_group("nodes", "Default: the nodes of the job this shell is in.")
     add = nodes.add_argument
     add(
         "--nodes",
@@ -377,6 +396,7 @@ def _add_nodes(parser: _Parser) -> None:
         metavar="NODE",
         help="names and host lists: gpu01 gpu[02-04,07],login2",
     )
+    add("--hostfile", metavar="FILE", help="the nodes in this file, one a line: gpu01 slots=8")
     add("--job", metavar="ID", help="a running job of yours; with --nodes, only these of its nodes")
     add("--demo", nargs="?", const=_DEMO, metavar="NODESxGPUS", help=f"simulate nodes (default: {_DEMO})")
 
@@ -434,25 +454,26 @@ def _once_parser() -> _Parser:
     parser = _Parser(
         prog="gswarm-tui once",
         usage=_wrapped_usage(
-            "gswarm-tui once [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [--timeout TIME] [options]"
+            "gswarm-tui once [--json | --csv] [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] "
+            "[--timeout TIME] [options]"
         ),
         description=textwrap.fill(
-            "Print the present state of the nodes and their GPUs in plain lines, for screen readers, mails "
-            "and scripts. Records nothing. The exit status is 1 if a node sent no data.",
+            "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
+            "mails, or as JSON or CSV for scripts. Records nothing. The exit status is 1 if a node sent no "
+            "data.",
             _width(),
         ),
         formatter_class=_help_format,
         allow_abbrev=False,
         add_help=False,
     )
+    add = parser.add_argument_group("format").add_argument
+    add("--json", action="store_true", default=None, help="print nodes, GPUs and processes as JSON")
+    add("--csv", action="store_true", default=None, help="print a row for each GPU as CSV")
     _add_nodes(parser)
     _add_connection(parser)
     add = parser.add_argument_group("general").add_argument
-    add(
-        "--timeout",
-        metavar="TIME",
-        help=f"wait this long for each node's first sample (default: {ONCE_TIMEOUT_S}s)",
-    )
+    add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     add("--help", "-h", action="help", help="print help and exit")
     return parser

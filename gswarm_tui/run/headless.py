@@ -151,6 +151,7 @@ class _RecorderLife:
             raise UserError(f"{error}.") from None
         names = hosts.fold(plan.nodes)
         where = plural(len(plan.nodes), "node") + (f" ({names})" if len(names) <= NAMES_MOST else "")
+        where += f" of {plan.source}" if plan.source else ""
         print_notice(f"recording {where} into {recorder.path}, session {self._name}")
         return recorder, uid
 

@@ -1,10 +1,11 @@
-"""Looks at the fleet once: connects, waits for each node's first sample, and ends without a recording."""
+"""Looks at the fleet once: connects, waits for each node's samples, and ends without a recording."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.options.arguments import Options
@@ -12,48 +13,61 @@ from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 
 if TYPE_CHECKING:
+    from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.hub import Hub
+
+T = TypeVar("T")
+
+SAMPLES = 2
+"""Rates and processes come with a node's second sample."""
+INTERVAL_MS = 250
 
 
 @dataclass(frozen=True)
-class Look:
-    """Result of one look: the fleet in sentences, the nodes without values, and the problem here, if any."""
+class Look(Generic[T]):
+    """Result of one look: what was seen (None if a signal ended it), nodes without values, the problem."""
 
-    sentences: tuple[str, ...]
+    seen: T | None
     silent: tuple[str, ...]
     problem: str
 
 
-async def look(options: Options, plan: Plan, limit_s: float) -> Look:
-    """Look at the plan's nodes until each sent a sample or failed, ``limit_s`` at most. Records nothing."""
-    from gswarm_tui.fleet.plain_text import fleet_sentences, silent_nodes
+async def look(
+    options: Options, plan: Plan, limit_s: float, describe: Callable[[Fleet, float], T]
+) -> Look[T]:
+    """Look at the plan's nodes until each sent two samples or failed, ``limit_s`` at most. Records nothing.
+
+    ``describe`` gets the fleet and the time before the agents are stopped.
+    """
+    from gswarm_tui.fleet.plain_text import silent_nodes
     from gswarm_tui.run.lifetime import Lifetime
 
+    options = options._replace(interval_ms=INTERVAL_MS)
     hub = build.build_hub(options, plan)
     launcher = build.build_launcher(options, plan, "")
     build.add_links(hub, launcher, options, None)
     ended, begun = asyncio.Event(), asyncio.Event()
     begun.set()
-    sentences: list[str] = []
+    seen: list[T] = []
     silent: list[str] = []
 
     async def wait() -> None:
         await _settled(hub, ended, limit_s)
-        sentences[:] = fleet_sentences(hub.fleet, hub.now())
+        seen.append(describe(hub.fleet, hub.now()))
         silent[:] = silent_nodes(hub.fleet, hub.now())
 
     result = await Lifetime(hub, launcher, None, lambda _reason: ended.set()).run(wait(), begun)
-    return Look(tuple(sentences), tuple(silent), result.problem)
+    return Look(seen[0] if seen else None, tuple(silent), result.problem)
 
 
 async def _settled(hub: Hub, ended: asyncio.Event, limit_s: float) -> None:
-    """Return once each node has sent a sample or failed to connect, at the limit, or at the end."""
+    """Return once each node has sent its samples or failed to connect, at the limit, or at the end."""
     failed: set[str] = set()
 
     def check() -> None:
         nodes = hub.fleet.nodes.values()
         failed.update(node.name for node in nodes if node.phase in (Phase.LOST, Phase.ENDED))
-        if all(node.last_arrival is not None or node.name in failed for node in nodes):
+        if all(node.frames >= SAMPLES or node.name in failed for node in nodes):
             ended.set()
 
     hub.flushed.append(check)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import Options
+from gswarm_tui.schedulers.environment import job_nodes
+from gswarm_tui.schedulers.hostfile import read_hosts
 from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Job, Slurm, SlurmCommandError, SlurmError, allocation
 
@@ -20,12 +22,19 @@ class Plan:
 
     ``job`` is the Slurm job of the nodes, None without one. ``allocation`` has the device minors of the job's
     GPUs by node, as far as known. ``notice`` is a sentence for the events screen about what is unknown.
+    ``source`` names the host file or the job of another scheduler that the nodes come from, else it is empty.
     """
 
     nodes: tuple[str, ...]
     job: Job | None = None
     allocation: Mapping[str, frozenset[int]] | None = None
     notice: str = ""
+    source: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the nodes belong to, such as "job 4711"; empty for named nodes."""
+        return self.source or (f"job {self.job.label}" if self.job else "")
 
 
 def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan:
@@ -41,18 +50,18 @@ def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm) ->
     job, notice = _job(options, environ, slurm)
     if options.launcher == "srun" and job is None:
         raise UserError("--launcher srun needs a job: add --job ID, or start inside salloc.")
-    nodes = _nodes(options, job, slurm)
+    nodes, source = _nodes(options, job, environ, slurm)
     if job is None:
-        return Plan(nodes)
+        return Plan(nodes, source=source)
     in_job = _names_in(job, nodes)
     if options.job and (strangers := [node for node in nodes if node not in in_job]):
         raise UserError(
             f"job {job.label} has no node {hosts.fold(strangers)}; its nodes are {hosts.fold(job.nodes)}."
         )
     if not in_job:  # the shell's own job has other nodes
-        return Plan(nodes)
+        return Plan(nodes, source=source)
     known = {node: job.gpus[name] for node, name in in_job.items() if name in job.gpus}
-    return Plan(nodes, job, known or None, notice)
+    return Plan(nodes, job, known or None, notice, source)
 
 
 def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
@@ -80,20 +89,27 @@ def _job(options: Options, environ: Mapping[str, str], slurm: Slurm) -> tuple[Jo
     return dataclasses.replace(job, nodes=surrounding.nodes or job.nodes), ""
 
 
-def _nodes(options: Options, job: Job | None, slurm: Slurm) -> tuple[str, ...]:
+def _nodes(
+    options: Options, job: Job | None, environ: Mapping[str, str], slurm: Slurm
+) -> tuple[tuple[str, ...], str]:
+    """Return the nodes, and what names them if neither --nodes nor Slurm does."""
     if options.launcher == "local":
-        return (socket.gethostname(),)
+        return (socket.gethostname(),), ""
     if options.nodes is not None:
         if not (nodes := hosts.expand(options.nodes)):
             raise UserError("--nodes names no node; is this shell inside salloc?")
-        return nodes
+        return nodes, ""
+    if options.hostfile is not None:
+        return read_hosts(options.hostfile), f"host file {printable(options.hostfile.name)}"
     if job is not None and job.nodes:
-        return job.nodes
+        return job.nodes, ""
+    if (other := job_nodes(environ)) is not None:
+        return other.nodes, f"{other.label} ({other.variable})"
     running = slurm.running_jobs()
     examples = f" (running now: {', '.join(running[:5])})" if running else ""
     raise UserError(
-        f"no nodes: use --nodes gpu[01-04] or --job ID{examples}, or start inside salloc; "
-        "--demo simulates nodes."
+        f"no nodes: use --nodes gpu[01-04], --hostfile FILE or --job ID{examples}, or start inside a job, "
+        "as with salloc; --demo simulates nodes."
     )
 
 

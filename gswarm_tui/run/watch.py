@@ -137,7 +137,7 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     from gswarm_tui.tui.app import GswarmApp
 
     nodes = hosts.fold(plan.nodes)
-    title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
+    title = f"{plan.label} · {nodes}" if plan.label else nodes
     past = None if recorder is None else partial(build.build_player, hub, recorder)
     open_queries = None if recorder is None else partial(_queries, recorder)
     write_files = None if recorder is None else partial(_write_files, recorder)

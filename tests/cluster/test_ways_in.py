@@ -220,8 +220,8 @@ def test_command_line_errors_are_one_sentence(terminal: Terminal, job: str, tmp_
     notes.write_text("not a database")
     assert told(terminal, "") == (
         2,
-        f"gswarm-tui: no nodes: use --nodes gpu[01-04] or --job ID (running now: {job}), "
-        "or start inside salloc; --demo simulates nodes.",
+        f"gswarm-tui: no nodes: use --nodes gpu[01-04], --hostfile FILE or --job ID (running now: {job}), "
+        "or start inside a job, as with salloc; --demo simulates nodes.",
     )
     assert told(terminal, "--job 4711") == (2, "gswarm-tui: Slurm has no job 4711.")
     assert told(terminal, "--nodes 'gpu[01-'") == (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.cli import main
 from tests.integration.sshd import free_port
 
@@ -66,6 +69,7 @@ def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
     [
         (["--demo", "--timeout", "soon"], '--timeout: "soon" isn\'t a time such as 30s or 2m.'),
         (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 1 h.'),
+        (["--demo", "--json", "--csv"], "--json and --csv are two formats; remove one of them."),
         (["--demo", "--job", "1"], "--demo simulates its nodes; remove --job."),
         (["--theme", "dark"], 'unknown option "--theme"; perhaps you meant --timeout.'),
     ],
@@ -75,3 +79,44 @@ def test_invalid_options_get_one_sentence(
 ) -> None:
     assert main(["once", *words]) == 2
     assert capsys.readouterr().err == f"gswarm-tui: {problem}\n"
+
+
+def test_json_has_the_catalogues_names_and_null_where_nothing_is_measured(tmp_path: Path) -> None:
+    config = tmp_path / "ssh_config"
+    config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
+    done = once(tmp_path, "--nodes", "gpu07", "--ssh-config", str(config), "--json")
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert (done.returncode, node["node"], node["state"]) == (1, "gpu07", "unreachable")
+    assert "it refuses connections" in node["reason"]
+    assert (node["gpus"], node["driver_version"]) == ([], None)
+    assert node["host"] == dict.fromkeys(HOST_COLUMNS)
+    assert done.stderr == "gswarm-tui: no data from 1 node: gpu07.\n"
+
+    done = once(tmp_path, "--demo", "2x2", "--json")
+    nodes = json.loads(done.stdout)["nodes"]
+    assert [node["node"] for node in nodes] == ["sim01", "sim02"]
+    assert [gpu["gpu_index"] for node in nodes for gpu in node["gpus"]] == [0, 1, 0, 1]
+    for node in nodes:
+        assert (node["state"], node["reason"]) == ("live", None)
+        assert set(node["host"]) == set(HOST_COLUMNS)
+        assert node["host"]["cpu_pct"] > 0, "rates come with the second sample"
+        for gpu in node["gpus"]:
+            assert set(GPU_COLUMNS) < set(gpu)
+            assert type(gpu["util_pct"]) is int
+            assert gpu["energy_mj"] > 1_000_000, "the counter, not the energy since the start"
+    assert {process["gpu_index"] for node in nodes for process in node["processes"]} <= {0, 1}
+    assert any(process["user_name"] == "demo" for node in nodes for process in node["processes"])
+
+
+def test_csv_has_a_row_for_each_gpu_and_for_a_node_without(tmp_path: Path) -> None:
+    done = once(tmp_path, "--demo", "2x2", "--csv")
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert [(row["node"], row["gpu_index"]) for row in rows] == [
+        ("sim01", "0"), ("sim01", "1"), ("sim02", "0"), ("sim02", "1")
+    ]  # fmt: skip
+    assert set(GPU_COLUMNS) < set(rows[0])
+    config = tmp_path / "ssh_config"
+    config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
+    done = once(tmp_path, "--nodes", "gpu07", "--ssh-config", str(config), "--csv")
+    (row,) = csv.DictReader(done.stdout.splitlines())
+    assert (row["node"], row["state"], row["gpu_index"], row["util_pct"]) == ("gpu07", "unreachable", "", "")

@@ -54,6 +54,7 @@ def settings(home: Path, text: str) -> Path:
 def test_options_without_flags_have_defaults() -> None:
     assert options() == Options(
         nodes=None,
+        hostfile=None,
         job=None,
         demo=None,
         interval_ms=1000,
@@ -98,6 +99,7 @@ def test_every_flag_sets_its_option(home: Path) -> None:
     found = options(*line.split(), *more, "--theme", "light", "--metric", "power", "--nodes", "c,d")
     assert found == Options(
         nodes=("a", "b", "c,d"),
+        hostfile=None,
         job="4711_3",
         demo=None,
         interval_ms=500,
@@ -227,7 +229,7 @@ def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) 
         ("--demo --setup true", "--setup applies only to remote nodes; remove it."),
         (
             "--launcher local --nodes a",
-            "--launcher local monitors only this machine; remove --nodes and --job, or use --launcher ssh.",
+            "--launcher local monitors only this machine; remove --nodes, or use --launcher ssh.",
         ),
     ],
 )
@@ -288,7 +290,7 @@ def test_db_flag_overrides_record_false_of_the_config_file(home: Path) -> None:
 
 def test_every_setting_of_the_config_file_is_an_option() -> None:
     fields = {re.sub("_m?s$", "", name) for name in Options._fields}
-    assert set(config.KEYS) == fields - {"nodes", "job", "demo"}
+    assert set(config.KEYS) == fields - {"nodes", "hostfile", "job", "demo"}
 
 
 def test_errors_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:

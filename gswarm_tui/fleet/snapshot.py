@@ -1,0 +1,111 @@
+"""The fleet at one moment as plain data for JSON and CSV, named as the columns of a recording. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gswarm_agent.frame import GpuFacts, ProcessSample
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_tui.fleet.frame_values import ENERGY
+from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.fleet.state import Fleet
+
+Object = dict[str, Any]
+"""A JSON object."""
+
+_HOST_FACTS = (
+    "hostname",
+    "kernel",
+    "cpu_model",
+    "cpus",
+    "memory_total_mib",
+    "driver_version",
+    "cuda_version",
+)
+GPU_FACTS = {
+    "gpu_index": "INTEGER",
+    "uuid": "VARCHAR",
+    "name": "VARCHAR",
+    "pci_bus_id": "VARCHAR",
+    "memory_total_mib": "INTEGER",
+    "power_limit_w": "FLOAT",
+    "allocated": "BOOLEAN",
+}
+"""The fields of a GPU beside its metrics, and their types, as in the table ``gpus``."""
+GPU_ROW = {
+    "node": "VARCHAR",
+    "state": "VARCHAR",
+    "reason": "VARCHAR",
+    **GPU_FACTS,
+    **{metric.name: metric.sql for metric in GPU_METRICS},
+}
+"""The columns of ``gpu_rows`` and their types."""
+
+
+def node_objects(fleet: Fleet, now: float) -> list[Object]:
+    """Return an object for each node: its state, facts, host metrics, GPUs and processes; None if unknown."""
+    return [_node(node, now, granted=fleet.knows_allocation(node.name)) for node in fleet.nodes.values()]
+
+
+def gpu_rows(nodes: Iterable[Object]) -> list[tuple[Any, ...]]:
+    """Return a row for each GPU in the columns ``GPU_ROW``; a node without GPUs has one row."""
+    return [
+        tuple({**node, **dict.fromkeys(GPU_FACTS), **gpu}.get(column) for column in GPU_ROW)
+        for node in nodes
+        for gpu in node["gpus"] or [{}]
+    ]
+
+
+def _node(node: NodeState, now: float, *, granted: bool) -> Object:
+    hello = node.hello
+    known = node.round_trip_s is not None
+    return {
+        "node": node.name,
+        "state": node.standing(now).value,
+        "reason": node.reason or None,
+        "remedy": node.remedy or None,
+        "simulated": None if hello is None else hello.simulated,
+        "agent_version": None if hello is None else hello.agent_version,
+        "sampled_at": node.last_ts,
+        "clock_offset_ms": round(node.offset_s * 1000, 3) if known else None,
+        "round_trip_ms": round((node.round_trip_s or 0.0) * 1000, 3) if known else None,
+        **{name: None if hello is None else getattr(hello.host, name) for name in _HOST_FACTS},
+        "host": _values(HOST_METRICS, node.host.tolist()),
+        "gpus": [
+            _gpu(node, row, fact, node.mine[row] if granted else None) for row, fact in enumerate(node.facts)
+        ],
+        "processes": [_process(node.facts, process) for process in node.processes],
+        "unmeasured": {} if hello is None else dict(node.unmeasured),
+    }
+
+
+def _gpu(node: NodeState, row: int, fact: GpuFacts, allocated: bool | None) -> Object:
+    values: list[float] = node.gpus[row].tolist()
+    values[ENERGY] = node.energy.gpus[row].counter_mj  # the fleet keeps the energy since its own start
+    facts = (fact.index, fact.uuid, fact.name, fact.pci_bus_id, fact.memory_total_mib, fact.power_limit_w)
+    return {**dict(zip(GPU_FACTS, (*facts, allocated), strict=True)), **_values(GPU_METRICS, values)}
+
+
+def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:
+    return {
+        "gpu_index": gpus[process.gpu].index,
+        "pid": process.pid,
+        "user_name": process.user,
+        "command": process.command,
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+        **_values(PROCESS_METRICS, process.row),
+    }
+
+
+def _values(metrics: Sequence[Metric], values: Iterable[float | None]) -> Object:
+    return {metric.name: _number(metric, value) for metric, value in zip(metrics, values, strict=True)}
+
+
+def _number(metric: Metric, value: float | None) -> float | None:
+    """Return a value as its column holds it; None where it isn't measured."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.7g}") if metric.sql == "FLOAT" else round(value)

@@ -1,0 +1,1 @@
+"""Nodes of jobs under schedulers other than Slurm, and host files."""

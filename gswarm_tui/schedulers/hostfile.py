@@ -1,0 +1,56 @@
+"""Host files: one host a line, as Open MPI, MPICH and the schedulers write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.slurm import hosts
+
+_MOST_BYTES = 16 * 1024 * 1024
+_SLOTS = re.compile(r"([^:]+):[0-9]+")
+_SETTING = re.compile(r"[0-9]+|[A-Za-z_][\w-]*[:=]\S*")
+
+
+def read_hosts(path: Path, *, first_column: bool = False, named_by: str = "") -> tuple[str, ...]:
+    """Return the hosts in a file, each once, in the order given.
+
+    A line holds hosts or host lists, with ``slots=4``, ``:4`` or ``4`` after them; ``#`` starts a comment.
+    With ``first_column`` only a line's first word is a host. ``named_by`` is the variable with its path.
+
+    Raises:
+        UserError: the file can't be read, holds no host, or a line isn't a host list.
+    """
+    prefix = f"{named_by}: " if named_by else ""
+    shown = printable(str(path))
+    try:
+        if not path.is_file():
+            raise UserError(f"{prefix}{shown} is no file{_remedy(named_by)}.")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{prefix}{shown} can't be read: {error.strerror}{_remedy(named_by)}.") from None
+    if len(content) > _MOST_BYTES or b"\0" in content:
+        raise UserError(f"{prefix}{shown} is no list of hosts{_remedy(named_by)}.")
+    found: dict[str, None] = {}
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        words = list(_hosts_in(line, first_column=first_column))
+        found.update(dict.fromkeys(hosts.expand(words, f"{prefix}{shown}, line {number}")))
+    if not found:
+        raise UserError(f"{prefix}{shown} names no host{_remedy(named_by)}.")
+    return tuple(found)
+
+
+def _hosts_in(line: str, *, first_column: bool) -> Iterator[str]:
+    words = line.partition("#")[0].split()
+    for position, word in enumerate(words):
+        if position and (first_column or _SETTING.fullmatch(word)):
+            continue
+        slots = _SLOTS.fullmatch(word)
+        yield slots[1] if slots else word
+
+
+def _remedy(named_by: str) -> str:
+    return "; name nodes with --nodes or --hostfile" if named_by else ""
