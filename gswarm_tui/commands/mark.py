@@ -12,7 +12,8 @@ from pathlib import Path
 from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
 from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.control.client import Head, running_heads, send_mark
+from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
+from gswarm_tui.control.intents import SetMark
 from gswarm_tui.options.arguments import CommandParser
 
 
@@ -76,8 +77,8 @@ def _mark(name: str, values: Mapping[str, Value], recording: str, heads: Sequenc
         if head.uid in marked.recordings:
             continue
         try:
-            send_mark(head, name, values)
-        except MarkError as error:
+            carry_out(head, SetMark(name, values))
+        except RequestError as error:
             marked.problems.append(str(error))
         else:
             marked.recordings.append(head.uid)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gswarm_agent.metrics import ALL_GROUPS, METRIC_GROUPS
 from gswarm_tui.common.errors import UserError, quote
-from gswarm_tui.control.client import Head, RequestError, running_heads, switch_metrics
+from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
+from gswarm_tui.control.intents import SetMetrics
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 
@@ -41,7 +42,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if changed:
             wanted = tuple(name for name in ALL_GROUPS if name in {*head.metrics, *on} - {*off})
         if wanted is not None:
-            switch_metrics(head, wanted)
+            carry_out(head, SetMetrics(wanted))
     except (ValueError, RequestError) as error:
         raise UserError(f"{error}.") from None
     for name, measures in METRIC_GROUPS.items():

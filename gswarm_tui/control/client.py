@@ -1,4 +1,4 @@
-"""Client of the running heads of this user on this machine: their status, and marks for them.
+"""Client of the running heads of this user on this machine: their state, and intents for them.
 
 Imports no database, because training loops set marks.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gswarm_agent.folder import Folder
-from gswarm_agent.mark import MarkError
 from gswarm_agent.requests import connect, is_own
 from gswarm_tui.control import registry
+from gswarm_tui.control.intents import Intent
 from gswarm_tui.control.messages import (
     LENGTH,
     MAX_REPLY,
@@ -42,7 +42,7 @@ class Head:
     ``uid`` is the recording's id, ``started_at`` is Unix time in seconds, ``nodes`` are those watched. Its
     private folder is ``name`` in ``parent_folder``. ``metrics`` are the groups of metrics that are on. A head
     that ``hangs`` doesn't answer: it is suspended or stuck, and its recording is the one that it noted when
-    it started.
+    it started. ``job`` is the label of its Slurm job, ``status`` all that it reports of itself.
     """
 
     pid: int
@@ -54,6 +54,8 @@ class Head:
     name: str
     hangs: bool = False
     metrics: tuple[str, ...] = ()
+    job: str = ""
+    status: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def records(self, path: Path) -> bool:
         """Return whether the head records into this file, also under another name."""
@@ -87,6 +89,8 @@ def _query_status(folder: Folder) -> Head:
         folder.top,
         folder.name,
         metrics=tuple(status.get("metrics", ())),
+        job=status.get("job") or "",
+        status=status,
     )
 
 
@@ -120,21 +124,25 @@ def describe_missing_reply(head: Head) -> str:
     return f"{subject} closed the connection without a reply; run the command again"
 
 
-def send_mark(head: Head, name: str, values: Mapping[str, int | float | str]) -> None:
-    """Set a mark in a head's recording, now. Raises MarkError."""
-    try:
-        _request(head, {"want": "mark", "name": name, "values": dict(values)})
-    except RequestError as error:
-        raise MarkError(str(error)) from None
+def carry_out(head: Head, intent: Intent) -> dict[str, Any]:
+    """Let a head carry out an intent, and return the result. Raises RequestError."""
+    return _request(head, intent.message())
 
 
-def switch_metrics(head: Head, groups: Sequence[str]) -> None:
-    """Let a head measure only these groups of metrics from now on. Raises RequestError."""
-    _request(head, {"want": "metrics", "groups": list(groups)})
+def list_nodes(head: Head) -> list[dict[str, Any]]:
+    """Return the state of each node of a head. Raises RequestError."""
+    nodes: list[dict[str, Any]] = _request(head, {"want": "nodes"})["nodes"]
+    return nodes
 
 
-def _request(head: Head, message: dict[str, Any]) -> None:
-    """Send a request and wait for its reply. Raises RequestError."""
+def list_sessions(head: Head) -> list[dict[str, Any]]:
+    """Return the sessions of a head's recording, in the order of their start. Raises RequestError."""
+    sessions: list[dict[str, Any]] = _request(head, {"want": "sessions"})["sessions"]
+    return sessions
+
+
+def _request(head: Head, message: dict[str, Any]) -> dict[str, Any]:
+    """Send a request and return its reply. Raises RequestError."""
     if head.hangs:
         raise RequestError(describe_hang(head))
     try:
@@ -146,6 +154,7 @@ def _request(head: Head, message: dict[str, Any]) -> None:
         raise RequestError(describe_missing_reply(head)) from None
     if "error" in reply:
         raise RequestError(str(reply["error"]))
+    return reply
 
 
 def connect_to(head: Head, timeout_s: float | None) -> Connection:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgpack
 
-VERSION = 2
+VERSION = 3
 MAX_REQUEST = 4 * 1024 * 1024
 MAX_REPLY = 64 * 1024 * 1024
 LENGTH = struct.Struct(">I")

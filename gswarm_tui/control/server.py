@@ -1,4 +1,4 @@
-"""Server on a running head's socket: queries, marks, metric groups, status."""
+"""Server on a running head's socket: its state, queries, and intents of its user."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gswarm_agent import __version__
-from gswarm_agent.mark import MarkError, checked
-from gswarm_agent.metrics import ALL_GROUPS, known_groups
 from gswarm_agent.requests import is_own
 from gswarm_tui.control import registry
+from gswarm_tui.control.execution import Executor
+from gswarm_tui.control.intents import IntentError, StopRecording, read_intent
 from gswarm_tui.control.messages import (
     LENGTH,
     MAX_REQUEST,
@@ -26,6 +26,7 @@ from gswarm_tui.control.messages import (
     encode,
     message_length,
 )
+from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
@@ -51,12 +52,24 @@ class QueryableRecorder(Protocol):
 class ControlServer:
     """Server on a head's socket; ``recording`` is None without a recording.
 
-    ``obstacles`` names who owns the folders that the socket would better be in; empty if none is in the way.
+    ``end`` ends the recording as quitting does; ``job`` is the Slurm job's label. ``obstacles`` names who
+    owns the folders that the socket would better be in; empty if none is in the way.
     """
 
-    def __init__(self, hub: Hub, recording: QueryableRecorder | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        recording: QueryableRecorder | None,
+        environ: Mapping[str, str],
+        *,
+        end: Callable[[], None] = lambda: None,
+        job: str | None = None,
+    ) -> None:
         self._hub = hub
         self._recording = recording
+        self._executor = Executor(hub, recorded=recording is not None)
+        self._end = end
+        self._job = job
         parents = registry.parent_folders(environ)
         self._folder, self._lock = registry.register(parents)
         preferred = parents[: parents.index(self._folder.top)]
@@ -125,17 +138,25 @@ class ControlServer:
             match request.get("want"):
                 case "query":
                     await self._query(request, reader, writer)
-                case "mark":
-                    await self._send(writer, self._mark(request))
-                case "metrics":
-                    await self._send(writer, self._switch_metrics(request))
                 case "status":
                     await self._send(writer, self._status())
+                case "nodes":
+                    await self._send(writer, {"nodes": node_rows(self._hub)})
+                case "sessions":
+                    await self._send(writer, {"sessions": session_rows(self._hub)})
                 case _:
-                    raise QueryError("the running gswarm-tui doesn't know this request")
-        except (QueryError, StoreError, MarkError) as error:
-            kind = "query" if isinstance(error, (QueryError, MarkError)) else "store"
+                    await self._carry_out(request, writer)
+        except (QueryError, StoreError, IntentError) as error:
+            kind = "query" if isinstance(error, (QueryError, IntentError)) else "store"
             await self._send(writer, {"error": str(error), "kind": kind})
+
+    async def _carry_out(self, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Carry out an intent and send its result. Raises IntentError."""
+        if (intent := read_intent(request)) is None:
+            raise IntentError("the running gswarm-tui doesn't know this request")
+        await self._send(writer, self._executor.carry_out(intent))
+        if isinstance(intent, StopRecording):
+            self._end()
 
     @staticmethod
     def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:
@@ -149,32 +170,8 @@ class ControlServer:
         await writer.drain()
 
     def _status(self) -> dict[str, Any]:
-        recorder = self._hub.recorder
-        return {
-            "pid": os.getpid(),
-            "path": None if self._recording is None else str(self._recording.path),
-            "uid": "" if self._recording is None else self._recording.uid,
-            "started_at": self._hub.started_at,
-            "nodes": list(self._hub.fleet.nodes),
-            "metrics": list(self._hub.fleet.metrics),
-            "error": "" if recorder is None else recorder.error,
-        }
-
-    def _mark(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Set a mark now. Raises MarkError."""
-        if self._recording is None:
-            raise MarkError("this gswarm-tui records nothing, so no mark was set")
-        name, detail = checked(request.get("name"), request.get("values"))
-        self._hub.mark(name, detail)
-        return {"recorded": True}
-
-    def _switch_metrics(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Measure only these groups of metrics from now on. Raises QueryError."""
-        names = request.get("groups")
-        if not isinstance(names, list) or not set(ALL_GROUPS).issuperset(map(str, names)):
-            raise QueryError(f"metric groups are {', '.join(ALL_GROUPS)}")
-        self._hub.set_metrics(known_groups(names))
-        return {"groups": list(self._hub.fleet.metrics)}
+        path, uid = (None, "") if self._recording is None else (self._recording.path, self._recording.uid)
+        return head_status(self._hub, path, uid, self._job)
 
     async def _query(
         self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.common.quantities import duration
-from gswarm_tui.run.headless import OpenRecording
+from gswarm_tui.run.headless import STOPPED, OpenRecording
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
@@ -196,15 +196,20 @@ class Batch:
         self._recorder = None
 
     def _reap_recorder(self) -> None:
-        """Take note of the recorder's end, and restart it if nobody ended it."""
+        """Take note of the recorder's end; restart it unless it was ended, here or by a command."""
         if self._recorder is None:
             return
         pid, status = os.waitpid(self._recorder.pid, os.WNOHANG)
         if pid == 0:
             return
-        was_ended = self._recorder.end < 0
-        self._forget_recorder()
         code = os.waitstatus_to_exitcode(status)
+        stopped = code > 0 and code & STOPPED
+        was_ended = stopped or self._recorder.end < 0
+        self._forget_recorder()
+        if stopped:
+            code &= ~STOPPED
+            if self._command is not None:
+                print_notice(f"{Path(self.command[0]).name} continues without a recording")
         if was_ended:
             if code < 0 and self.recording is not None:
                 print_notice(

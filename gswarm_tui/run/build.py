@@ -11,7 +11,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -220,22 +220,30 @@ def add_links(
 
 
 async def start_control_server(
-    hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]
+    hub: Hub,
+    recorder: Recorder | None,
+    environ: Mapping[str, str],
+    *,
+    end: Callable[[], None] = lambda: None,
+    job: str | None = None,
 ) -> ControlServer | None:
-    """Start the socket for sql and mark; None, with an event, if no private folder can be made."""
+    """Start the socket for commands; None, with an event, if no private folder can be made.
+
+    ``end`` ends the recording as quitting does; ``job`` is the Slurm job's label.
+    """
     from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import EventLogged
 
     try:
-        control = ControlServer(hub, recorder, environ)
+        control = ControlServer(hub, recorder, environ, end=end, job=job)
         await control.start()
     except OSError as error:
-        message = f"gswarm-tui sql and mark can't reach this recording: {error}"
+        message = f"commands such as gswarm-tui sql can't reach this recording: {error}"
         hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
         return None
     if control.obstacles:
-        message = f"gswarm-tui sql and mark use {control.place}, because of {control.obstacles}"
+        message = f"commands such as gswarm-tui sql use {control.place}, because of {control.obstacles}"
         hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
     return control
 

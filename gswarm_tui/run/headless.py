@@ -15,7 +15,7 @@ from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
-from gswarm_tui.run.monitoring import NAMES_MOST, monitor, problems_of, written_line
+from gswarm_tui.run.monitoring import NAMES_MOST, STOPPED_BY, monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm import hosts
 
@@ -28,6 +28,8 @@ CONNECT_S = 30.0
 """Nodes without data after this long are named in a line."""
 NOTICE_EVERY_S = 60.0
 """Errors of one kind are printed this often at most; all are in the recording."""
+STOPPED = 64
+"""Bit in the exit status of a recorder that ``gswarm-tui recording stop`` ended."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Headless:
             opened: called when the recording and its session have begun.
             end: may hold the reason for the end, which becomes an event.
 
+        The exit status has the bit ``STOPPED`` if a command ended the recording, not the pipe.
+
         Raises:
             UserError: the recording can't be opened.
         """
@@ -95,6 +99,7 @@ class _RecorderLife:
         self._log = log
         self._hub = build.build_hub(options, plan)
         self._ended = asyncio.Event()
+        self._stopped = False
         self._printed_at: dict[str, float] = {}
 
     async def record(
@@ -123,6 +128,7 @@ class _RecorderLife:
             self._wait(),
             painted=painted,
             request_quit=lambda _reason: self._ended.set(),
+            end_recording=self._stop,
             ending=(),
         )
         problems = problems_of(ended, self._log, uid)
@@ -134,7 +140,7 @@ class _RecorderLife:
             print_notice(written_line(ended.status, len(self._hub.fleet.sessions.sessions)))
         for problem in problems:
             print_notice(problem)
-        return 1 if problems else 0
+        return (1 if problems else 0) | (STOPPED if self._stopped else 0)
 
     def _open(self, chosen: InterruptedRun | None) -> tuple[Recorder, str]:
         from gswarm_tui.store.errors import StoreError
@@ -164,11 +170,21 @@ class _RecorderLife:
 
     def _read_end(self, end: int) -> None:
         """End the recording, as its parent wrote why or has ended."""
+        asyncio.get_running_loop().remove_reader(end)
+        self._end(os.read(end, 4096).decode())
+
+    def _stop(self) -> None:
+        """End the recording for ``gswarm-tui recording stop``."""
+        if not self._ended.is_set():
+            self._stopped = True
+            print_notice(STOPPED_BY)
+            self._end(STOPPED_BY)
+
+    def _end(self, reason: str) -> None:
         from gswarm_agent.frame import INFO
         from gswarm_tui.fleet.events import EventLogged
 
-        asyncio.get_running_loop().remove_reader(end)
-        if reason := os.read(end, 4096).decode():
+        if reason:
             self._hub.publish(EventLogged(self._hub.now(), "recording_ended", INFO, reason))
         self._ended.set()
 

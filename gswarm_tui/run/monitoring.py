@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAMES_MOST = 80
 """Longer host lists are printed as a number of nodes."""
+STOPPED_BY = "the recording was ended by gswarm-tui recording stop"
 
 
 async def monitor(
@@ -39,9 +40,13 @@ async def monitor(
     *,
     painted: asyncio.Event,
     request_quit: Callable[[str], None],
+    end_recording: Callable[[], None],
     ending: Collection[signal.Signals] = ENDING,
 ) -> RunResult:
-    """Connect to all nodes and answer queries until ``screen`` or one of the signals ``ending`` ends it."""
+    """Connect to all nodes and answer requests until ``screen`` or one of the signals ``ending`` ends it.
+
+    ``request_quit`` ends the screen; ``end_recording`` is called when a command ends the recording.
+    """
     from gswarm_tui.run.job_end import follow
     from gswarm_tui.run.lifetime import Lifetime
 
@@ -60,7 +65,8 @@ async def monitor(
     following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
     control = None
     try:
-        control = await build.start_control_server(hub, recorder, os.environ)
+        job = None if plan.job is None else plan.job.label
+        control = await build.start_control_server(hub, recorder, os.environ, end=end_recording, job=job)
         return await lifetime.run(screen, painted)
     finally:
         if following is not None:

@@ -17,7 +17,7 @@ from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.first_demo import is_first_demo
-from gswarm_tui.run.monitoring import monitor, problems_of, written_line
+from gswarm_tui.run.monitoring import STOPPED_BY, monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.run.supervisor import ENDING, report_recording
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from gswarm_tui.tui.app import GswarmApp
 
 
-QUIT = "quit"
-"""Return value of an app that its user quit."""
+QUIT, STOPPED = "quit", "stopped"
+"""Return values of an app that its user quit, or ended with ``gswarm-tui recording stop``."""
 
 
 def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: InterruptedRun | None = None) -> int:
@@ -72,7 +72,14 @@ async def watch(
     try:
         app = _app(options, plan, hub, theme, recorder)
         ended = await monitor(
-            options, plan, hub, recorder, app.run_async(), painted=app.painted, request_quit=app.request_quit
+            options,
+            plan,
+            hub,
+            recorder,
+            app.run_async(),
+            painted=app.painted,
+            request_quit=app.request_quit,
+            end_recording=lambda: app.request_quit(STOPPED),
         )
     except asyncio.CancelledError:
         # A signal before the screen handles them.
@@ -87,9 +94,11 @@ async def watch(
     if ended.status is not None and not ended.status.error and not ended.holding:
         remove_note(uid)
     report_recording("", None)
+    if app.return_value == STOPPED:
+        print_notice(STOPPED_BY)
     figures = next_commands = ""
     complete = ended.status is not None and ended.status.closed and not ended.status.error
-    if recorder is not None and complete and not recorder.queried and app.return_value == QUIT:
+    if recorder is not None and complete and not recorder.queried and app.return_value in (QUIT, STOPPED):
         from gswarm_tui.run import quit_summary
 
         figures = quit_summary.figures_line(recorder.path, recorder.recording_id)

@@ -20,13 +20,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
-from gswarm_agent.mark import MarkError
 from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.commands.sql import _RecordingSource
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from gswarm_tui.control.client import Head, running_heads, send_mark
+from gswarm_tui.control.client import (
+    Head,
+    RequestError,
+    _request,
+    carry_out,
+    list_nodes,
+    list_sessions,
+    running_heads,
+)
+from gswarm_tui.control.intents import (
+    ChangeSession,
+    Intent,
+    IntentError,
+    SetInterval,
+    SetMark,
+    StartSession,
+    StopRecording,
+    StopSession,
+    UndoStop,
+)
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, message_length
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.control.source import HeadSource
@@ -61,12 +79,14 @@ class RunningHead:
 
     def __init__(self, path: Path | None, environ: Mapping[str, str], uid: str = "") -> None:
         self.hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
+        self.hub.started_at = T0
         self.recorder: Recorder | None = None
         if path is not None:
             self.recorder = Recorder(path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=0.0)
             self.recorder.open()
             self.hub.sinks.append(self.recorder)
-        self.control = ControlServer(self.hub, self.recorder, environ)
+        self.end_requested = asyncio.Event()
+        self.control = ControlServer(self.hub, self.recorder, environ, end=self.end_requested.set, job="4711")
         self.closed = False
 
     async def committed(self, rows: int) -> None:
@@ -262,7 +282,7 @@ async def test_mark_reaches_the_screen_and_the_recording(
     running: RunningHead, environ: Mapping[str, str], path: Path
 ) -> None:
     head = await asyncio.to_thread(only_head, environ)
-    await asyncio.to_thread(send_mark, head, "epoch 3", {"loss": 1.25, "app": "bert"})
+    await asyncio.to_thread(carry_out, head, SetMark("epoch 3", {"loss": 1.25, "app": "bert"}))
     events = [event for event in running.hub._queued if isinstance(event, EventLogged)]
     assert [(event.kind, event.message, event.at) for event in events] == [("mark", "epoch 3", T0 + 60)]
     running.hub.flush()
@@ -301,8 +321,76 @@ async def test_metric_groups_are_switched_as_by_the_key(
 
 async def test_invalid_mark_is_refused(running: RunningHead, environ: Mapping[str, str]) -> None:
     head = await asyncio.to_thread(only_head, environ)
-    with pytest.raises(MarkError, match="a mark needs a name"):
-        await asyncio.to_thread(send_mark, head, " ", {})
+    with pytest.raises(IntentError, match="a mark needs a name"):
+        SetMark(" ")
+    with pytest.raises(RequestError, match="a mark needs a name"):
+        await asyncio.to_thread(_request, head, {"want": "mark", "name": " ", "values": {}})
+
+
+async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
+    running: RunningHead, environ: Mapping[str, str], path: Path
+) -> None:
+    head = await asyncio.to_thread(only_head, environ)
+
+    async def do(intent: Intent) -> dict[str, Any]:
+        return await asyncio.to_thread(carry_out, head, intent)
+
+    train = await do(StartSession("train", T0 + 10, "lr 1e-4"))
+    assert (train["name"], train["started_at"], train["note"]) == ("train", T0 + 10, "lr 1e-4")
+    assert (await do(StartSession()))["name"] == "session-1"
+    with pytest.raises(RequestError, match=r"^a session of this name is running: train$"):
+        await do(StartSession(" train "))
+    renamed = await do(ChangeSession("session-1", "eval", "second"))
+    with pytest.raises(RequestError, match="a session of this name is running: train"):
+        await do(ChangeSession("eval", "train"))
+    with pytest.raises(RequestError, match='there is no session "tarin"; running: train, eval'):
+        await do(StopSession("tarin"))
+    with pytest.raises(RequestError, match='"train" starts at this time or later'):
+        await do(StopSession("train", T0 + 5))
+    (stopped,) = (await do(StopSession("train", T0 + 50)))["stopped"]
+    assert (stopped["session_id"], stopped["ended_at"]) == (train["session_id"], T0 + 50)
+    with pytest.raises(RequestError, match='"train" has already ended; running: eval'):
+        await do(StopSession("train"))
+    assert (await do(UndoStop(train["session_id"])))["ended_at"] is None
+    listed = await asyncio.to_thread(list_sessions, head)
+    assert [(one["name"], one["note"]) for one in listed] == [("train", "lr 1e-4"), ("eval", "second")]
+    assert {one["name"] for one in (await do(StopSession()))["stopped"]} == {"train", "eval"}
+    with pytest.raises(RequestError, match=r"^no session is running$"):
+        await do(StopSession())
+    for outside in (StartSession("x", T0 - 100), StartSession("x", T0 + 100), SetMark("x", at=T0 - 100)):
+        with pytest.raises(RequestError, match="the time isn't in the recording"):
+            await do(outside)
+    running.hub.flush()
+    await running.close()
+    assert query(path, "SELECT name, note FROM sessions ORDER BY session_id") == [
+        ("train", "lr 1e-4"),
+        ("eval", "second"),
+    ]
+    assert renamed["session_id"] == listed[1]["session_id"]
+
+
+async def test_interval_and_the_end_reach_the_head(running: RunningHead, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(only_head, environ)
+    assert await asyncio.to_thread(carry_out, head, SetInterval(500)) == {"interval_ms": 500}
+    assert running.hub.fleet.interval_ms == 500
+    assert await asyncio.to_thread(carry_out, head, StopRecording()) == {"ending": True}
+    await asyncio.wait_for(running.end_requested.wait(), 30)
+
+
+async def test_head_reports_its_state_and_that_of_its_nodes(
+    running: RunningHead, environ: Mapping[str, str], path: Path
+) -> None:
+    for event in (introduced(gpus=2), arrived(4, [gpu_row(util_pct=40), gpu_row(util_pct=None)])):
+        running.hub.publish(event)
+    running.hub.flush()
+    await asyncio.to_thread(carry_out, await asyncio.to_thread(only_head, environ), StartSession("train"))
+    head = await asyncio.to_thread(only_head, environ)
+    status = head.status
+    assert (status["path"], status["job"], status["interval_ms"]) == (str(path), "4711", 1000)
+    assert [one["name"] for one in status["sessions"]] == ["train"]
+    assert sum(status["states"].values()) == 1
+    (node,) = await asyncio.to_thread(list_nodes, head)
+    assert (node["node"], node["gpus"], node["mean_util_pct"]) == ("n1", 2, 40)
 
 
 async def test_head_without_a_recording_refuses_marks_and_queries(
@@ -314,8 +402,10 @@ async def test_head_without_a_recording_refuses_marks_and_queries(
     assert head.path is None
     with pytest.raises(QueryError, match="records nothing, so it can't run queries"):
         await run_query(head, "SELECT 1")
-    with pytest.raises(MarkError, match="records nothing, so no mark was set"):
-        await asyncio.to_thread(send_mark, head, "here", {})
+    refused = (SetMark("here"), StartSession(), StopSession(), ChangeSession("x"), StopRecording())
+    for intent in refused:
+        with pytest.raises(RequestError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
+            await asyncio.to_thread(carry_out, head, intent)
     assert running.hub.fleet.logged_count == 0
     await running.close()
 

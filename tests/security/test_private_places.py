@@ -150,7 +150,7 @@ async def test_commands_find_the_head_in_the_folder_below_home(
     hub.flush()
     said = [event.message for event in hub.fleet.event_log]
     assert said == [
-        f"gswarm-tui sql and mark use {tmp_path}/home-heads/{os.getpid()}, "
+        f"commands such as gswarm-tui sql use {tmp_path}/home-heads/{os.getpid()}, "
         f"because of {tmp_path}/heads: it belongs to nobody"
     ]
     assert [head.path for head in await asyncio.to_thread(running_heads, environ)] == [path]

@@ -1,0 +1,173 @@
+"""Carries out intents through the hub: the one code path of keys, commands and viewers elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gswarm_agent.mark import checked
+from gswarm_agent.metrics import known_groups
+from gswarm_tui.common.errors import quote
+from gswarm_tui.control.intents import (
+    ChangeSession,
+    Intent,
+    IntentError,
+    SetInterval,
+    SetMark,
+    SetMetrics,
+    StartSession,
+    StopRecording,
+    StopSession,
+    UndoStop,
+)
+from gswarm_tui.fleet.sessions import Session, SessionNameError, suggest_name
+from gswarm_tui.hub import Hub
+
+CLOCK_TOLERANCE_S = 1.0
+"""People type whole seconds, and a request takes a moment."""
+MAX_NAMED = 6
+
+
+class Executor:
+    """Carries out intents; ``recorded`` is whether the head records."""
+
+    def __init__(self, hub: Hub, *, recorded: bool) -> None:
+        self._hub = hub
+        self._recorded = recorded
+
+    def carry_out(self, intent: Intent) -> dict[str, Any]:
+        """Carry out an intent and return its result. Raises IntentError, with nothing changed.
+
+        StopRecording is only checked: the caller ends the recording once it has sent the result.
+        """
+        match intent:
+            case StartSession():
+                return self._start_session(intent)
+            case StopSession():
+                return self._stop_session(intent)
+            case UndoStop():
+                return self._undo_stop(intent)
+            case ChangeSession():
+                return self._change_session(intent)
+            case SetMark():
+                return self._mark(intent)
+            case SetInterval():
+                self._hub.set_interval(intent.interval_ms)
+                return {"interval_ms": self._hub.fleet.interval_ms}
+            case SetMetrics():
+                self._hub.set_metrics(known_groups(intent.groups))
+                return {"groups": list(self._hub.fleet.metrics)}
+            case StopRecording():
+                self._require_recording("no recording ended")
+                return {"ending": True}
+        raise IntentError(f"{intent.want} is unknown")
+
+    def _start_session(self, intent: StartSession) -> dict[str, Any]:
+        self._require_recording("no session started")
+        book = self._hub.fleet.sessions
+        name = (intent.name or suggest_name(one.name for one in book.sessions.values())).strip()
+        self._check_name(name)
+        at = self._time(intent.started_at)
+        return session_row(
+            book.sessions[self._hub.start_session(name, started_at=at, note=intent.note)], self._hub.now()
+        )
+
+    def _stop_session(self, intent: StopSession) -> dict[str, Any]:
+        self._require_recording("no session stopped")
+        at = self._time(intent.ended_at)
+        ended_at = self._hub.now() if at is None else at
+        stopped = self._running(intent.session)
+        for session in stopped:
+            if session.started_at > ended_at or (at is not None and session.started_at == at):
+                raise IntentError(f"{quote(session.name)} starts at this time or later; name a later end")
+        for session in stopped:
+            self._hub.stop_session(session.session_id, ended_at=at)
+        return {"stopped": [session_row(session, self._hub.now()) for session in stopped]}
+
+    def _undo_stop(self, intent: UndoStop) -> dict[str, Any]:
+        session = self._hub.fleet.sessions.sessions.get(intent.session_id)
+        if session is None:
+            raise IntentError(f"there is no session {quote(intent.session_id)}")
+        if session.running:
+            raise IntentError(f"{quote(session.name)} is running")
+        self._check_name(session.name)
+        self._hub.undo_stop(session.session_id)
+        return session_row(session, self._hub.now())
+
+    def _change_session(self, intent: ChangeSession) -> dict[str, Any]:
+        self._require_recording("no session changed")
+        session = self._session(intent.session)
+        name = None if intent.name is None else intent.name.strip()
+        if name is not None and session.running:
+            self._check_name(name, session)
+        self._hub.change_session(session.session_id, name=name, note=intent.note)
+        return session_row(session, self._hub.now())
+
+    def _mark(self, intent: SetMark) -> dict[str, Any]:
+        self._require_recording("no mark set")
+        name, detail = checked(intent.name, intent.values)
+        mark = self._hub.mark(name, detail, at=self._time(intent.at))
+        return {"name": mark.message, "at": mark.at}
+
+    def _require_recording(self, consequence: str) -> None:
+        if not self._recorded:
+            raise IntentError(f"{consequence}: nothing is recorded; start gswarm-tui without --no-record")
+
+    def _check_name(self, name: str, renamed: Session | None = None) -> None:
+        try:
+            self._hub.fleet.sessions.check_name(name, renamed)
+        except SessionNameError as error:
+            raise IntentError(str(error)) from None
+
+    def _time(self, at: float | None) -> float | None:
+        """Return a time inside the recording. Raises IntentError for one outside."""
+        if at is None:
+            return None
+        start, end = self._hub.started_at, self._hub.now()
+        if not start - CLOCK_TOLERANCE_S <= at <= end + CLOCK_TOLERANCE_S:
+            when = f"{start - at:.0f} s before its start" if at < start else f"{at - end:.0f} s in the future"
+            raise IntentError(f"the time isn't in the recording: it is {when}")
+        return min(max(at, start), end)
+
+    def _running(self, wanted: str | None) -> list[Session]:
+        """Return the running session with this id or name, all if None. Raises IntentError without one."""
+        running = self._hub.fleet.sessions.running
+        found = [one for one in running if wanted is None or wanted in (one.session_id, one.name)]
+        if found:
+            return found
+        if wanted is None:
+            raise IntentError("no session is running")
+        others = f"; running: {_list_names(running)}" if running else "; no session is running"
+        if any(wanted in (one.session_id, one.name) for one in self._hub.fleet.sessions.sessions.values()):
+            raise IntentError(f"{quote(wanted)} has already ended{others}")
+        raise IntentError(f"there is no session {quote(wanted)}{others}")
+
+    def _session(self, wanted: str) -> Session:
+        """Return the session with this id, else the running or newest one with this name."""
+        sessions = self._hub.fleet.sessions.sessions
+        if wanted in sessions:
+            return sessions[wanted]
+        if named := [one for one in sessions.values() if one.name == wanted]:
+            return max(named, key=lambda one: (one.running, one.started_at))
+        others = f"; there are {_list_names(list(sessions.values()))}" if sessions else ""
+        raise IntentError(f"there is no session {quote(wanted)}{others}")
+
+
+def session_row(session: Session, now: float) -> dict[str, Any]:
+    """Return a session as values of a message: Unix times, seconds, %, W of one GPU, J of all."""
+    return {
+        "session_id": session.session_id,
+        "name": session.name,
+        "started_at": session.started_at,
+        "ended_at": session.ended_at,
+        "seconds": session.seconds(now),
+        "note": session.note,
+        "mean_util_pct": session.mean_util,
+        "mean_power_w": session.mean_power_w,
+        "energy_j": session.energy_j,
+    }
+
+
+def _list_names(sessions: list[Session]) -> str:
+    names = ", ".join(one.name for one in sessions[-MAX_NAMED:])
+    more = len(sessions) - MAX_NAMED
+    return f"{names} and {more} more" if more > 0 else names

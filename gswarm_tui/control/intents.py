@@ -1,0 +1,196 @@
+"""Intents: what a user wants of a running head, from a key, a command or a viewer elsewhere.
+
+Each checks its values when it is created, on both ends of a connection. ``execution.py`` carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from gswarm_agent.mark import MarkError, Value, checked
+from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
+
+MAX_NAME = 200
+MAX_NOTE = 4000
+MAX_TIME = 1e11
+"""Unix seconds; NaN and infinity lie beyond, too."""
+
+
+class IntentError(Exception):
+    """Raised for an invalid intent, or one that a head can't carry out; the message is one clause."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Base of all intents; ``want`` names its kind in messages."""
+
+    want: ClassVar[str]
+
+    def message(self) -> dict[str, Any]:
+        """Return the intent as a message; ``read_intent`` is the inverse."""
+        return {"want": self.want} | asdict(self)
+
+
+@dataclass(frozen=True)
+class StartSession(Intent):
+    """Start a session; its name is suggested if None, its start is now if None (Unix time)."""
+
+    want = "start_session"
+    name: str | None = None
+    started_at: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        _check_time(self.started_at)
+        _check_note(self.note)
+
+
+@dataclass(frozen=True)
+class StopSession(Intent):
+    """End the session with this id or name, all running ones if None; now if ``ended_at`` is None."""
+
+    want = "stop_session"
+    session: str | None = None
+    ended_at: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.session is not None:
+            _check_text("session", self.session)
+        _check_time(self.ended_at)
+
+
+@dataclass(frozen=True)
+class UndoStop(Intent):
+    """Continue a stopped session as if it had never been stopped."""
+
+    want = "undo_stop"
+    session_id: str
+
+    def __post_init__(self) -> None:
+        _check_text("session_id", self.session_id)
+
+
+@dataclass(frozen=True)
+class ChangeSession(Intent):
+    """Change the name or the note of the session with this id or name; None leaves it."""
+
+    want = "change_session"
+    session: str
+    name: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("session", self.session)
+        _check_name(self.name)
+        if self.note is not None:
+            _check_note(self.note)
+
+
+@dataclass(frozen=True)
+class SetMark(Intent):
+    """Set a mark now, or at a past Unix time."""
+
+    want = "mark"
+    name: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+    at: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            checked(self.name, self.values)
+        except MarkError as error:
+            raise IntentError(str(error)) from None
+        _check_time(self.at)
+
+
+@dataclass(frozen=True)
+class SetInterval(Intent):
+    """Change the sampling interval of all nodes."""
+
+    want = "interval"
+    interval_ms: int
+
+    def __post_init__(self) -> None:
+        if type(self.interval_ms) is not int or not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
+            raise IntentError(f"an interval has {MIN_INTERVAL_MS} to {MAX_INTERVAL_MS} whole milliseconds")
+
+
+@dataclass(frozen=True)
+class SetMetrics(Intent):
+    """Measure only these groups of metrics on all nodes."""
+
+    want = "metrics"
+    groups: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        groups: object = self.groups
+        if not isinstance(groups, (list, tuple)) or any(one not in ALL_GROUPS for one in groups):
+            raise IntentError(f"metric groups are {', '.join(ALL_GROUPS)}")
+
+
+@dataclass(frozen=True)
+class StopRecording(Intent):
+    """End the recording as quitting does; a command that ``record`` runs continues."""
+
+    want = "stop_recording"
+
+
+INTENTS: dict[str, type[Intent]] = {
+    kind.want: kind
+    for kind in (
+        StartSession,
+        StopSession,
+        UndoStop,
+        ChangeSession,
+        SetMark,
+        SetInterval,
+        SetMetrics,
+        StopRecording,
+    )
+}
+
+
+def read_intent(message: Mapping[str, Any]) -> Intent | None:
+    """Return the intent of a message; None for a message of another kind. Raises IntentError."""
+    want = message.get("want")
+    if not isinstance(want, str) or (kind := INTENTS.get(want)) is None:
+        return None
+    given = {key: value for key, value in message.items() if key not in ("want", "version")}
+    if unknown := given.keys() - {one.name for one in fields(kind)}:
+        raise IntentError(f"{want} has no {min(map(str, unknown))}")
+    try:
+        return kind(**given)
+    except TypeError:
+        raise IntentError(f"{want} lacks a value") from None
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str) or not text:
+        raise IntentError(f"{what} is a text")
+
+
+def _check_name(name: object) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str) or not name.strip():
+        raise IntentError("a session needs a name")
+    if len(name) > MAX_NAME:
+        raise IntentError(f"a session's name can have {MAX_NAME} characters; this one has {len(name)}")
+    if not name.isprintable():
+        raise IntentError("a session's name is one line of printable characters")
+
+
+def _check_note(note: object) -> None:
+    if not isinstance(note, str) or not note.isprintable():
+        raise IntentError("a session's note is one line of printable characters")
+    if len(note) > MAX_NOTE:
+        raise IntentError(f"a session's note can have {MAX_NOTE:,} characters; this one has {len(note):,}")
+
+
+def _check_time(time: object) -> None:
+    if time is None or (isinstance(time, int | float) and type(time) is not bool and 0 <= time < MAX_TIME):
+        return
+    raise IntentError("a time is a number of seconds since 1970")

@@ -1,0 +1,102 @@
+"""What a running head reports of itself, its nodes and its sessions, as values of messages.
+
+A value that wasn't measured is None.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gswarm_agent import __version__
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.control.execution import session_row
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.fleet.totals import totals
+from gswarm_tui.hub import Hub
+
+_UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
+
+
+def head_status(hub: Hub, path: Path | None, uid: str, job: str | None) -> dict[str, Any]:
+    """Return the state of a head: what it records, what its nodes and GPUs do, how the recorder does.
+
+    ``states`` counts the nodes by state, ``rows`` those committed, ``waiting`` the events that aren't;
+    ``lag_ms`` is the worst lateness of a sample. ``error`` is empty while all is recorded.
+    """
+    now, recorder = hub.now(), hub.recorder
+    sums = totals(hub.fleet, now)
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "version": __version__,
+        "path": None if path is None else str(path),
+        "uid": uid,
+        "job": job,
+        "started_at": hub.started_at,
+        "now": now,
+        "interval_ms": hub.fleet.interval_ms,
+        "metrics": list(hub.fleet.metrics),
+        "nodes": list(hub.fleet.nodes),
+        "states": dict(Counter(node.standing(now).value for node in hub.fleet.nodes.values())),
+        "gpus": sums.gpus,
+        "busy_gpus": sums.busy,
+        "mean_util_pct": sums.mean_util,
+        "power_w": sums.power_w,
+        "energy_j": sums.energy_j,
+        "rows": None if recorder is None else recorder.rows,
+        "file_bytes": None if recorder is None else recorder.file_bytes,
+        "waiting": None if recorder is None else recorder.waiting,
+        "lag_ms": sums.lag_ms,
+        "error": "" if recorder is None else recorder.error,
+        "sessions": [session_row(session, now) for session in hub.fleet.sessions.running],
+    }
+
+
+def node_rows(hub: Hub) -> list[dict[str, Any]]:
+    """Return the state of each node; of its GPUs, those of the job."""
+    now = hub.now()
+    return [_node_row(node, now) for node in hub.fleet.nodes.values()]
+
+
+def session_rows(hub: Hub) -> list[dict[str, Any]]:
+    """Return the sessions of the recording, in the order of their start."""
+    now = hub.now()
+    return [session_row(session, now) for session in hub.fleet.sessions.sessions.values()]
+
+
+def _node_row(node: NodeState, now: float) -> dict[str, Any]:
+    own = node.own(node.gpus)
+    return {
+        "node": node.name,
+        "state": node.standing(now).value,
+        "reason": node.reason,
+        "remedy": node.remedy,
+        "retry_at": node.retry_at,
+        "gpus": len(own),
+        "mean_util_pct": _mean(own[:, _UTIL]),
+        "power_w": _sum(own[:, _POWER]),
+        "mem_used_mib": _sum(own[:, _MEMORY]),
+        "mem_total_mib": node.own_memory_mib,
+        "age_s": node.age(now),
+        "late_ms": node.late_ms,
+        "lost_frames": node.lost_frames,
+        "reconnects": node.reconnects,
+        "clock_offset_s": node.offset_s,
+        "round_trip_s": node.round_trip_s,
+    }
+
+
+def _mean(values: Floats) -> float | None:
+    measured = [value for value in values.tolist() if not math.isnan(value)]
+    return sum(measured) / len(measured) if measured else None
+
+
+def _sum(values: Floats) -> float | None:
+    measured = [value for value in values.tolist() if not math.isnan(value)]
+    return sum(measured) if measured else None

@@ -1,0 +1,101 @@
+"""Intents are checked when they are created and when they arrive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gswarm_tui.control.intents import (
+    INTENTS,
+    ChangeSession,
+    Intent,
+    IntentError,
+    SetInterval,
+    SetMark,
+    SetMetrics,
+    StartSession,
+    StopRecording,
+    StopSession,
+    UndoStop,
+    read_intent,
+)
+from gswarm_tui.control.messages import LENGTH, VERSION, decode, encode
+
+EXAMPLES = [
+    StartSession(),
+    StartSession("train", 1.8e9, "lr 1e-4"),
+    StopSession(),
+    StopSession("train", 1.8e9),
+    UndoStop("ab12"),
+    ChangeSession("train", name="eval"),
+    ChangeSession("train", note=""),
+    SetMark("epoch 3", {"loss": 1.2, "app": "bert"}, 1.8e9),
+    SetInterval(500),
+    SetMetrics(("core", "pcie")),
+    StopRecording(),
+]
+
+
+def test_examples_have_every_kind() -> None:
+    assert {type(example) for example in EXAMPLES} == set(INTENTS.values())
+
+
+@pytest.mark.parametrize("intent", EXAMPLES)
+def test_intent_arrives_as_it_was_sent(intent: Intent) -> None:
+    message = decode(encode(intent.message() | {"version": VERSION})[LENGTH.size :])
+    arrived = read_intent(message)
+    assert type(arrived) is type(intent)
+    assert arrived is not None
+    assert encode(arrived.message()) == encode(intent.message())
+
+
+@pytest.mark.parametrize("message", [{}, {"want": "query"}, {"want": ["mark"]}, {"want": None}])
+def test_message_of_another_kind_is_no_intent(message: dict[str, Any]) -> None:
+    assert read_intent(message) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"want": "start_session", "name": ""}, "a session needs a name"),
+        ({"want": "start_session", "name": "  "}, "a session needs a name"),
+        ({"want": "start_session", "name": 3}, "a session needs a name"),
+        ({"want": "start_session", "name": "a\x1b[2J"}, "one line of printable characters"),
+        ({"want": "start_session", "name": "x" * 201}, "can have 200 characters; this one has 201"),
+        ({"want": "start_session", "note": None}, "a session's note is one line"),
+        ({"want": "start_session", "note": "x" * 4001}, "can have 4,000 characters; this one has 4,001"),
+        ({"want": "start_session", "started_at": "now"}, "a time is a number of seconds"),
+        ({"want": "start_session", "started_at": True}, "a time is a number of seconds"),
+        ({"want": "start_session", "started_at": float("nan")}, "a time is a number of seconds"),
+        ({"want": "start_session", "ended_at": 1.0}, "start_session has no ended_at"),
+        ({"want": "stop_session", "session": ""}, "session is a text"),
+        ({"want": "stop_session", "session": 2}, "session is a text"),
+        ({"want": "stop_session", "ended_at": float("inf")}, "a time is a number of seconds"),
+        ({"want": "undo_stop"}, "undo_stop lacks a value"),
+        ({"want": "change_session", "name": "x"}, "change_session lacks a value"),
+        ({"want": "change_session", "session": "x", "name": "\n"}, "a session needs a name"),
+        ({"want": "mark", "name": "x", "values": []}, "a mark has a name and values"),
+        ({"want": "mark", "name": "x", "values": {"a": None}}, "numbers and text, not None"),
+        ({"want": "interval", "interval_ms": 500.0}, "whole milliseconds"),
+        ({"want": "interval", "interval_ms": True}, "whole milliseconds"),
+        ({"want": "interval", "interval_ms": 99}, "an interval has 100 to 60000"),
+        ({"want": "metrics", "groups": "core"}, "metric groups are core"),
+        ({"want": "metrics", "groups": [["core"]]}, "metric groups are core"),
+        ({"want": "metrics", "groups": ["gpu"]}, "metric groups are core"),
+        ({"want": "stop_recording", 3: 4}, "stop_recording has no 3"),
+    ],
+)
+def test_invalid_message_is_refused_with_its_reason(message: dict[str, Any], problem: str) -> None:
+    with pytest.raises(IntentError, match=re.escape(problem)):
+        read_intent(message)
+
+
+@pytest.mark.parametrize(
+    "create", [lambda: StartSession(""), lambda: SetInterval(10), lambda: SetMetrics(("gpu",))]
+)
+def test_invalid_intent_cannot_be_created(create: Callable[[], Intent]) -> None:
+    with pytest.raises(IntentError):
+        create()
