@@ -27,6 +27,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
                              or ~/.gswarm-tui-UID-NODE if those are another user's)
      --hold                  stay until the started agent has ended, as a Slurm step must
      --only-left             don't sample; only deliver the frames left on this node
+     --armed                 make the folder in which traces of the job's processes can be requested
      --simulate JSON         measure a simulated node
   ended --recording UID      print why the recording's agent ended, if it was killed
      --node NAME             as above
@@ -128,7 +129,7 @@ def _attach(options: dict[str, str]) -> int:
             listener,
             make_probe,
             "--simulate" in options,
-            server.Limits(**limits, only_left=only_left),
+            server.Limits(**limits, only_left=only_left, armed="--armed" in options),
         )
 
     return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
@@ -270,11 +271,11 @@ def _once(options: dict[str, str]) -> int:
     return 0
 
 
-_FLAGS = ("--hold", "--only-left", "--for-head")
+_FLAGS = ("--hold", "--only-left", "--armed", "--for-head")
 _LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
 _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
     "attach": (
-        "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --simulate",
+        "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --armed --simulate",
         _attach,
     ),
     "ended": ("--recording --node --folder", _ended),

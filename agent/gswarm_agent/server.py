@@ -24,7 +24,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from gswarm_agent import __version__
+from gswarm_agent import __version__, trace
 from gswarm_agent.connection import AgentConnection
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import (
@@ -83,13 +83,15 @@ _TICK_S = 1.0
 class Limits:
     """How long to continue without a head, in seconds, and how much to keep, in MiB.
 
-    With ``only_left`` nothing is measured: the first head gets the frames that earlier lives left.
+    With ``only_left`` nothing is measured: the first head gets the frames that earlier lives left. If the job
+    is ``armed``, this node gets what requests for traces need.
     """
 
     linger: float = 86_400.0
     memory_mib: float = 16.0
     spool_mib: float = 256.0
     only_left: bool = False
+    armed: bool = False
 
 
 def name_process() -> None:
@@ -183,6 +185,7 @@ class Server:
     ) -> None:
         self.started = threading.Event()
         self.watch = SystemWatch()
+        self.obstacles: Dict[str, str] = {}  # beside the probe's capabilities
         self._spool = spool
         self._selector = selector
         self._wake = wake
@@ -249,6 +252,7 @@ class Server:
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
             if self._groups != ALL_GROUPS:
                 self._sampler.set_metrics(self._groups)
+        facts = (*facts[:2], {**facts[2], **self.obstacles})
         self._introduced = make_hello(facts, self._sampler.interval_ms, simulated, probe.links())
         self.inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
         return self._sampler
@@ -257,6 +261,7 @@ class Server:
         """Send the hello again, in the same life, if metrics or NVLinks have come or gone."""
         _, _, capabilities = probe.facts()
         if (before := self._introduced) is not None:
+            capabilities = {**capabilities, **self.obstacles}
             self._introduced = replace(before, capabilities=capabilities, links=probe.links()[:MAX_LINKS])
             if self._introduced != before:
                 self._put(self._introduced)
@@ -550,9 +555,12 @@ def serve(
         server.listen(folder, listener)
         if folder.top == top_below_home():
             server.report_place(folder)
+        if limits.armed:
+            server.obstacles = trace.obstacles(folder.name.partition("@")[0])
         _run(server, signals, None if limits.only_left else make_probe, simulated)
     server.finish(folder)
     remove_forgotten([folder.top])
+    trace.remove_forgotten()
 
 
 def stream(

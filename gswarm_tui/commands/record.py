@@ -25,6 +25,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     options, chosen = parse_record(args, environ)
     if chosen.command and (status := _check_command(chosen.command[0])):
         return status
+    from gswarm_tui.run import arming
     from gswarm_tui.run.batch import Batch
     from gswarm_tui.run.headless import Headless
     from gswarm_tui.run.plan import resolve_nodes
@@ -38,7 +39,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     headless = Headless(options, plan, ["record", *args], name)
     why_ending = partial(slurm.why_ending, job.label) if job else str
     batch = Batch(headless.record, chosen.command, umask, why_ending)
+    if options.arm:
+        job_id = job.job_id if job else ""
+        batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid, job_id)
     status = batch.run()
+    if options.arm:
+        arming.clean_up()
     if batch.recording is not None:
         db = f"--db={batch.recording.path}"
         _print("summary", db, "--", name)

@@ -52,6 +52,8 @@ EVENTS_SLACK = 500
 """Number of events kept above the limit before the busiest nodes' oldest events are dropped."""
 MAX_MESSAGE = 500
 """Maximum characters in the message of a node's event; agents send shorter ones."""
+OF_A_WHOLE_NODE = ("gpu", "processes", "traces", "stacks")
+"""Capabilities that are logged where a node lacks them; single metrics are not."""
 BATCH_FRAMES = 128
 """Frames that are added to the history at once."""
 LATE_QUIET_S = 30.0
@@ -294,7 +296,7 @@ class Fleet:
         logged = [
             EventLogged(event.at, "unmeasured", INFO, f"{what}: {why}"[:MAX_MESSAGE], event.node)
             for what, why in hello.capabilities.items()
-            if what in ("gpu", "processes") and (known is None or known.capabilities.get(what) != why)
+            if what in OF_A_WHOLE_NODE and (known is None or known.capabilities.get(what) != why)
         ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
             logged.append(EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))

@@ -74,13 +74,15 @@ class Serving:
     """Task of an agent: to serve the recording with this uid, or without one a single connection.
 
     It continues for ``linger_s`` without a head and keeps ``spool_mib`` on disk, None for its own defaults.
-    With ``only_left`` it measures nothing: it delivers earlier agents' frames.
+    With ``only_left`` it measures nothing: it delivers earlier agents' frames. If the job is ``armed``, its
+    processes can be traced on request.
     """
 
     recording: str = ""
     linger_s: int | None = None
     spool_mib: int | None = None
     only_left: bool = False
+    armed: bool = False
 
     def arguments(self, node: str) -> tuple[str, ...]:
         """Return the arguments that start the agent of a node."""
@@ -89,7 +91,8 @@ class Serving:
         linger = () if self.linger_s is None else ("--linger", str(self.linger_s))
         spool = () if self.spool_mib is None else ("--spool-mib", str(self.spool_mib))
         only_left = ("--only-left",) if self.only_left else ()
-        return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left)
+        armed = ("--armed",) if self.armed else ()
+        return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left, *armed)
 
     def end_arguments(self, node: str) -> tuple[str, ...]:
         """Return the arguments of the command that reports why the agent of a node ended."""

@@ -68,8 +68,8 @@ class Options(NamedTuple):
     """Options of a run, resolved from flags, environment, config file and defaults.
 
     ``nodes`` has the words after ``--nodes``, None without the flag, ``hostfile`` the file after
-    ``--hostfile``. ``db`` is None if nothing is recorded
-    (``record`` is False) or the program chooses the file name.
+    ``--hostfile``. ``db`` is None if nothing is recorded (``record`` is False) or the program chooses the
+    file name. With ``arm`` the processes of a command can be traced on request.
     """
 
     nodes: tuple[str, ...] | None
@@ -88,6 +88,7 @@ class Options(NamedTuple):
     agent_python: str | None
     linger_s: int | None
     spool_mib: int | None
+    arm: bool
     query_memory: int | None
     theme: str | None
     metric: str
@@ -186,7 +187,7 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
         UsageError: a flag, variable or setting is wrong, or two contradict each other.
         ConfigError: the config file can't be used.
     """
-    return _resolve(_parser(), argv, environ)[0]
+    return _resolve(_parser(), argv, environ)[0]._replace(arm=False)
 
 
 class OnceOptions(NamedTuple):
@@ -231,7 +232,7 @@ def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
     if own and not own[0].startswith("-"):
         raise UsageError(f"write -- before the command: gswarm-tui record -- {printable(own[0])} ...")
     options, flags = _resolve(_record_parser(), own, environ)
-    options = options._replace(record=True, db=options.db)
+    options = options._replace(record=True, arm=options.arm and bool(command))
     layers = _Layers((_flag, flags))
     chosen = RecordOptions(
         name=layers.get("name", values.text, ""),
@@ -309,6 +310,7 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         agent_python=layers.get("agent_python", values.word, None),
         linger_s=layers.get("linger", values.linger_s, None),
         spool_mib=layers.get("spool_mib", values.spool_mib, None),
+        arm=layers.get("arm", values.switch, True),
         query_memory=layers.get("query_memory", values.memory_bytes, None),
         theme=layers.get("theme", values.theme, None),
         metric=layers.get("metric", values.metric, "util_pct"),
@@ -441,6 +443,11 @@ def _record_parser() -> _Parser:
     add("--name", metavar="NAME", help="name of the session (default: the command's or the job's)")
     add("--report", metavar="FILE", help="write the session's report to this .html file at the end")
     add("--force", action="store_true", default=None, help="replace an existing report")
+    add(
+        "--arm",
+        action=argparse.BooleanOptionalAction,
+        help="set variables for traces and stacks on request (default: arm)",
+    )
     _add_nodes(parser)
     _add_recording(parser)
     _add_connection(parser)

@@ -12,6 +12,7 @@ KEYS = (
     "metrics",
     "db",
     "record",
+    "arm",
     "launcher",
     "user",
     "ssh_config",

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,13 +49,15 @@ class Batch:
     """Runs a recorder, and below it a command, until both have ended.
 
     ``record`` runs in the recorder's process. ``command`` is empty if only signals end the recording; it gets
-    ``umask``. ``why_ending`` returns why Slurm ends the job, as a clause, or an empty text.
+    ``umask``, and the environment that ``arm`` returns for the recording. ``why_ending`` returns why Slurm
+    ends the job, as a clause, or an empty text.
     """
 
     record: Record
     command: Sequence[str]
     umask: int
     why_ending: Callable[[], str]
+    arm: Callable[[OpenRecording], Mapping[str, str]] = lambda _recording: os.environ
     recording: OpenRecording | None = None
     exit_status: int = 0
     _recorder: _Recorder | None = None
@@ -74,7 +76,7 @@ class Batch:
             if self.recording is None:
                 return status or 1
             if self.command:
-                self._start_command(mask)
+                self._start_command(mask, self.arm(self.recording))
             while self._recorder is not None or self._command is not None:
                 self._handle(self._next_signal())
             return self.exit_status
@@ -156,7 +158,7 @@ class Batch:
             sys.stderr.flush()
             os._exit(status)
 
-    def _start_command(self, mask: set[signal.Signals | int]) -> None:
+    def _start_command(self, mask: set[signal.Signals | int], environ: Mapping[str, str]) -> None:
         """Start the command as if there were no recorder."""
 
         def prepare() -> None:
@@ -166,7 +168,7 @@ class Batch:
         self._began = time.monotonic()
         try:
             # This process has no threads, so preexec_fn is safe.
-            self._command = subprocess.Popen(self.command, preexec_fn=prepare)  # noqa: PLW1509
+            self._command = subprocess.Popen(self.command, env=environ, preexec_fn=prepare)  # noqa: PLW1509
         except OSError as error:
             self.exit_status = NOT_EXECUTABLE
             reason = f"{self.command[0]} can't be executed: {error.strerror}"

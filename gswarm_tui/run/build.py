@@ -170,7 +170,7 @@ def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: b
         return SimulatedLauncher(options.demo.nodes, options.demo.gpus)
     from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 
-    serving = Serving(recording, options.linger_s, options.spool_mib, only_left)
+    serving = Serving(recording, options.linger_s, options.spool_mib, only_left, options.arm)
     if options.launcher == "local":
         from gswarm_tui.launch.local import LocalLauncher
 

@@ -203,6 +203,7 @@ class _RecorderLife:
             gpus = sum(len(node.facts) for node in nodes)
             send = "sends" if len(nodes) == 1 else "send"
             print_notice(f"{plural(len(nodes), 'node')} {send} data, {plural(gpus, 'GPU')}")
+            self._print_obstacles()
             self._hub.flushed.remove(self._print_connected)
 
     def _print_silent(self) -> None:
@@ -213,6 +214,17 @@ class _RecorderLife:
             print_notice(
                 f"no data yet from {plural(len(silent), 'node')}: {hosts.fold(tuple(silent))}{reason}"
             )
+            self._print_obstacles()
+
+    def _print_obstacles(self) -> None:
+        """Print why traces or stacks are unavailable, a line for all nodes with the same reason."""
+        nodes_by_reason: dict[tuple[str, str], list[str]] = {}
+        for node in self._hub.fleet.nodes.values():
+            for what in ("traces", "stacks"):
+                if node.hello is not None and (why := node.hello.capabilities.get(what)):
+                    nodes_by_reason.setdefault((what, why), []).append(node.name)
+        for (what, why), names in nodes_by_reason.items():
+            print_notice(f"no {what} on {hosts.fold(names)}: {why}")
 
     def submit(self, events: Sequence[Event]) -> None:
         """Print errors among the events, each kind at most once in ``NOTICE_EVERY_S``."""

@@ -35,6 +35,7 @@ def save_options(options: Options, plan: Plan) -> str:
             "interval_ms": options.interval_ms,
             "linger_s": options.linger_s,
             "spool_mib": options.spool_mib,
+            "arm": options.arm,
             "demo": None if options.demo is None else [options.demo.nodes, options.demo.gpus],
             "nodes": list(plan.nodes),
             "job": None if job is None else [job.job_id, job.label, job.cluster],
@@ -67,6 +68,7 @@ def restore_options(
             interval_ms=values.interval_ms(f"{saved['interval_ms']}ms"),
             linger_s=_parsed(values.linger_s, saved.get("linger_s")),
             spool_mib=_parsed(values.spool_mib, saved.get("spool_mib")),
+            arm=values.switch(saved.get("arm", False)),
             demo=None if demo is None else values.demo_size("x".join(map(str, demo))),
             record=True,
         )

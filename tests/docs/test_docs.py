@@ -19,7 +19,7 @@ import duckdb
 import pytest
 
 from gswarm_tui.cli import main
-from gswarm_tui.options.arguments import parse
+from gswarm_tui.options.arguments import parse, parse_record
 from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.tui.actions import ACTIONS, key_name
 from tests.docs.example import DATABASE, record_example
@@ -256,7 +256,8 @@ def test_settings_are_flags_and_keys_of_the_config_file() -> None:
         words = ["power" if key == "metric" and word == "NAME" else word for word in words]
         if key == "ssh_config":
             words[1] = str(DOCS / "index.md")
-        parse([word.rstrip(",") for word in words if word != "--no-record,"][:2], {"HOME": "/nonexistent"})
+        reads = parse_record if key == "arm" else parse
+        reads([word.rstrip(",") for word in words][: 1 + (words[0][-1] != ",")], {"HOME": "/nonexistent"})
 
 
 @pytest.mark.parametrize("fence", fences("toml"), ids=str)

@@ -93,8 +93,8 @@ def test_session_lasts_as_long_as_the_command(tmp_path: Path) -> None:
     assert "2 nodes · 8 GPUs" in text, "the summary of the session"
     ((name, whole),) = query(
         tmp_path / "run.duckdb",
-        "SELECT s.name, s.started_at - r.started_at < INTERVAL 1 SECOND "
-        "AND r.ended_at - s.ended_at < INTERVAL 5 SECOND FROM sessions s, recordings r",
+        "SELECT name, started_at <= first AND ended_at > first "
+        "FROM sessions, (SELECT min(ts) AS first FROM gpu_samples)",
     )
     assert (name, whole) == ("train", True)
     assert query(
@@ -120,6 +120,66 @@ def test_command_keeps_umask_signals_environment_and_arguments(tmp_path: Path) -
         os.umask(before)
     assert (status, out) == (0, "0o27 set()\nFalse\nTrue ['a b', '$x', '--', '']\n")
     assert (tmp_path / "run.duckdb").stat().st_mode & 0o077 == 0
+
+
+ARMED = {
+    "KINETO_IPC_SOCKET_DIR",
+    "KINETO_LOG_LEVEL",
+    "KINETO_ONDEMAND_TRACE_DIR",
+    "KINETO_USE_DAEMON",
+    "NCCL_RAS_ADDR",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+}
+SHOW_ARMED = (
+    "import os, pathlib, sys\n"
+    "for name in sorted(os.environ):\n"
+    "    if name.startswith(('KINETO_', 'NCCL_', 'TORCH_')): print(name, os.environ[name])\n"
+    "print('-', oct(pathlib.Path(os.environ.get('KINETO_IPC_SOCKET_DIR', '/')).stat().st_mode))\n"
+)
+
+
+def test_command_is_armed_and_each_variable_printed_but_own_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:1")
+    with record(tmp_path, "--demo", "1x1", "--", sys.executable, "-c", SHOW_ARMED) as running:
+        status, out = running.end()
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert (status, shown.pop("-")) == (0, "0o40700"), "the socket folder is private"
+    assert shown.keys() == ARMED
+    assert shown["NCCL_RAS_ADDR"] == "localhost:1"
+    printed = {line.removeprefix("gswarm-tui: ").rstrip() for line in running.lines}
+    assert {f"kept NCCL_RAS_ADDR={shown.pop('NCCL_RAS_ADDR')}"} <= printed
+    assert {f"set {name}={value}" for name, value in shown.items()} <= printed
+    assert not Path(shown["KINETO_IPC_SOCKET_DIR"]).exists(), "nobody needs it any more"
+
+
+@pytest.mark.parametrize("way", ["flag", "config"])
+def test_unarmed_command_keeps_its_environment(tmp_path: Path, way: str) -> None:
+    words = ["--no-arm"]
+    if way == "config":
+        (tmp_path / "config.toml").write_text("arm = false\n")
+        words = ["--config", "config.toml"]
+    with record(tmp_path, *words, "--demo", "1x1", "--", sys.executable, "-c", SHOW_ARMED) as running:
+        out = running.end()[1]
+    assert {line.split()[0] for line in out.splitlines()} & ARMED == set()
+    assert "gswarm-tui: set " not in "".join(running.lines)
+
+
+@pytest.mark.parametrize(("version", "is_armed"), [("2.9.1+cu128", False), ("2.10.0", True)])
+def test_kineto_is_left_out_where_this_torch_may_crash_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_armed: bool
+) -> None:
+    metadata = tmp_path / "site" / "torch-2.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    with record(tmp_path, "--demo", "1x1", "--", sys.executable, "-c", SHOW_ARMED) as running:
+        out = running.end()[1]
+    assert ("KINETO_USE_DAEMON 1" in out.splitlines()) is is_armed
+    assert "NCCL_RAS_ADDR" in out
+    complaint = f"gswarm-tui: no Kineto: torch {version} may crash with it, 2.10 doesn't\n"
+    assert (complaint in running.lines) is not is_armed
 
 
 def test_usr1_reaches_the_command_alone(tmp_path: Path) -> None:

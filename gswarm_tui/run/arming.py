@@ -1,0 +1,86 @@
+"""Environment of a recorded command in which traces, stacks and NCCL's counts can be requested while it runs.
+
+The reasons, and what was tried, are in docs/decisions/013-arming.md.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import subprocess
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gswarm_agent import trace
+from gswarm_tui.common.errors import print_notice
+
+FIRST_TORCH = (2, 10)
+"""Earlier versions of PyTorch may crash at their start if KINETO_USE_DAEMON is set."""
+_SILENT = "5"  # Kineto prints an error every 5 s while nobody listens; 4 is ERROR
+_RAS_PORTS = range(28100, 32700)  # below the usual ephemeral ports, above NCCL's own 28028
+_PYTHON = re.compile(r"python[0-9.]*")
+_SHOW_TORCH = (
+    "import sys; sys.path[:] = filter(None, sys.path)\n"
+    "from importlib.metadata import version; print(version('torch'))"
+)
+_PYTHON_S = 10.0
+
+
+def arm(
+    command: Sequence[str], environ: Mapping[str, str], recording: str, job_id: str = ""
+) -> dict[str, str]:
+    """Return the command's environment, and print what was set. Variables that are set already stay."""
+    folder = trace.socket_folder(recording)
+    trace.make_socket_folder(recording)  # Kineto tries it once, perhaps before this node's agent makes it
+    port = _RAS_PORTS[(int(job_id) if job_id else zlib.crc32(recording.encode())) % len(_RAS_PORTS)]
+    wanted = {
+        "KINETO_USE_DAEMON": "1",
+        "KINETO_IPC_SOCKET_DIR": folder,
+        "KINETO_LOG_LEVEL": _SILENT,
+        "KINETO_ONDEMAND_TRACE_DIR": folder,
+        "NCCL_RAS_ADDR": f"localhost:{port}",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{trace.PIPES_IN}/{trace.PIPE_PREFIX}{secrets.token_hex(6)}-",
+    }
+    torch = _torch_version(command, environ)
+    if (numbers := re.match(r"(\d+)\.(\d+)", torch)) and (int(numbers[1]), int(numbers[2])) < FIRST_TORCH:
+        first = ".".join(map(str, FIRST_TORCH))
+        print_notice(f"no Kineto: torch {torch} may crash with it, {first} doesn't")
+        wanted = {name: value for name, value in wanted.items() if not name.startswith("KINETO")}
+    armed = dict(environ)
+    for name, value in wanted.items():
+        if name in environ:
+            print_notice(f"kept {name}={environ[name]}")
+        else:
+            print_notice(f"set {name}={value}")
+            armed[name] = value
+    return armed
+
+
+def clean_up() -> None:
+    """Remove what ``arm`` made on this machine, which may have no agent."""
+    trace.remove_forgotten()
+
+
+def _torch_version(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return the version of PyTorch in the command's Python, or in the one on PATH; empty if unknown."""
+    named = [word for word in command if _PYTHON.fullmatch(Path(word).name)]
+    path = environ.get("PATH")
+    found = (shutil.which(name, path=path) for name in (*named[:1], "python", "python3"))
+    python = next(filter(None, found), None)
+    if python is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [python, "-c", _SHOW_TORCH],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PYTHON_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

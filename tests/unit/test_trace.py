@@ -1,0 +1,99 @@
+"""Places on a node for traces of the job's processes: made privately, removed when nobody needs them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent import folder, trace
+
+RECORDING = "1a2b3c4d-5e6f-4711-8000-0123456789ab"
+
+
+@pytest.fixture
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the agents' folder on a machine without any."""
+    monkeypatch.setattr(folder, "PARENTS", (str(tmp_path / "var"),))
+    monkeypatch.setattr(trace, "PIPES_IN", str(tmp_path))
+    (tmp_path / "var").mkdir()
+    return tmp_path / "var" / f"gswarm-tui-{os.geteuid()}"
+
+
+def yama(proc: Path, scope: int) -> str:
+    path = proc / "sys" / "kernel" / "yama" / "ptrace_scope"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{scope}\n")
+    return str(proc)
+
+
+def test_socket_folder_is_private_and_short_enough_for_the_sockets_of_any_user(top: Path) -> None:
+    assert trace.obstacles(RECORDING, "/nowhere") == {}
+    made = Path(trace.socket_folder(RECORDING))
+    assert made == top / "kineto-1a2b3c4d"
+    assert made.stat().st_mode & 0o777 == 0o700
+    longest = "/var/tmp/gswarm-tui-4294967294/kineto-1a2b3c4d/dynoconfigclient" + "u" * 36
+    assert len(longest) <= 107
+
+
+def test_socket_folder_that_others_may_enter_is_refused(top: Path) -> None:
+    top.mkdir(mode=0o755)
+    assert trace.obstacles(RECORDING, "/nowhere") == {"traces": f"{top}: others may enter it"}
+
+
+def test_socket_folder_stays_while_its_recording_has_a_folder_here(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace.make_socket_folder(RECORDING)
+    (top / f"{RECORDING}@gpu01").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        monkeypatch.chdir(trace.socket_folder(RECORDING))  # the whole path is too long here
+        client.bind("dynoconfigclient-1")
+    trace.remove_forgotten()
+    assert Path(trace.socket_folder(RECORDING)).exists()
+    (top / f"{RECORDING}@gpu01").rmdir()
+    trace.remove_forgotten()
+    assert list(top.iterdir()) == []
+
+
+def test_socket_folder_with_a_trace_stays(top: Path) -> None:
+    trace.make_socket_folder(RECORDING)
+    kept = Path(trace.socket_folder(RECORDING)) / "trace.json"
+    kept.write_text("{}")
+    trace.remove_forgotten()
+    assert kept.exists()
+
+
+def test_only_old_pipes_that_no_process_reads_are_removed(top: Path, tmp_path: Path) -> None:
+    top.mkdir(mode=0o700)
+    ended, new, read = (tmp_path / f"{trace.PIPE_PREFIX}{name}-0.pipe" for name in ("ended", "new", "read"))
+    for pipe in (ended, new, read):
+        os.mkfifo(pipe)
+    for pipe in (ended, read):
+        os.utime(pipe, (0, 0))
+    other = tmp_path / f"{trace.PIPE_PREFIX}file.pipe"
+    other.write_text("")
+    os.utime(other, (0, 0))
+    reader = os.open(read, os.O_RDONLY | os.O_NONBLOCK)
+    trace.remove_forgotten()
+    os.close(reader)
+    assert [pipe.exists() for pipe in (ended, new, read, other)] == [False, True, True, True]
+
+
+@pytest.mark.usefixtures("top")
+def test_stacks_that_the_kernel_restricts_have_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    def stacks(scope: int) -> str | None:
+        return trace.obstacles(RECORDING, yama(tmp_path, scope)).get("stacks")
+
+    assert stacks(0) is None
+    assert stacks(1) == (
+        "ptrace_scope is 1; to allow stacks, run this in your program: "
+        "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
+    )
+    assert stacks(2) == "ptrace_scope is 2, which only an administrator can change"
