@@ -39,6 +39,8 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --recording UID         only this recording
      --folder PATH           as above
      --for-head              print the wire's first line before the JSON
+  check                      print as JSON this node's Python, spool folder and hardware counters
+     --for-head              as above
   mark NAME                  set a mark in each recording that has an agent of yours here
      --value KEY=VALUE       add a number or text to the mark; may be repeated
      --folder PATH           as above
@@ -188,6 +190,19 @@ def _status(options: dict[str, str]) -> int:
     return 0
 
 
+def _check(options: dict[str, str]) -> int:
+    import json
+
+    from gswarm_agent.checks import check
+
+    if "--for-head" in options:
+        from gswarm_agent.wire import MAGIC
+
+        sys.stdout.write(MAGIC.decode())
+    print(json.dumps(check(), indent=2))
+    return 0
+
+
 def _mark(arguments: list[str]) -> int:
     from gswarm_agent.mark import MarkError, send, values_of
 
@@ -281,6 +296,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
     "ended": ("--recording --node --folder", _ended),
     "stream": ("--memory-mib --simulate", _stream),
     "status": ("--recording --folder --for-head", _status),
+    "check": ("--for-head", _check),
     "once": ("--simulate", _once),
     "simulate": ("", _simulate),
 }

@@ -11,8 +11,10 @@ from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.store.errors import StoreError
 
 
-def check_output_file(path: Path | None, *, force: bool, recording: Path) -> None:
-    """Refuse an output file before the work begins; None is standard output.
+def check_output_file(
+    path: Path | None, *, force: bool, recording: Path | None = None, option: str = "-o"
+) -> None:
+    """Refuse an output file before the work begins; None is standard output. ``option`` names the file.
 
     Raises:
         UserError: ``path`` exists and there is no ``force``, it is a folder or the recording, or its folder
@@ -20,15 +22,17 @@ def check_output_file(path: Path | None, *, force: bool, recording: Path) -> Non
     """
     if path is None:
         return
-    _check_folder(path)
+    _check_folder(path, option)
     if path.is_dir():
-        raise UserError(f"{_shown(path)} is a folder; name a file in it with -o.")
+        raise UserError(f"{_shown(path)} is a folder; name a file in it with {option}.")
     if not path.exists():
         return
-    if recording.exists() and path.samefile(recording):
-        raise UserError(f"{_shown(path)} is the recording itself; name another file with -o.")
+    if recording is not None and recording.exists() and path.samefile(recording):
+        raise UserError(f"{_shown(path)} is the recording itself; name another file with {option}.")
     if not force:
-        raise UserError(f"{_shown(path)} exists; name another file with -o, or replace it with --force.")
+        raise UserError(
+            f"{_shown(path)} exists; name another file with {option}, or replace it with --force."
+        )
 
 
 @contextlib.contextmanager
@@ -73,9 +77,9 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _check_folder(path: Path) -> None:
+def _check_folder(path: Path, option: str = "-o") -> None:
     if not path.parent.is_dir():
-        raise UserError(f"no folder {_shown(path.parent)}; create it, or name another one with -o.")
+        raise UserError(f"no folder {_shown(path.parent)}; create it, or name another one with {option}.")
 
 
 def _shown(path: Path) -> str:

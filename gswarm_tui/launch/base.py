@@ -24,14 +24,31 @@ class Retry(enum.Enum):
     NEVER = "never"
 
 
-class LaunchError(Exception):
-    """Raised if an agent can't be started: the reason in one clause, and a remedy for the user."""
+class Step(enum.Enum):
+    """Step of a launch, in the order in which they are taken."""
 
-    def __init__(self, reason: str, remedy: str = "", retry: Retry = Retry.SOON) -> None:
+    NAME = "resolve its name"
+    CONNECT = "connect"
+    HOST_KEY = "check its host key"
+    LOGIN = "log in"
+    COMMAND = "run a command"
+    SETUP = "run --setup"
+    PYTHON = "find Python"
+    UNPACK = "unpack the agent"
+    AGENT = "start the agent"
+
+
+class LaunchError(Exception):
+    """Raised if an agent can't be started: the reason in a clause, a remedy for the user, the step."""
+
+    def __init__(
+        self, reason: str, remedy: str = "", retry: Retry = Retry.SOON, step: Step = Step.AGENT
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
         self.retry = retry
+        self.step = step
 
 
 class Channel(Protocol):
@@ -81,7 +98,9 @@ class Launcher(Protocol):
 def check_name(node: str, option: str = "--nodes") -> None:
     """Raise LaunchError for an invalid host name, which might pass for an option or a command."""
     if not _NODE_NAME.fullmatch(node):
-        raise LaunchError(f"{clean(node, 60)!r} isn't a host name", f"correct {option}", Retry.NEVER)
+        raise LaunchError(
+            f"{clean(node, 60)!r} isn't a host name", f"correct {option}", Retry.NEVER, Step.NAME
+        )
 
 
 def clean(text: str, longest: int = LONGEST_REASON) -> str:

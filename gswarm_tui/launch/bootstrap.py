@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gswarm_agent.redact import redact
 from gswarm_agent.wire import MAGIC, MAX_NOISE
-from gswarm_tui.launch.base import LaunchError, Retry, clean, last_line
+from gswarm_tui.launch.base import LaunchError, Retry, Step, clean, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle
 from gswarm_tui.launch.inbox import Inbox
 
@@ -135,27 +135,29 @@ class Bootstrap:
         if kind == "setup":
             message = redact([message])[0]  # shells quote the line that failed, and events are recorded
             reason = f"the setup failed with exit status {text}" + (f": {message}" if message else "")
-            return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY)
+            return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY, Step.SETUP)
         if kind == "python":
             if self.agent_python:
                 is_old = f" is {old_version}, and 3.9 or later is needed" if old_version else " can't be run"
                 reason = f"the Python {self.agent_python}{is_old}"
-                return LaunchError(clean(reason), "correct --agent-python", Retry.SLOWLY)
+                return LaunchError(clean(reason), "correct --agent-python", Retry.SLOWLY, Step.PYTHON)
             reason = "it has no working python3"
             if old_version:
                 reason = f"its python3 is {old_version}, and 3.9 or later is needed"
             if text:
                 reason += f"; the head's own Python isn't used there, because others can change {text}"
-            return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY)
+            return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY, Step.PYTHON)
         if kind == "cache":
             remedy = "free some space there, or set XDG_CACHE_HOME to a writable folder of yours on the node"
-            return LaunchError(clean(f"the agent can't be unpacked in {text}"), remedy, Retry.SLOWLY)
+            return LaunchError(
+                clean(f"the agent can't be unpacked in {text}"), remedy, Retry.SLOWLY, Step.UNPACK
+            )
         if kind == "tool":
             remedy = f"install {text} on the node, or add its folder to PATH with --setup"
-            return LaunchError(clean(f"it lacks the program {text}"), remedy, Retry.SLOWLY)
+            return LaunchError(clean(f"it lacks the program {text}"), remedy, Retry.SLOWLY, Step.UNPACK)
         if kind == "noise":
-            return LaunchError(clean(f"no agent answered, only other output: {text}"))
-        return LaunchError("the agent arrived damaged")
+            return LaunchError(clean(f"no agent answered, only other output: {text}"), step=Step.COMMAND)
+        return LaunchError("the agent arrived damaged", step=Step.UNPACK)
 
 
 def _joined(script: str) -> str:

@@ -10,6 +10,7 @@ from gswarm_tui.launch.base import (
     Launcher,
     LaunchError,
     Retry,
+    Step,
     allow_many_files,
     check_name,
     clean,
@@ -87,4 +88,4 @@ class SrunLauncher(Launcher):
         if not line.startswith("srun:"):
             return LaunchError(clean(f"the agent ended: {line}"))
         remedy = f"check that the job still runs, with `squeue --jobs={self._job_id}`"
-        return LaunchError(line, remedy, Retry.SLOWLY)
+        return LaunchError(line, remedy, Retry.SLOWLY, Step.CONNECT)

@@ -206,6 +206,25 @@ def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options
     return options._replace(record=False, db=None), OnceOptions(_timeout_s(flags), form)
 
 
+class DoctorOptions(NamedTuple):
+    """Options of ``doctor`` beside those of a run."""
+
+    timeout_s: int
+    json: bool
+    bundle: Path | None
+    force: bool
+
+
+def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, DoctorOptions]:
+    """Resolve the options of ``doctor``. Raises UsageError, ConfigError."""
+    options, flags = _resolve(_doctor_parser(), argv, environ)
+    bundle = _Layers((_flag, flags)).get("bundle", values.path, None)
+    if bundle is None and flags.get("force"):
+        raise UsageError("--force applies only with --bundle; remove it.")
+    chosen = DoctorOptions(_timeout_s(flags), bool(flags.get("json")), bundle, bool(flags.get("force")))
+    return options._replace(record=False, db=None), chosen
+
+
 def _timeout_s(flags: Mapping[str, object]) -> int:
     return _Layers((_flag, flags)).get("timeout", values.timeout_s, ONCE_TIMEOUT_S)
 
@@ -388,7 +407,7 @@ def _commands_help() -> str:
     return "\n".join(["commands (each has its own --help):", *lines, "", ""])
 
 
-def _add_nodes(parser: _Parser) -> None:
+def _add_nodes(parser: _Parser, *, demo: bool = True) -> None:
     nodes = parser.add_argument_group("nodes", "Default: the nodes of the job this shell is in.")
     add = nodes.add_argument
     add(
@@ -400,7 +419,8 @@ def _add_nodes(parser: _Parser) -> None:
     )
     add("--hostfile", metavar="FILE", help="the nodes in this file, one a line: gpu01 slots=8")
     add("--job", metavar="ID", help="a running job of yours; with --nodes, only these of its nodes")
-    add("--demo", nargs="?", const=_DEMO, metavar="NODESxGPUS", help=f"simulate nodes (default: {_DEMO})")
+    if demo:
+        add("--demo", nargs="?", const=_DEMO, metavar="NODESxGPUS", help=f"simulate nodes (default: {_DEMO})")
 
 
 def _add_connection(parser: _Parser) -> None:
@@ -478,6 +498,40 @@ def _once_parser() -> _Parser:
     add("--json", action="store_true", default=None, help="print nodes, GPUs and processes as JSON")
     add("--csv", action="store_true", default=None, help="print a row for each GPU as CSV")
     _add_nodes(parser)
+    _add_connection(parser)
+    add = parser.add_argument_group("general").add_argument
+    add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)
+    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    add("--help", "-h", action="help", help="print help and exit")
+    return parser
+
+
+def _doctor_parser() -> _Parser:
+    parser = _Parser(
+        prog="gswarm-tui doctor",
+        usage=_wrapped_usage(
+            "gswarm-tui doctor [--nodes NODE ... | --job ID] [--json] [--bundle FILE.tar.gz] [--force] "
+            "[options]"
+        ),
+        description=textwrap.fill(
+            "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
+            "disk, Slurm's view, and what differs from the other nodes. Prints what to mend. Installs and "
+            "records nothing. The exit status is 1 if something is to mend.",
+            _width(),
+        ),
+        formatter_class=_help_format,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    add = parser.add_argument_group("output").add_argument
+    add("--json", action="store_true", default=None, help="print the whole report as JSON")
+    add(
+        "--bundle",
+        metavar="FILE",
+        help="write report and log, without names, to this .tar.gz for a bug report",
+    )
+    add("--force", action="store_true", default=None, help="replace an existing bundle")
+    _add_nodes(parser, demo=False)
     _add_connection(parser)
     add = parser.add_argument_group("general").add_argument
     add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)

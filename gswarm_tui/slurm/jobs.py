@@ -6,12 +6,13 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.slurm.hosts import expand
+from gswarm_tui.slurm.hosts import expand, fold
+from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
 
 _TIMEOUT_S = 5.0
 _SQUEUE_TIMEOUT_S = 3.0
@@ -162,6 +163,13 @@ class Slurm:
             return ()
         return tuple(listed.split())
 
+    def nodes(self, names: Sequence[str]) -> dict[str, SlurmNode]:
+        """Return Slurm's view of those of these nodes that it knows. Raises SlurmError."""
+        listed = self._run(
+            _TIMEOUT_S, "scontrol", "show", "node", "-d", "--oneliner", fold(names), partly=True
+        )
+        return parse_nodes(listed)
+
     def _cluster(self) -> str | None:
         if name := self._environ.get("SLURM_CLUSTER_NAME"):
             return name
@@ -171,8 +179,8 @@ class Slurm:
             return None
         return match[1] if match else None
 
-    def _run(self, timeout: float, *command: str) -> str:
-        """Run a command and return its standard output."""
+    def _run(self, timeout: float, *command: str, partly: bool = False) -> str:
+        """Run a command and return its standard output; with ``partly`` also if it failed after some."""
         try:
             done = subprocess.run(
                 command,
@@ -190,7 +198,7 @@ class Slurm:
             raise SlurmCommandError(f"{command[0]} got no reply from Slurm within {timeout:.0f} s.") from None
         except OSError as error:
             raise SlurmCommandError(f"{command[0]} can't be run: {error.strerror}.") from None
-        if done.returncode != 0:
+        if done.returncode != 0 and not (partly and done.stdout):
             if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
                 raise SlurmError(f"Slurm has no job {command[-1]}.")
             message = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]

@@ -28,7 +28,7 @@ from tests.docs.generated import DOCS, ROOT, pages, regenerated
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
-NEEDS_A_TERMINAL_OR_A_RUN = {"metrics", "replay", "mark", "record"}
+NEEDS_A_TERMINAL_OR_A_RUN = {"doctor", "metrics", "replay", "mark", "record"}
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
 

@@ -166,7 +166,7 @@ class Attempt(asyncssh.SSHClient):
 def of_jump_host(host: str, error: LaunchError) -> LaunchError:
     """Return the error of a connection through a jump host that failed with this error."""
     return LaunchError(
-        clean(f"the jump host {host} can't be used: {error.reason}"), error.remedy, error.retry
+        clean(f"the jump host {host} can't be used: {error.reason}"), error.remedy, error.retry, error.step
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import asyncssh
 
-from gswarm_tui.launch.base import LaunchError, Retry, clean
+from gswarm_tui.launch.base import LaunchError, Retry, Step, clean
 from gswarm_tui.launch.ssh.asyncssh_internals import is_about_host_key, is_revoked, needs_passphrase
 from gswarm_tui.launch.ssh.attempt import DEFAULT_KEYS, Attempt
 
@@ -27,27 +27,31 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
     match error:
         case asyncssh.HostKeyNotVerifiable() if is_revoked(error):
             remedy = "contact the cluster's administrators"
-            return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY)
+            return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
             remedy = f"run `{attempt.command}` once to check and accept it"
-            return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY)
+            return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if is_about_host_key(error):
             remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
-            return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY)
+            return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case socket.gaierror():
-            return LaunchError("its name does not resolve", "check --nodes for a typo", Retry.SLOWLY)
+            return LaunchError(
+                "its name does not resolve", "check --nodes for a typo", Retry.SLOWLY, Step.NAME
+            )
         case TimeoutError():
-            return LaunchError("it did not answer in time", f"try `{attempt.command}`")
+            return LaunchError("it did not answer in time", f"try `{attempt.command}`", step=Step.CONNECT)
         case asyncssh.ChannelOpenError():
-            return LaunchError(clean(f"the jump host can't reach it: {error.reason}"))
+            return LaunchError(clean(f"the jump host can't reach it: {error.reason}"), step=Step.CONNECT)
         case asyncssh.Error():
             message = clean(attempt.banner) or error.reason
-            return LaunchError(clean(f"the connection broke: {message}"), f"try `{attempt.command}`")
+            return LaunchError(
+                clean(f"the connection broke: {message}"), f"try `{attempt.command}`", step=Step.CONNECT
+            )
         case OSError():
-            return LaunchError(_explain_os(error), f"try `{attempt.command}`")
+            return LaunchError(_explain_os(error), f"try `{attempt.command}`", step=Step.CONNECT)
         case _:
             remedy = "correct the SSH configuration or key named there"
-            return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY)
+            return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY, Step.CONNECT)
 
 
 async def explain_refusal(attempt: Attempt) -> LaunchError:
@@ -60,9 +64,9 @@ async def explain_refusal(attempt: Attempt) -> LaunchError:
     locked = [path for path in keys if _is_encrypted(path)]
     if locked and not await _has_one_of(attempt.agent_path, locked):
         reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
-        return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY)
+        return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY, Step.LOGIN)
     remedy = f"try `{attempt.command}`; many clusters let you in only while your job runs there"
-    return LaunchError(clean(reason), remedy, Retry.SLOWLY)
+    return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.LOGIN)
 
 
 async def _has_one_of(agent_path: str, keys: Sequence[Path]) -> bool:

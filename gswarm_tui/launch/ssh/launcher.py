@@ -17,7 +17,15 @@ import asyncssh
 
 from gswarm_agent.folder import SOCKET, name_of, tops
 from gswarm_agent.wire import MAGIC, QUERY_LIFE
-from gswarm_tui.launch.base import Channel, Launcher, LaunchError, allow_many_files, check_name, clean
+from gswarm_tui.launch.base import (
+    Channel,
+    Launcher,
+    LaunchError,
+    Step,
+    allow_many_files,
+    check_name,
+    clean,
+)
 from gswarm_tui.launch.bootstrap import Bootstrap, greet
 from gswarm_tui.launch.ssh.attempt import Attempt, of_jump_host
 from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
@@ -140,16 +148,19 @@ class SshLauncher(Launcher):
         except TimeoutError:
             connection.abort()
             reason = f"its SSH server started no command within {LOGIN_S:.0f} s"
-            raise LaunchError(reason, f"try `{self._settings.command(node)} true`") from None
+            raise LaunchError(
+                reason, f"try `{self._settings.command(node)} true`", step=Step.COMMAND
+            ) from None
         except (asyncssh.Error, OSError) as error:
             if attempt is not None and (cut_off := attempt.cut_off) is not None:
                 raise cut_off from None
             if connection.is_closed():
-                raise LaunchError("the connection broke off") from None
+                raise LaunchError("the connection broke off", step=Step.COMMAND) from None
             connection.abort()
             raise LaunchError(
                 clean(f"its SSH server refused to run a command: {error}"),
                 f"try `{self._settings.command(node)} true`",
+                step=Step.COMMAND,
             ) from None
         except BaseException:
             connection.abort()

@@ -1,0 +1,97 @@
+"""``gswarm-tui doctor``: check this machine and the nodes, and print what is to mend."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gswarm_tui.commands.output_files import check_output_file
+from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.quantities import file_size
+from gswarm_tui.doctor import text
+from gswarm_tui.doctor.report import DoctorReport
+from gswarm_tui.options.arguments import Options, parse_doctor
+
+INTERRUPTED = 130
+SUFFIX = ".tar.gz"
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print the report and return the exit status: 1 if something is to mend. Raises UserError."""
+    options, chosen = parse_doctor(args, environ)
+    if chosen.bundle is not None and not chosen.bundle.name.endswith(SUFFIX):
+        raise UserError(f"--bundle: name a {SUFFIX} file, such as doctor{SUFFIX}.")
+    check_output_file(chosen.bundle, force=chosen.force, option="--bundle")
+    from gswarm_tui.run import log_file
+
+    log = log_file.begin()
+    report = _examine(options, environ, chosen.timeout_s)
+    if report is None:
+        return INTERRUPTED
+    if chosen.json:
+        print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
+    else:
+        _print(report)
+    if chosen.bundle is not None:
+        _write(chosen.bundle, report, options, log)
+    return 1 if report.to_mend else 0
+
+
+def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> DoctorReport | None:
+    from gswarm_tui.doctor.findings import findings
+    from gswarm_tui.doctor.local import check_here
+    from gswarm_tui.run import build, event_loop
+    from gswarm_tui.run.doctor import examine, slurms_view
+    from gswarm_tui.run.plan import resolve_nodes
+    from gswarm_tui.slurm.jobs import Slurm
+
+    slurm = Slurm()
+    plan = resolve_nodes(options, environ, slurm)
+    here = check_here(environ, len(plan.nodes), Path())
+    nodes = event_loop.run(examine(options, plan, limit_s))
+    if nodes is None:
+        return None
+    if "scontrol" in here.slurm_commands:
+        by_slurm, problem = slurms_view(plan.nodes, slurm)
+        nodes = [dataclasses.replace(node, slurm=by_slurm.get(node.node)) for node in nodes]
+        if problem:
+            here = dataclasses.replace(here, notes=(*here.notes, f"Slurm's view is unknown: {problem}"))
+    user = options.user or build.user_name()
+    return DoctorReport(plan.label, here, tuple(nodes), findings(here, nodes, user))
+
+
+def _print(report: DoctorReport) -> None:
+    from gswarm_tui.printing.table import show
+
+    for line in text.here_lines(report.here):
+        print(printable(line))
+    print()
+    show(text.HEADS, text.node_rows(report), sys.stdout)
+    print()
+    for line in text.finding_lines(report):
+        print(printable(line))
+    print(printable(report.verdict))
+
+
+def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:
+    from gswarm_tui.doctor.bundle import write_bundle
+    from gswarm_tui.doctor.placeholders import Placeholders
+    from gswarm_tui.printing.formats import atomic_file
+    from gswarm_tui.run import build
+
+    jumps = [jump.rpartition("@")[2].partition(":")[0] for jump in (options.jump or "").split(",")]
+    names = Placeholders(
+        [node.node for node in report.nodes],
+        [socket.gethostname(), socket.gethostname().partition(".")[0], *jumps],
+        [build.user_name(), options.user or ""],
+    )
+    with atomic_file(file) as part:
+        parts = write_bundle(part, report.as_json(), log, names)
+    print_notice(
+        f"wrote {file} ({file_size(file.stat().st_size)}): {' and '.join(parts)}, with names replaced; "
+        "look through them before you send them."
+    )

@@ -1,0 +1,183 @@
+"""Rules: what is to mend or to know about nodes, each in one sentence. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from gswarm_tui.common.quantities import mebibytes, plural
+from gswarm_tui.doctor.report import Finding, LocalReport, NodeReport
+from gswarm_tui.slurm import hosts
+
+MIN_SPOOL_MIB = 512
+MAX_CLOCK_MS = 1000.0
+OWN_PROCESSES = 2
+"""The highest perf_event_paranoid with which users may count events of their own processes."""
+_ANY_NODE = "NODE"
+
+
+def findings(here: LocalReport, nodes: Sequence[NodeReport], user: str) -> tuple[Finding, ...]:
+    """Return what is to mend first, then notes; ``user`` is this user's name on the nodes."""
+    found = [
+        *(Finding(True, (), text) for text in here.problems),
+        *_unreachable(nodes),
+        *_gpus(nodes),
+        *_differences(nodes),
+        *_by_slurm(nodes),
+        *_spools(nodes),
+        *_clocks(nodes),
+        *(Finding(False, (), text) for text in here.notes),
+        *_counters(nodes, user),
+        *_unmeasured(nodes),
+    ]
+    return tuple(sorted(found, key=lambda finding: not finding.mend))
+
+
+def _grouped(mend: bool, told: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Return a finding for each text, with all nodes that it is about."""
+    groups: dict[str, list[str]] = {}
+    for node, text in told:
+        groups.setdefault(text, []).append(node)
+    for text, names in groups.items():
+        shown = text if len(names) > 1 else text.replace(_ANY_NODE, names[0])
+        yield Finding(mend, tuple(names), shown)
+
+
+def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    def text(node: NodeReport) -> str:
+        remedy = f"; {node.remedy}" if node.remedy else ""
+        return f"failed to {node.failed_step}: {node.reason}{remedy}.".replace(node.node, _ANY_NODE)
+
+    return _grouped(True, ((node.node, text(node)) for node in nodes if not node.ready))
+
+
+def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    def texts(node: NodeReport) -> Iterator[str]:
+        for name, reason in node.unmeasured.items():
+            if name == "gpu":
+                yield f"no GPU can be measured: {reason.rstrip('.')}."
+            elif name.removeprefix("gpu").isdigit():
+                why = reason.rstrip(".")
+                yield f"GPU {name[3:]} doesn't answer: {why}; ask the administrators to reset it."
+
+    return _grouped(True, ((node.node, text) for node in nodes for text in texts(node)))
+
+
+def _differences(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    ready = [node for node in nodes if node.ready]
+    with_gpus = [node for node in ready if node.gpus]
+    same = "ask the administrators for one version, as jobs over all of them may fail"
+    yield from _difference(with_gpus, True, "the driver is", lambda node: node.driver_version, same)
+    yield from _difference(
+        with_gpus, False, "the GPUs are", lambda node: " and ".join(dict.fromkeys(node.gpus)), ""
+    )
+    models = {tuple(dict.fromkeys(node.gpus)) for node in with_gpus}
+    if len(models) == 1:
+        lost = "a GPU may have fallen off the bus; run nvidia-smi there"
+        yield from _difference(with_gpus, True, "GPUs:", lambda node: str(len(node.gpus)), lost)
+    yield from _difference(ready, False, "the kernel is", lambda node: node.kernel, "")
+    yield from _difference(ready, False, "CPUs:", lambda node: node.cpus and str(node.cpus), "")
+    yield from _difference(ready, False, "the agent's Python is", lambda node: node.python_version, "")
+
+
+def _difference(
+    nodes: Sequence[NodeReport],
+    mend: bool,
+    what: str,
+    value: Callable[[NodeReport], str | int | None],
+    remedy: str,
+) -> Iterator[Finding]:
+    """Return a finding for each value that isn't the usual one."""
+    values = {node.node: str(found) for node in nodes if (found := value(node)) is not None}
+    if len(set(values.values())) < 2:
+        return
+    usual, count = Counter(values.values()).most_common(1)[0]
+    told = (
+        (
+            node,
+            f"{what} {each}, but {usual} on {plural(count, 'other node')}{'; ' if remedy else ''}{remedy}.",
+        )
+        for node, each in values.items()
+        if each != usual
+    )
+    yield from _grouped(mend, told)
+
+
+def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    def texts(node: NodeReport) -> Iterator[str]:
+        slurm = node.slurm
+        if slurm is None:
+            return
+        if not slurm.available:
+            why = f" ({slurm.reason})" if slurm.reason else ""
+            yield f"Slurm's state is {slurm.state}{why}, so jobs may not start there; ask the administrators."
+        if node.ready and slurm.gpus is not None and len(node.gpus) not in (0, slurm.gpus):
+            if slurm.gpus_allocated is not None and len(node.gpus) == slurm.gpus_allocated:
+                return  # Slurm hides the others from this job
+            shown = f"Slurm has {plural(slurm.gpus, 'GPU')}, the driver shows {len(node.gpus)}"
+            yield f"{shown}; run nvidia-smi there."
+
+    return _grouped(True, ((node.node, text) for node in nodes for text in texts(node)))
+
+
+def _spools(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    def texts(node: NodeReport) -> Iterator[str]:
+        if not node.python_version:  # it wasn't reached
+            return
+        if node.spool_folder is None:
+            yield f"no private folder for waiting samples: {'; '.join(node.spool_problems)}."
+        elif node.spool_free_mib is not None and node.spool_free_mib < MIN_SPOOL_MIB:
+            free = mebibytes(node.spool_free_mib)
+            yield f"only {free} free for waiting samples in {node.spool_folder}; free some space."
+
+    return _grouped(True, ((node.node, text) for node in nodes for text in texts(node)))
+
+
+def _clocks(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    for node in nodes:
+        if node.clock_offset_ms is not None and abs(node.clock_offset_ms) > MAX_CLOCK_MS:
+            way = "ahead of" if node.clock_offset_ms > 0 else "behind"
+            off = f"its clock is {abs(node.clock_offset_ms) / 1000:.1f} s {way} this machine's"
+            yield Finding(
+                True,
+                (node.node,),
+                f"{off}; samples are corrected, logs of jobs aren't: check its time service.",
+            )
+
+
+def _counters(nodes: Sequence[NodeReport], user: str) -> Iterator[Finding]:
+    def texts(node: NodeReport) -> Iterator[str]:
+        if node.gpu_counters_admin_only:
+            yield (
+                "GPU hardware counters (Nsight Compute) are for root only; administrators can set "
+                "NVreg_RestrictProfilingToAdminUsers=0."
+            )
+        paranoid = node.perf_event_paranoid
+        if paranoid is not None and paranoid > OWN_PROCESSES:
+            yield (
+                f"CPU hardware counters are closed to users (kernel.perf_event_paranoid is {paranoid}); "
+                f"administrators can set it to {OWN_PROCESSES}."
+            )
+        if node.likwid_lock_owner not in (None, user):
+            yield f"LIKWID's counters are held by {node.likwid_lock_owner} (owner of /var/run/likwid.lock)."
+
+    return _grouped(False, ((node.node, text) for node in nodes for text in texts(node)))
+
+
+def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    """Return a note for each reason, with all metrics that it keeps from being measured."""
+
+    def texts(node: NodeReport) -> Iterator[str]:
+        reasons: dict[str, list[str]] = {}
+        for name, reason in node.unmeasured.items():
+            if name != "gpu" and not name.removeprefix("gpu").isdigit():
+                reasons.setdefault(reason.rstrip("."), []).append(name)
+        for reason, names in reasons.items():
+            yield f"not measured: {', '.join(names)}: {reason}."
+
+    return _grouped(False, ((node.node, text) for node in nodes for text in texts(node)))
+
+
+def subject(finding: Finding) -> str:
+    """Return whom a finding is about: a host list, or "here"."""
+    return hosts.fold(finding.nodes) if finding.nodes else "here"

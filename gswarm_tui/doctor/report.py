@@ -1,0 +1,109 @@
+"""Reports of the nodes and of this machine, which the rules in ``findings`` judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gswarm_agent import __version__
+from gswarm_tui.slurm.nodes import SlurmNode
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What was found out about a node; None where it wasn't reached or has no answer.
+
+    ``failed_step`` is the step that failed, such as "log in", with ``reason`` and ``remedy``; empty if its
+    agent sends samples. ``answered_s`` is the time from the start to its first answer.
+    """
+
+    node: str
+    failed_step: str = ""
+    reason: str = ""
+    remedy: str = ""
+    answered_s: float | None = None
+    python: str | None = None
+    python_version: str | None = None
+    agent_version: str | None = None
+    kernel: str | None = None
+    cpu_model: str | None = None
+    cpus: int | None = None
+    memory_total_mib: int | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    gpus: tuple[str, ...] = ()
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
+    clock_offset_ms: float | None = None
+    round_trip_ms: float | None = None
+    spool_folder: str | None = None
+    spool_free_mib: int | None = None
+    spool_problems: tuple[str, ...] = ()
+    perf_event_paranoid: int | None = None
+    gpu_counters_admin_only: bool | None = None
+    likwid_lock_owner: str | None = None
+    slurm: SlurmNode | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether its agent sends samples."""
+        return not self.failed_step
+
+
+@dataclass(frozen=True)
+class LocalReport:
+    """What was found out about this machine. ``problems`` are sentences about what hinders a run."""
+
+    python_version: str
+    duckdb_version: str
+    textual_version: str
+    terminal: str
+    encoding: str
+    state_folder: str
+    folder_free_mib: int | None
+    slurm_commands: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about some nodes, or about this machine if there are none; to ``mend``, or a note."""
+
+    mend: bool
+    nodes: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """The whole result. ``source`` is what the nodes belong to, such as "job 4711"."""
+
+    source: str
+    here: LocalReport
+    nodes: tuple[NodeReport, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def to_mend(self) -> tuple[Finding, ...]:
+        """The findings that somebody should mend."""
+        return tuple(finding for finding in self.findings if finding.mend)
+
+    @property
+    def verdict(self) -> str:
+        """The last line: how many nodes are ready, and how much is to mend."""
+        ready = sum(node.ready for node in self.nodes)
+        mend = len(self.to_mend)
+        what = f"{mend} thing{'' if mend == 1 else 's'} to mend" if mend else "nothing to mend"
+        return f"{ready:,} of {len(self.nodes):,} node{'' if len(self.nodes) == 1 else 's'} ready, {what}."
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "gswarm_tui": __version__,
+            "job": self.source or None,
+            "verdict": self.verdict,
+            "findings": [asdict(finding) for finding in self.findings],
+            "here": asdict(self.here),
+            "nodes": [asdict(node) for node in self.nodes],
+        }

@@ -1,0 +1,68 @@
+"""``gswarm-tui doctor`` on nodes with faults: the failing step, what differs, Slurm's view, the bundle."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.standin import Scenario
+
+DOCTOR = f"{sys.executable} -m gswarm_tui doctor"
+
+
+@pytest.fixture
+def faulty(cluster: Cluster) -> Iterator[None]:
+    """Give gpu02 an older driver and one GPU less, and drain gpu04."""
+    node = cluster["gpu02"]
+    scenario = Scenario.of(node.name, node.gpus - 1)
+    scenario.driver_version = "535.104.05"
+    scenario.write(node.scenario)
+    cluster.run("scontrol update NodeName=gpu04 State=drain Reason='fan noise'")
+    yield
+    cluster.run("scontrol update NodeName=gpu04 State=resume")
+    Scenario.of(node.name, node.gpus).write(node.scenario)
+
+
+def test_doctor_says_what_to_mend(cluster: Cluster, faulty: None, tmp_path: Path) -> None:
+    folder = cluster.home / tmp_path.name
+    folder.mkdir()
+    bundle = folder / "bundle.tar.gz"
+    words = f"{DOCTOR} --nodes 'gpu[01-04]' 'bad[01-04]' --json --bundle {bundle}"
+    done = cluster.run(words, check=False)
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    nodes = {node["node"]: node for node in report["nodes"]}
+    assert {name: node["failed_step"] for name, node in nodes.items()} == {
+        "gpu01": "",
+        "gpu02": "",
+        "gpu03": "",
+        "gpu04": "",
+        "bad01": "log in",
+        "bad02": "check its host key",
+        "bad03": "",
+        "bad04": "check its host key",
+    }
+    assert nodes["gpu01"]["driver_version"] != "535.104.05"
+    assert nodes["gpu01"]["slurm"]["gpus"] == 8
+    assert "DRAIN" in nodes["gpu04"]["slurm"]["state"]
+    assert nodes["bad01"]["slurm"] is None, "Slurm doesn't know it"
+    mend = {tuple(each["nodes"]): each["text"] for each in report["findings"] if each["mend"]}
+    texts = [(tuple(each["nodes"]), each["text"]) for each in report["findings"] if each["mend"]]
+    assert (("gpu02",), "Slurm has 8 GPUs, the driver shows 7; run nvidia-smi there.") in texts
+    assert any(names == ("gpu02",) and "the driver is 535.104.05" in text for names, text in texts), texts
+    assert any(names == ("gpu04",) and "(fan noise)" in text for names, text in texts), texts
+    assert "no GPU can be measured" in mend["bad03",]
+    assert report["verdict"].startswith("5 of 8 nodes ready, "), report["verdict"]
+
+    with tarfile.open(bundle) as tar:
+        files = [file.read().decode() for each in tar.getmembers() if (file := tar.extractfile(each))]
+    assert files
+    for text in files:
+        for hidden in ("gpu0", "bad0", str(cluster.home)):
+            assert hidden not in text, hidden

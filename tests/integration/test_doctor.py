@@ -1,0 +1,113 @@
+"""``gswarm-tui doctor`` as a process, over a real sshd: text, JSON, bundle, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.cli import main
+from tests.integration.sshd import SshServer, free_port, running
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SshServer]:
+    home = tmp_path / "home"
+    home.mkdir()
+    with running(tmp_path, SetEnv=f"HOME={home} XDG_CACHE_HOME={home}/cache") as server:
+        server.trust()
+        yield server
+
+
+def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "PYTHONUTF8": "1"}
+    environ.pop("SLURM_JOB_ID", None)
+    return subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", "doctor", *words],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_nodes_are_checked_and_the_failing_one_is_named(server: SshServer, tmp_path: Path) -> None:
+    config = server.config("Host closed1", "  HostName 127.0.0.1", f"  Port {free_port()}")
+    state = tmp_path / "state" / "gswarm-tui"
+    state.mkdir(parents=True, mode=0o700)
+    (state / "gswarm-tui.log").write_text(f"asyncssh closed1 and gpu99 failed in {tmp_path}/x\n")
+    words = ("--nodes", "gpu01", "closed1", "--ssh-config", config, "--bundle", "out.tar.gz")
+    done = doctor(tmp_path, *words)
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("here: Python 3.")
+    (row,) = (line for line in lines if line.startswith("closed1 "))
+    assert "failed to connect" in row
+    assert "To mend:" in lines
+    assert (
+        "  closed1: failed to connect: it refuses connections: nothing listens on its SSH port; try "
+        f"`ssh -F {config} closed1`."
+    ) in lines
+    assert lines[-1].startswith("1 of 2 nodes ready, ")
+    assert done.stderr.startswith("gswarm-tui: wrote out.tar.gz (")
+
+    with tarfile.open(tmp_path / "out.tar.gz") as tar:
+        texts = {
+            Path(member.name).name: file.read().decode()
+            for member in tar.getmembers()
+            if (file := tar.extractfile(member)) is not None
+        }
+    assert set(texts) == {"doctor.json", "gswarm-tui.log"}
+    report = json.loads(texts["doctor.json"])
+    assert [node["node"] for node in report["nodes"]] == ["node01", "node02"]
+    assert report["nodes"][0]["python_version"] is not None
+    for text in texts.values():
+        for name in ("gpu01", "gpu99", "closed1", str(tmp_path)):
+            assert name not in text
+    assert (tmp_path / "out.tar.gz").stat().st_mode & 0o077 == 0
+
+    again = doctor(tmp_path, *words)
+    assert again.returncode == 2
+    assert again.stderr == (
+        "gswarm-tui: out.tar.gz exists; name another file with --bundle, or replace it with --force.\n"
+    )
+
+
+def test_json_holds_the_whole_report(server: SshServer, tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--nodes", "gpu01", "--ssh-config", server.config(), "--json")
+    report = json.loads(done.stdout)
+    (node,) = report["nodes"]
+    assert node["failed_step"] == ""
+    assert node["kernel"] == os.uname().release
+    assert node["clock_offset_ms"] == pytest.approx(0, abs=1000)
+    assert node["spool_free_mib"] > 0
+    assert report["here"]["python_version"] == ".".join(map(str, sys.version_info[:3]))
+    assert done.returncode == (1 if any(each["mend"] for each in report["findings"]) else 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--bundle", "out.zip"], "--bundle: name a .tar.gz file, such as doctor.tar.gz."),
+        (["--bundle", "none/a.tar.gz"], "no folder none; create it, or name another one with --bundle."),
+        (["--force"], "--force applies only with --bundle; remove it."),
+    ],
+)
+def test_invalid_options_get_one_sentence(
+    words: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", *words]) == 2
+    assert capsys.readouterr().err == f"gswarm-tui: {problem}\n"

@@ -1,0 +1,243 @@
+"""Rules of ``gswarm-tui doctor`` over made-up reports, Slurm's view, the agent's checks, and placeholders."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_agent.checks import check
+from gswarm_tui.doctor.findings import findings, subject
+from gswarm_tui.doctor.local import check_here
+from gswarm_tui.doctor.placeholders import Placeholders
+from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
+from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
+
+HERE = LocalReport("3.12.1", "2.0.0", "8.2.8", "xterm 80×24", "UTF-8", "/home/me/.local/state", 9999, ())
+READY = NodeReport(
+    "gpu01",
+    answered_s=0.2,
+    python="/usr/bin/python3",
+    python_version="3.9.18",
+    agent_version="0.1.0",
+    kernel="5.14.0",
+    cpus=192,
+    driver_version="580.65.06",
+    cuda_version="13.0",
+    gpus=("H100",) * 8,
+    clock_offset_ms=0.4,
+    spool_folder="/var/tmp/gswarm-tui-1000",
+    spool_free_mib=100_000,
+    perf_event_paranoid=2,
+)
+
+
+def fleet(**changes: dict[str, Any]) -> list[NodeReport]:
+    """Return gpu01 to gpu04, alike but for these changes by node."""
+    names = [f"gpu{number:02d}" for number in range(1, 5)]
+    return [dataclasses.replace(READY, node=name, **changes.get(name, {})) for name in names]
+
+
+def told(nodes: list[NodeReport], here: LocalReport = HERE) -> list[str]:
+    """Return the findings as lines, those to mend with an exclamation mark."""
+    found = findings(here, nodes, "me")
+    return [f"{'! ' if each.mend else ''}{subject(each)}: {each.text}" for each in found]
+
+
+def test_nodes_without_faults_have_no_findings() -> None:
+    nodes = fleet()
+    assert told(nodes) == []
+    assert DoctorReport("", HERE, tuple(nodes), ()).verdict == "4 of 4 nodes ready, nothing to mend."
+
+
+def test_nodes_that_fail_alike_share_a_sentence() -> None:
+    def refused(node: str) -> dict[str, Any]:
+        return {"failed_step": "log in", "reason": "it refuses the user me", "remedy": f"try `ssh {node}`"}
+
+    assert told(fleet(gpu02=refused("gpu02"))) == [
+        "! gpu02: failed to log in: it refuses the user me; try `ssh gpu02`."
+    ]
+    both = fleet(gpu02=refused("gpu02"), gpu03=refused("gpu03"))
+    assert told(both) == ["! gpu[02-03]: failed to log in: it refuses the user me; try `ssh NODE`."]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"driver_version": "535.1"},
+            "! gpu03: the driver is 535.1, but 580.65.06 on 3 other nodes; ask the administrators for one "
+            "version, as jobs over all of them may fail.",
+        ),
+        (
+            {"gpus": ("H100",) * 7},
+            "! gpu03: GPUs: 7, but 8 on 3 other nodes; a GPU may have fallen off the bus; run nvidia-smi "
+            "there.",
+        ),
+        ({"gpus": ("A100",) * 8}, "gpu03: the GPUs are A100, but H100 on 3 other nodes."),
+        ({"kernel": "6.1"}, "gpu03: the kernel is 6.1, but 5.14.0 on 3 other nodes."),
+        (
+            {"unmeasured": {"gpu5": "GPU is lost"}},
+            "! gpu03: GPU 5 doesn't answer: GPU is lost; ask the administrators to reset it.",
+        ),
+        (
+            {"spool_free_mib": 100},
+            "! gpu03: only 100 MiB free for waiting samples in /var/tmp/gswarm-tui-1000; free some space.",
+        ),
+        (
+            {"spool_folder": None, "spool_problems": ("/tmp/x: it belongs to eve",)},
+            "! gpu03: no private folder for waiting samples: /tmp/x: it belongs to eve.",
+        ),
+        (
+            {"clock_offset_ms": -3200.0},
+            "! gpu03: its clock is 3.2 s behind this machine's; samples are corrected, logs of jobs aren't: "
+            "check its time service.",
+        ),
+        (
+            {"gpu_counters_admin_only": True},
+            "gpu03: GPU hardware counters (Nsight Compute) are for root only; administrators can set "
+            "NVreg_RestrictProfilingToAdminUsers=0.",
+        ),
+        (
+            {"perf_event_paranoid": 4},
+            "gpu03: CPU hardware counters are closed to users (kernel.perf_event_paranoid is 4); "
+            "administrators can set it to 2.",
+        ),
+        (
+            {"likwid_lock_owner": "root"},
+            "gpu03: LIKWID's counters are held by root (owner of /var/run/likwid.lock).",
+        ),
+        (
+            {"unmeasured": {"mem_temp_c": "not supported", "gpu3.power_w": "not supported"}},
+            "gpu03: not measured: mem_temp_c, gpu3.power_w: not supported.",
+        ),
+        (
+            {"slurm": SlurmNode("gpu03", "DOWN*", "no power", 8, 0)},
+            "! gpu03: Slurm's state is DOWN* (no power), so jobs may not start there; ask the "
+            "administrators.",
+        ),
+        (
+            {"slurm": SlurmNode("gpu03", "MIXED", None, 16, 4)},
+            "! gpu03: Slurm has 16 GPUs, the driver shows 8; run nvidia-smi there.",
+        ),
+    ],
+)
+def test_what_differs_or_fails_gets_one_sentence(change: dict[str, Any], line: str) -> None:
+    assert told(fleet(gpu03=change)) == [line]
+
+
+def test_gpus_that_slurm_hides_from_the_job_are_no_fault() -> None:
+    hidden: dict[str, Any] = {"gpus": ("H100",) * 4, "slurm": SlurmNode("gpu03", "MIXED", None, 8, 4)}
+    nodes = [dataclasses.replace(READY, node="gpu03", **hidden)]
+    assert told(nodes) == []
+
+
+def test_what_is_to_mend_comes_first_and_is_counted() -> None:
+    nodes = fleet(gpu01={"kernel": "6.1"}, gpu02={"failed_step": "connect", "reason": "no route"})
+    lines = told(nodes)
+    assert [line.startswith("!") for line in lines] == [True, False]
+    report = DoctorReport("", HERE, tuple(nodes), findings(HERE, nodes, "me"))
+    assert report.verdict == "3 of 4 nodes ready, 1 thing to mend."
+
+
+def test_this_machine_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    report = check_here({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"}, 4, tmp_path)
+    assert report.slurm_commands == ()
+    assert report.problems == (
+        "this shell is in a Slurm job, but scontrol, squeue, srun isn't on your PATH.",
+    )
+    (tmp_path / "gswarm-tui").mkdir(mode=0o777)
+    (tmp_path / "gswarm-tui").chmod(0o777)
+    assert "others can write to" in check_here({}, 4, tmp_path).problems[0]
+    assert "open files" in check_here({}, 10_000_000, tmp_path).problems[-1]
+
+
+SHOWN = (
+    "NodeName=gpu01 Arch=x86_64 CoresPerSocket=1  CPUAlloc=2 CPUTot=16 AvailableFeatures=(null) "
+    "Gres=gpu:h100:8(S:0-1),nvme:1 GresDrain=N/A GresUsed=gpu:h100:4(IDX:0-3),nvme:0 NodeAddr=gpu01 "
+    "Version=22.05.8 OS=Linux 5.14 #1 SMP PREEMPT RealMemory=1 Sockets=16 Boards=1 State=MIXED+DRAIN "
+    "ThreadsPerCore=1 AllocTRES=cpu=2 CapWatts=n/a ExtSensorsTemp=n/s "
+    "Reason=GPU 3 fell off [root@2026-11-24T05:34:20] Comment=Reason=none"
+)
+
+
+def test_slurms_view_of_nodes_is_parsed() -> None:
+    text = "\n".join([SHOWN, "Node bad01 not found", ""])
+    assert parse_nodes(text) == {"gpu01": SlurmNode("gpu01", "MIXED+DRAIN", "GPU 3 fell off", 8, 4)}
+    plain = "NodeName=login1 Arch=x86_64 Gres=(null) GresUsed=gpu:0 State=IDLE ThreadsPerCore=1"
+    assert parse_nodes(plain) == {"login1": SlurmNode("login1", "IDLE", None, None, None)}
+    assert parse_nodes(plain)["login1"].available
+    assert not parse_nodes(SHOWN)["gpu01"].available
+
+
+def test_agent_reads_who_may_use_counters_and_the_spools_folder(tmp_path: Path) -> None:
+    for path, text in {
+        "proc/sys/kernel/perf_event_paranoid": "4\n",
+        "proc/driver/nvidia/params": "EnableMSI: 1\nRmProfilingAdminOnly: 1\n",
+        "var/run/likwid.lock": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    found = check(str(tmp_path), [str(tmp_path / "spool")])
+    assert found["perf_event_paranoid"] == 4
+    assert found["gpu_counters_admin_only"] is True
+    assert found["likwid_lock_owner"] == getpass.getuser()
+    assert found["spool_folder"] == str(tmp_path / "spool")
+    assert found["spool_free_mib"] > 0
+    assert not (tmp_path / "spool").exists(), "it only reads"
+
+
+def test_agent_leaves_out_what_a_node_lacks(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "spool"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
+    found = check(str(tmp_path), [str(open_to_all)])
+    assert found["perf_event_paranoid"] is None
+    assert found["gpu_counters_admin_only"] is None
+    assert found["likwid_lock_owner"] is None
+    assert (found["spool_folder"], found["spool_free_mib"]) == (None, None)
+    assert found["spool_problems"] == [f"{open_to_all}: others may enter it"]
+
+
+@pytest.fixture
+def names() -> Placeholders:
+    nodes = ["gpu01.hpc.example.org", "gpu02.hpc.example.org", "10.1.2.3"]
+    return Placeholders(nodes, ["login1", "jump.example.org"], ["ada", "adalove"])
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("gpu02: it refuses the user ada", "node02: it refuses the user user"),
+        ("gpu01.hpc.example.org and gpu01", "node01 and node01"),
+        ("gpu17 of an older run, twice gpu17", "node04 of an older run, twice node04"),
+        ("try `ssh -l adalove gpu01`", "try `ssh -l user node01`"),
+        ("10.1.2.3 and 192.168.7.9", "node03 and address01"),
+        ("fe80::12 at 05:41:17,123", "address01 at 05:41:17,123"),
+        ("login1 through jump.example.org", "host01 through host02"),
+        ("mail eve@other.example.com", "mail user@host03"),
+        ("ldap.corp.example.com is down", "host03 is down"),
+        ("/home/ada/runs/a.duckdb", "path01"),
+        ("/proc/driver/nvidia/params", "/proc/driver/nvidia/params"),
+        ("/var/tmp/gswarm-tui-1000/x", "/var/tmp/gswarm-tui-UID"),
+        ("~/.ssh/known_hosts", "path01"),
+        (
+            'File "/home/ada/venv/lib/python3.12/site-packages/gswarm_tui/link/link.py", line 7',
+            'File "…/gswarm_tui/link/link.py", line 7',
+        ),
+        ("driver 580.65.06, asyncio.base_events.x, concurrent.futures.thread", None),
+        ("GPU-a21f3882-0000-4000-8000-000000000000", "uuid01"),
+        ("Canada and megaada1 stay", None),
+    ],
+)
+def test_names_become_placeholders(names: Placeholders, text: str, hidden: str | None) -> None:
+    assert names.hide(text) == (text if hidden is None else hidden)
+
+
+def test_a_name_has_one_placeholder_everywhere(names: Placeholders) -> None:
+    value = {"nodes": ["gpu02", None, 3], "text": "gpu02 in /scratch/x and /scratch/x"}
+    assert names.hide_all(value) == {"nodes": ["node02", None, 3], "text": "node02 in path01 and path01"}
