@@ -21,7 +21,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("record", "record without a screen, while a command runs", runs_another=True),
-    Command("once", "print the nodes' present state as lines, JSON or CSV, without a screen"),
+    Command("once", "print the nodes' present state as lines, JSON or CSV"),
     Command("doctor", "check this machine and the nodes, and print what is to mend"),
     Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),
