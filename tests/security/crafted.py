@@ -79,6 +79,11 @@ _LARGEST = {
     "session_id": 10**6,
     "gpu_index": 9_999,
     "energy_used_ms": 10**12,
+    "samples": 10**9,
+    "bubbles": 10**9,
+    **dict.fromkeys(
+        ("util_us", "power_us", "idle_before_us", "idle_after_us", "bubble_us", "bubble_longest_us"), 10**15
+    ),
 }
 _LONGEST = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 _MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
@@ -112,6 +117,9 @@ class Workshop:
         self._connection.execute(f"ATTACH {literal(str(usual))} AS usual (READ_ONLY)")
         for table in TABLES:
             self._connection.execute(f"CREATE TABLE theirs.{table.name} AS FROM usual.{table.name}")
+        # Summaries read the sums of a minute only from two minutes after the start of a session.
+        self._connection.execute("UPDATE theirs.sessions SET ended_at = ended_at + INTERVAL 4 MINUTE")
+        self._connection.execute("UPDATE theirs.gpu_minutes SET minute = minute + INTERVAL 3 MINUTE")
         self._connection.execute("DETACH theirs")
         self._connection.execute("DETACH usual")
 
@@ -187,7 +195,8 @@ def _refused(table: TableSchema, column: ColumnSchema) -> Iterator[tuple[str, st
         yield "NULL", "is NULL in some rows"
     if (largest := _LARGEST.get(name)) is not None:
         for value in (-1, largest + 1):
-            yield str(value), f"has numbers outside 0 to {largest:,}"
+            shown = f"[NULL, {value}]" if column.type.endswith("[]") else str(value)
+            yield shown, f"has numbers outside 0 to {largest:,}"
     if column.type == "TIMESTAMP":
         for far in _FAR:
             yield f"'{far}'", "has times outside 1970 to 2200"
@@ -213,6 +222,8 @@ def _harmless(table: TableSchema, column: ColumnSchema) -> dict[str, str]:
     outside = {value for value, _ in _refused(table, column)}
     if (largest := _LARGEST.get(column.name)) is not None:
         values = {"NULL": "NULL", "0": "0", "largest": str(largest)}
+        if column.type.endswith("[]"):
+            values |= {"0": "[0]", "largest": f"[{largest}]", "many": "range(1000)"}
     return {label: value for label, value in values.items() if value not in outside}
 
 

@@ -61,8 +61,16 @@ MOST_ROWS = {
 }
 """A hundred recordings of 1,024 nodes with 8,192 GPUs in one file, or a session each minute for ten weeks."""
 _IDS = ("recording_id", "node_id", "gpu_id", "session_id")
-LARGEST = {**dict.fromkeys(_IDS, 10**6), "gpu_index": MAX_GPU_INDEX, "energy_used_ms": 10**12}
-"""Largest ids, which count from 1 in each file, the largest index of a GPU, and thirty years."""
+_TIMES_US = ("util_us", "power_us", "idle_before_us", "idle_after_us", "bubble_us", "bubble_longest_us")
+LARGEST = {
+    **dict.fromkeys(_IDS, 10**6),
+    "gpu_index": MAX_GPU_INDEX,
+    "energy_used_ms": 10**12,
+    **dict.fromkeys(("samples", "bubbles"), 10**9),
+    **dict.fromkeys(_TIMES_US, 10**15),
+}
+"""Largest ids, which count from 1 in each file, the largest index of a GPU, thirty years of energy, and what
+a minute can hold if a node invents its samples: thirty years in microseconds, as the sums are of many."""
 _JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 _SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {
@@ -285,7 +293,9 @@ def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterato
     if required and (stats is None or stats["has_null"]):
         yield "is NULL in some rows", f"{name} IS NULL"
     if (largest := LARGEST.get(name)) is not None and not _is_within(stats, 0, largest):
-        yield f"has numbers outside 0 to {largest:,}", f"{name} NOT BETWEEN 0 AND {largest}"
+        ends = (f"list_min({name})", f"list_max({name})") if column.type.endswith("[]") else (name,)
+        outside = " OR ".join(f"{end} NOT BETWEEN 0 AND {largest}" for end in ends)
+        yield f"has numbers outside 0 to {largest:,}", outside
     if column.type == "TIMESTAMP" and not _is_within(stats, OLDEST, NEWEST):
         outside = f"{name} NOT BETWEEN TIMESTAMP '{OLDEST}' AND TIMESTAMP '{NEWEST}'"
         yield f"has times outside {OLDEST:%Y} to {NEWEST:%Y}", outside

@@ -278,10 +278,7 @@ class Recorder:
 
     def _tidy(self) -> None:
         """Sum up a minute, sort old rows, and checkpoint before the write-ahead log grows in memory."""
-        try:
-            self._database.roll_up()
-        except StoreError as error:
-            _LOG.info("a minute has no sums: %s", error)
+        self._roll_up()
         try:
             self._sorter.work()
         except StoreError as error:
@@ -296,6 +293,14 @@ class Recorder:
             self._error = str(error)
             self._report()
 
+    def _roll_up(self, *, at_close: bool = False) -> bool:
+        """Sum up a minute; return False if none is due. Without its sums, readers take its samples."""
+        try:
+            return self._database.roll_up(at_close=at_close)
+        except StoreError as error:
+            _LOG.info("a minute has no sums: %s", error)
+            return True
+
     def _finish(self, ended_at: float | None) -> None:
         self._drain()
         try:
@@ -307,7 +312,7 @@ class Recorder:
                 self._database.end_recording(self._ledger.recording_id, ended_at)
             if not self._error:
                 for _ in range(_MINUTES_AT_CLOSE):
-                    if not self._database.roll_up(at_close=True):
+                    if not self._roll_up(at_close=True):
                         break
                 self._database.checkpoint()
         except StoreError as error:

@@ -61,9 +61,11 @@ def roll_up(minute: int) -> str:
     """Return the query that sums up the samples of a minute (Unix microseconds): rows of ``gpu_minutes``.
 
     A minute with a sample that covers more than the longest interval is left out: readers take whole minutes
-    only that far after the start of a span.
+    only that far after the start of a span. A sum that a node's invented values make too large is NULL.
     """
     longest_ms = LONGEST_INTERVAL_S * 1000
+    sums = ("power_sum", "throttle_power", "throttle_thermal", "throttle_brake", "used_mj")
+    summed = ", ".join(f"TRY_CAST({name} AS BIGINT) AS {name}" for name in sums)
     return f"""
 WITH s AS (
   SELECT *, 1000 * coalesce(interval_ms, 0)::BIGINT AS inside_us,
@@ -95,8 +97,7 @@ WITH s AS (
   GROUP BY ALL
 )
 SELECT make_timestamp({minute}) AS minute, gpu_id, samples, util_pcts, util_us,
-       power_us, power_sum, power_max_w, mem_used_max_mib,
-       temp_max_c, mem_temp_max_c, throttle_power, throttle_thermal, throttle_brake, used_mj,
+       power_us, power_max_w, mem_used_max_mib, temp_max_c, mem_temp_max_c, {summed},
        busy_samples > 0 AS busy, coalesce(before_us, 0) AS idle_before_us,
        coalesce(after_us, 0) AS idle_after_us, coalesce(bubbles, 0) AS bubbles,
        coalesce(bubble_us, 0) AS bubble_us, longest_us AS bubble_longest_us
