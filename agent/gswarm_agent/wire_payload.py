@@ -25,6 +25,7 @@ from gswarm_agent.frame import (
     Note,
     Processes,
 )
+from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def read_hello(body: List[Any]) -> Hello:
     return Hello(
         agent_version=read_text(version, "hello version"),
         life=read_text(life, "hello life"),
-        interval_ms=read_integer(interval_ms, "hello interval"),
+        interval_ms=read_integer(interval_ms, "hello interval", MIN_INTERVAL_MS, MAX_INTERVAL_MS),
         simulated=_flag(simulated, "hello"),
         host=read_fields(HostFacts, host, "hello host"),
         gpus=facts,

@@ -44,7 +44,8 @@ MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
 HELLO_BYTES, HELLO_BYTES_PER_S = 2 * MIB, 2_000
 """A node's share of what the head keeps for good (nodes, GPUs, agent runs): at once, and per second."""
 RESERVE_HELLO_BYTES = 64 * MIB
-MEMORY_OF_HELLO, MEMORY_OF_GPU = 2_000, 1_000
+MEMORY_OF_HELLO, MEMORY_OF_GPU, MEMORY_OF_LINK = 2_000, 1_000, 500
+"""Bytes that a hello, a GPU and a GPU link count for; a GPU link has 7 on the wire, and is a row on disk."""
 MACHINES, MACHINES_PER_H = 32, 1
 """Different machines behind a node's name, by boot and GPUs: each is a row of the recording."""
 GPUS, GPUS_PER_H = 512, 16
@@ -228,10 +229,11 @@ class Allowance:
             if not self._rows.take(rows, at):
                 raise self._exceeded(ROWS, "rows")
         elif isinstance(message, Hello | Lost):
-            gpus = len(message.gpus) if isinstance(message, Hello) else 0
-            fits = self._hellos.take(size + MEMORY_OF_HELLO + MEMORY_OF_GPU * gpus, at)
-            if not (fits and self._take_new(message, at)):
-                raise _cut_off("its agent announced too many agent runs, GPUs or losses")
+            amount = size + MEMORY_OF_HELLO
+            if isinstance(message, Hello):
+                amount += MEMORY_OF_GPU * len(message.gpus) + MEMORY_OF_LINK * len(message.links)
+            if not (self._hellos.take(amount, at) and self._take_new(message, at)):
+                raise _cut_off("its agent announced too many agent runs, GPUs, GPU links or losses")
 
     def _take_new(self, message: Hello | Lost, at: float) -> bool:
         """Count an agent run and a machine that are new; return False for too many."""

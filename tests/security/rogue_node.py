@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from gswarm_agent.frame import ERROR, GpuFacts, Hello, Note
+from gswarm_agent.frame import ERROR, GpuFacts, GpuLink, Hello, Note
 from gswarm_agent.wire import MAGIC, Bye, Lost, Message, encode
+from gswarm_agent.wire_payload import MAX_LINKS
 from tests.security.hostile_node import SECOND_NS, frame, hello
 
 LAST_YEAR_NS = 7_258_000_000 * SECOND_NS
@@ -65,6 +66,18 @@ def machines() -> Iterator[Message]:
             hello(os.urandom(8).hex(), 2), host=replace(hello("").host, boot_id=os.urandom(8).hex())
         )
     yield Bye("the next connection announces more")
+
+
+def changing_links() -> Iterator[Message]:
+    """Other links between its GPUs in each hello, which are small to send and a row each on disk."""
+    for changed in count():
+        links = tuple(GpuLink(0, "", "", changed, None, None) for _ in range(MAX_LINKS))
+        yield replace(hello(LIFE, 1, live=True), links=links)
+
+
+def endless_interval() -> Iterator[Message]:
+    """An interval of three hundred million years, for which the node would never be stale."""
+    return introducing(replace(hello(LIFE, live=True), interval_ms=2**63 - 1))
 
 
 def lost_runs() -> Iterator[Message]:
@@ -152,6 +165,8 @@ LIES: dict[str, Callable[[], Iterator[Message]]] = {
         high_index,
         brackets,
         machines,
+        changing_links,
+        endless_interval,
         lost_runs,
         heads_events,
         future,

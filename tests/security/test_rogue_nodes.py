@@ -40,6 +40,8 @@ REFUSED = {
     "deep_detail": "malformed note detail",
     "high_index": "malformed hello gpu index",
     "machines": "its agent announced too many",
+    "changing_links": "its agent announced too many",
+    "endless_interval": "malformed hello interval",
     "lost_runs": "its agent announced too many",
     "loud": "printed over 2 MiB on stderr",
 }
@@ -100,6 +102,7 @@ def test_node_that_dribbles_its_first_message_is_named_after_half_a_minute(recor
 def test_node_cant_fill_the_tables_of_machines_and_agent_runs(recording: Path) -> None:
     assert query(recording, "SELECT count(*) < 40 FROM nodes WHERE node = 'machines'") == [(True,)]
     assert query(recording, "SELECT count(*) < 260 FROM links") == [(True,)]
+    assert query(recording, "SELECT count(*) < 150_000 FROM gpu_links") == [(True,)]
 
 
 def test_node_cant_report_an_event_of_the_head(recording: Path) -> None:

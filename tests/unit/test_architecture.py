@@ -275,7 +275,7 @@ def test_protocol_modules_import_each_other_in_one_order() -> None:
         "metrics": {"gswarm_agent.frozen"},
         "block": {"gswarm_agent.frozen"},
         "frame": {"gswarm_agent.block", "gswarm_agent.frozen", "gswarm_agent.metrics"},
-        "wire_payload": {"gswarm_agent.block", "gswarm_agent.frame"},
+        "wire_payload": {"gswarm_agent.block", "gswarm_agent.frame", "gswarm_agent.metrics"},
         "wire": {
             "gswarm_agent.frame",
             "gswarm_agent.frozen",

@@ -347,7 +347,9 @@ def refused(one: Allowance, message: Message, size: int, every_s: float) -> tupl
 def test_introductions_of_all_nodes_have_a_bound() -> None:
     reserve, large = Reserve(1000, BEGIN), replace(hello(), capabilities={"gpu": "x" * 500_000})
     sent = [refused(Allowance(reserve, BEGIN), large, 500_000, 10) for _ in range(100)]
-    assert {reason for _, reason in sent} == {"its agent announced too many agent runs, GPUs or losses"}
+    assert {reason for _, reason in sent} == {
+        "its agent announced too many agent runs, GPUs, GPU links or losses"
+    }
     assert 200e6 < sum(size for size, _ in sent) < 300e6
 
 

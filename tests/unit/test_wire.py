@@ -25,7 +25,7 @@ from gswarm_agent.frame import (
     Note,
     ProcessSample,
 )
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_agent.wire import (
     MAGIC,
     MAX_MESSAGE,
@@ -112,7 +112,7 @@ def hellos(draw: st.DrawFn) -> Hello:
     return Hello(
         agent_version=draw(texts),
         life=draw(texts),
-        interval_ms=draw(small),
+        interval_ms=draw(st.integers(MIN_INTERVAL_MS, MAX_INTERVAL_MS)),
         simulated=draw(st.booleans()),
         host=draw(hosts),
         gpus=facts,
