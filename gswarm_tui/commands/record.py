@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.options.arguments import RecordOptions, parse_record
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -35,7 +35,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     plan = resolve_nodes(options, environ, slurm)
     _check_report(chosen, options.db, environ)
     job = plan.job
-    name = chosen.name or _name(chosen.command, job.name if job else "")
+    name = printable(chosen.name or _name(chosen.command, job.name if job else ""))
     headless = Headless(options, plan, ["record", *args], name)
     why_ending = partial(slurm.why_ending, job.label) if job else str
     batch = Batch(headless.record, chosen.command, umask, why_ending)

@@ -107,7 +107,7 @@ def describe_hang(head: Head) -> str:
         group = f"-- -{os.getpgid(head.pid)}"
     return (
         f"{head.path or 'nothing'} is being recorded by gswarm-tui, process {head.pid}, which doesn't "
-        f"answer; if it is suspended, resume it with kill -CONT {group}, else end it with "
+        f"answer; if it is suspended, resume it with kill -s CONT {group}, else end it with "
         f"kill -9 {head.pid}"
     )
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.run.headless import STOPPED, OpenRecording
 
@@ -188,7 +188,7 @@ class Batch:
     def _end_recorder(self, reason: str) -> None:
         if self._recorder is not None and self._recorder.end >= 0:
             with suppress(BrokenPipeError):
-                os.write(self._recorder.end, reason.encode()[:4096])
+                os.write(self._recorder.end, printable(reason).encode()[:4096])
             os.close(self._recorder.end)
             self._recorder.end = -1
 

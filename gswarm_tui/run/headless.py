@@ -7,7 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,11 +73,12 @@ class Headless:
 
         share_one_arena(os.environ)  # before DuckDB is loaded
         log = log_file.begin()
-        chosen, options, plan = None, self.options, self.plan
+        chosen, options = None, self.options
         if resumed is not None:
             chosen = _interrupted(resumed)
-            options, plan = chosen.restore(options)
-        life = _RecorderLife(options, plan, self.words, self.name, log)
+            # Not the options in the file, which others may have replaced meanwhile: they can run commands.
+            options = chosen.measuring_as_before(options)
+        life = _RecorderLife(options, self.plan, self.words, self.name, log)
         return event_loop.run(life.record(chosen, why_resumed, opened, end))
 
 
@@ -85,7 +86,7 @@ def _interrupted(recording: OpenRecording) -> InterruptedRun:
     from gswarm_tui.run import interrupted
 
     found, unreadable = interrupted.find(Path(), recording.path)
-    return replace(interrupted.choose(found, unreadable, recording.uid), trusted=True)
+    return interrupted.choose(found, unreadable, recording.uid)
 
 
 class _RecorderLife:
@@ -171,7 +172,7 @@ class _RecorderLife:
     def _read_end(self, end: int) -> None:
         """End the recording, as its parent wrote why or has ended."""
         asyncio.get_running_loop().remove_reader(end)
-        self._end(os.read(end, 4096).decode())
+        self._end(os.read(end, 4096).decode(errors="replace"))
 
     def _stop(self) -> None:
         """End the recording for ``gswarm-tui recording stop``."""

@@ -68,9 +68,14 @@ class InterruptedRun:
         if not one.uid:
             raise UserError("this recording has no valid ID, so its nodes can't be reached.")
         options = options._replace(**{name: getattr(settings, name) for name in self.given})
+        return self.measuring_as_before(options), plan
+
+    def measuring_as_before(self, options: Options) -> Options:
+        """Return the options with the interval and the metric groups in force when it was interrupted."""
+        one = self.interrupted
         return options._replace(
             interval_ms=one.interval_ms or options.interval_ms, metrics=one.metrics or ALL_GROUPS
-        ), plan
+        )
 
 
 def short_id(one: Interrupted) -> str:

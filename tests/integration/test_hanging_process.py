@@ -57,7 +57,7 @@ def test_commands_report_a_suspended_head(
     with head("--demo", "1x1", "--db", str(path)) as running, ExitStack() as stack:
         running.wait_for(" rows")
         (address,) = (runtime / "gswarm-tui").glob(f"*/{SOCKET}")
-        resume = f"kill -CONT -- -{running.process.pid}"
+        resume = f"kill -s CONT -- -{running.process.pid}"  # dash refuses -CONT --
         expected = (
             f"{path} is being recorded by gswarm-tui, process {running.pid}, which doesn't answer; if it is "
             f"suspended, resume it with {resume}, else end it with kill -9 {running.pid}."
@@ -71,7 +71,7 @@ def test_commands_report_a_suspended_head(
                 captured = capsys.readouterr()
                 assert captured.out == ""
                 assert " ".join(captured.err.split()) == f"gswarm-tui: {expected}"
-            subprocess.run(["bash", "-c", resume], check=True)
+            subprocess.run(["sh", "-c", resume], check=True)
             both = running.pid, running.process.pid
             eventually(lambda: not any(map(is_stopped, both)), "the program and its parent continue")
         assert cli.main(["mark", "here", "--db", str(path)]) == 0
