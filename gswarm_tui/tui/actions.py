@@ -20,7 +20,7 @@ from gswarm_tui.common.ascii_signs import enter_sign
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 SQL, SESSION, COMPARISON, WORST = "sql", "session", "comparison", "worst GPUs"
 SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
-_WITH_WIDE_TABLE = (WORST, SQL, SESSION, COMPARISON)
+_WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON)
 _ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON)
 _NOT_SQL = (FLEET, *_ABOVE_FLEET)
 ENTER = enter_sign(sys.__stdout__, os.environ)
@@ -532,14 +532,22 @@ def reason_for_no_effect(key: str, screen: str, mode: str) -> str:
     here = [a for a in having if not a.screens or screen in a.screens]
     if not having:
         return ""
-    chosen = (here or having)[0]
-    subject = f"{key_name(key)} ({chosen.help[0].lower()}{chosen.help[1:]})"
-    if here and screen == SQL:
-        return f"{subject} doesn't work on the SQL screen"
     if here:
-        return f"{subject} {_WRONG_MODE[mode]}"
-    names = [name for name in SCREENS if any(name in a.screens for a in having)]
-    return f"{subject} works only on: {', '.join(names)}"
+        why = "doesn't work on the SQL screen" if screen == SQL else _WRONG_MODE[mode]
+        return f"{key_name(key)} ({_lowered(here[0].help)}) {why}"
+    screens = {
+        does: [name for name in SCREENS if any(name in a.screens for a in having if a.help == does)]
+        for does in dict.fromkeys(a.help for a in having)
+    }
+    if len(screens) == 1:
+        ((does, names),) = screens.items()
+        return f"{key_name(key)} ({_lowered(does)}) works only on: {', '.join(names)}"
+    places = (f"{', '.join(names)} ({_lowered(does)})" for does, names in screens.items())
+    return f"{key_name(key)} works only on: {'; '.join(places)}"
+
+
+def _lowered(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:

@@ -97,6 +97,12 @@ def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> N
         assert (f" {action.label}" in foot) or not action.footer
 
 
+@pytest.mark.parametrize(("screen", "mode"), REACHABLE)
+def test_help_wraps_on_a_small_terminal(screen: str, mode: str) -> None:
+    lines = ["".join(span.text for span in line) for line in help_lines(screen, mode, 40)]
+    assert [line for line in lines if cell_len(line) > 40 - FRAME] == []
+
+
 def help_text(screen: str, mode: str = LIVE) -> str:
     return "\n".join("".join(span.text for span in line) for line in help_lines(screen, mode))
 

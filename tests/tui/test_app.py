@@ -385,8 +385,9 @@ async def test_stop_of_a_session_can_be_undone_for_ten_seconds() -> None:
     [
         (("comma",), ", (step back one interval) works only while looking back; space looks back"),
         (("N",), "N (return to now) works only while looking back"),
-        (("c",), "c (compare picked sessions) works only on: sessions, session"),
-        (("e", "m"), "m (choose metric from list) works only on: fleet, node"),
+        (("c",), "c works only on: sessions (compare picked sessions); session (compare with"),
+        (("e", "m"), "m (choose metric from list) works only on: fleet, node, worst GPUs"),
+        (("e", "n"), "n works only on: fleet (go to next match or problem); sessions (edit session's note)"),
     ],
 )
 async def test_key_without_effect_says_why(keys: tuple[str, ...], reason: str) -> None:

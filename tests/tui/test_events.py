@@ -54,7 +54,7 @@ async def test_long_details_of_a_group_use_the_empty_columns_of_node_and_gpu() -
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
         await pilot.pause()
-        assert line_with(app, words).endswith(f"▲ xid             {words}: gpu01:0,…")
+        assert line_with(app, words).endswith(f"▲ xid              {words}: gpu01:0,…")
         heading, alone = line_with(app, "details"), line_with(app, "XID 13")
         assert [alone.index(text) for text in ("gpu01", "XID 13")] == [
             heading.index(column) for column in ("node", "details")

@@ -65,6 +65,29 @@ async def test_long_names_are_complete_where_they_fit(cells: int, whole: bool) -
         assert row.endswith("…")
 
 
+async def test_names_stay_readable_on_a_small_terminal_and_figures_are_scrolled_to() -> None:
+    app = app_on(busy_scene())
+    async with app.run_test(size=(40, 10)) as pilot:
+        await pilot.press("S")
+        await pilot.pause()
+        assert line_with(app, "▸").split()[:2] == ["▸●", "eval"]
+        assert "full_traini…" in screen_text(app)
+        assert "energy" not in screen_text(app)
+        await pilot.press(*["right"] * 4)
+        await pilot.pause()
+        assert "energy" in screen_text(app)
+        assert "full_traini…" in screen_text(app)
+
+
+async def test_sessions_screen_says_that_nothing_is_recorded() -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(40, 10)) as pilot:
+        await pilot.press("S")
+        await pilot.pause()
+        shown = " ".join(screen_text(app).split())
+        assert "no sessions: nothing is recorded; start gswarm-tui without --no-record" in shown
+
+
 async def test_name_of_a_running_session_is_refused_in_the_dialog() -> None:
     made = busy_scene().recording()
     app = app_on(made)

@@ -25,7 +25,7 @@ GLYPHS = {INFO: ("·", "dim"), WARNING: ("▲", "warning"), ERROR: ("╳", "erro
 EVENT_TABLE = (
     TableColumn("time", 8, left=True, frozen=True),
     TableColumn("", 1, left=True, frozen=True),
-    TableColumn("event", 15, left=True),
+    TableColumn("event", 16, left=True),
     TableColumn("node", 12, left=True),
     TableColumn("gpu", 3),
     TableColumn("details", 24, left=True, grows=True),

@@ -16,8 +16,8 @@ from gswarm_tui.tui.drawing.text import wrap
 from gswarm_tui.tui.screens.help_texts import ABOUT, COLUMNS, WORDS, Entries, signs_of
 from gswarm_tui.tui.widgets.lines import Bar
 
-WIDTH, WORD_WIDTH = 75, 18
-"""Cells of a line on a terminal of 80, and of its first column."""
+WIDTH, WORD_WIDTH, FRAME = 75, 18, 5
+"""Cells of a line on a terminal of 80 columns, of its first column, and of the frame with its scroll bar."""
 COMPLETE_FROM = 120
 """Cells of a terminal from which the fleet screen has all its columns and figures."""
 HIDDEN = (
@@ -50,7 +50,8 @@ def help_lines(
         about += f" {HIDDEN.format(cells, columns)}"
     elif hidden:
         about += f" Hidden for lack of room: {', '.join(hidden)}."
-    lines: list[Line] = [[Span(line)] for line in wrap(about, WIDTH)]
+    room = min(WIDTH, cells - FRAME)
+    lines: list[Line] = [[Span(line)] for line in wrap(about, room)]
     sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
         actions = [action for action in actions_of(screen_name, mode) if action.group == group]
@@ -62,12 +63,12 @@ def help_lines(
     for title, entries in sections:
         if entries:
             lines += [[], [Span(title, "title")]]
-            lines += [line for what, meaning in entries for line in _entry(what, meaning)]
+            lines += [line for what, meaning in entries for line in _entry(what, meaning, room)]
     return lines
 
 
-def _entry(what: str, meaning: str) -> list[Line]:
-    first, *more = wrap(meaning, WIDTH - WORD_WIDTH)
+def _entry(what: str, meaning: str, room: int) -> list[Line]:
+    first, *more = wrap(meaning, room - WORD_WIDTH)
     indented: list[Line] = [[Span(" " * WORD_WIDTH + line)] for line in more]
     return [[Span(f"  {what:<{WORD_WIDTH - 2}}", "key"), Span(first)], *indented]
 

@@ -47,7 +47,7 @@ SESSION_TABLE = (
     TableColumn("started", 8, left=True),
     TableColumn("duration", 10),
     TableColumn("util", 6, "mean"),
-    TableColumn("power", 7, "a GPU"),
+    TableColumn("power", 7, "per GPU"),
     TableColumn("energy", 9),
     TableColumn("note", 8, left=True, grows=True),
 )
@@ -59,6 +59,8 @@ CHROME = 4
 """Lines of title, plot heading and footer, and a spare one."""
 PLOTS_FROM = 20
 """Lines of a screen with plots."""
+NAME_LEAST = 12
+"""Cells of a name on a narrow terminal; columns that have no room left are scrolled to."""
 
 
 def in_order(sessions: list[Session]) -> list[Session]:
@@ -148,7 +150,10 @@ def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
 
 
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
-    """Return the columns with full names and starts; notes get half of the remaining width."""
+    """Return the columns with full names and starts; notes get half of the remaining width.
+
+    Without enough room for all columns, names are cut to ``NAME_LEAST`` cells.
+    """
     longest, note, start = (
         max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE, START)
     )
@@ -156,6 +161,7 @@ def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
     spare = cells - 1 - later - sum(column.width + 1 for column in SESSION_TABLE)
     left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), max(0, spare // 2))
     more = min(max(0, longest - SESSION_TABLE[NAME].width), left) if left > 0 else left
+    more = max(more, NAME_LEAST - SESSION_TABLE[NAME].width)
     wider = {SESSION_TABLE[NAME]: more, SESSION_TABLE[START]: later}
     return tuple(replace(column, width=column.width + wider.get(column, 0)) for column in SESSION_TABLE)
 
@@ -216,8 +222,7 @@ class SessionsScreen(ViewerScreen):
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(TableView)
-        can_start = self.viewer.can_start_session
-        table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
+        table.empty = self._why_empty()
         zone = self.viewer.timezone
         rows = session_rows(begun, self.fleet, now, zone, self._recorded)
         rows += [ahead_row(one, now, zone) for one in ahead]
@@ -234,6 +239,13 @@ class SessionsScreen(ViewerScreen):
             self._read_at = math.inf
             self._queries = self._queries or self.viewer.open_queries()
             self.run_worker(self._read(self._queries, unknown))
+
+    def _why_empty(self) -> str:
+        if self.viewer.can_start_session:
+            return "no session yet; s starts one, also in the past"
+        if self.viewer.open_queries is None:
+            return "no sessions: nothing is recorded; start gswarm-tui without --no-record"
+        return "no session yet"
 
     async def _read(self, queries: RecordingQueries, sessions: Sequence[Session]) -> None:
         """Read the figures of sessions from the recording; one that isn't there yet is read later."""

@@ -34,7 +34,7 @@ WIDEST = 40
 SAMPLED = 1_000
 """Values of a column from which the number of digits is chosen."""
 PLACEHOLDER = "SELECT …;   Tab completes names, FROM duckdb_views() lists the views"
-NOT_RECORDED = "Nothing is recorded. Start gswarm-tui without --no-record to query it."
+NOT_RECORDED = "Nothing is recorded. Start gswarm-tui without --no-record to run queries."
 _RECIPES = (TableColumn("recipes", 40, left=True, grows=True),)
 
 

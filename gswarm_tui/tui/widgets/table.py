@@ -12,7 +12,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Span, Spans, drawn
-from gswarm_tui.tui.drawing.text import pad
+from gswarm_tui.tui.drawing.text import pad, wrap
 from gswarm_tui.tui.drawing.text import width as cells_of
 
 Row = tuple[Span, ...]
@@ -253,8 +253,9 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         if at < len(self._rows):
             under_cursor = at == self.cursor and self.has_focus
             return drawn(self._row(at, under_cursor), cells, theme, "row" if under_cursor else "")
-        words = self.empty if not self._rows and y == self.heading_height else ""
-        return drawn((Span(f" {words}", "dim"),), cells, theme)
+        words = [] if self._rows else wrap(self.empty, max(1, cells - 2))
+        line = y - self.heading_height
+        return drawn((Span(f" {words[line]}" if line < len(words) else "", "dim"),), cells, theme)
 
     def _row(self, at: int, under_cursor: bool) -> Spans:
         """Return a row; a text that its growing column would cut begins in the empty cells before it."""
