@@ -108,7 +108,7 @@ def _load(source: QuerySource) -> list[Period]:
 def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> str:
     if not sessions:
         return (
-            f"{source.path} has no session {quote(wanted)}, nor any other; "
+            f"{source.path} has no session {quote(wanted)} and no others; "
             'name a whole recording, as in "recording 1".'
         )
     hint = nearest(wanted, [one.name for one in sessions]) or "; gswarm-tui sessions lists them"

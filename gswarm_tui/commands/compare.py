@@ -67,7 +67,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         else:
             show(table.names, table.rows, out, right=table.right)
             out.write("\n")
-            out.writelines(textwrap.fill(printable(each), width_of(out) or 120) + "\n" for each in remarks)
+            room = width_of(out) or 120
+            out.writelines(
+                textwrap.fill(printable(each), room, break_on_hyphens=False) + "\n" for each in remarks
+            )
     return 0
 
 

@@ -147,5 +147,6 @@ def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
     room = max(40, (width_of(out) or 120) - labels)
     for label, words in lines:
         parts = printable(words).replace(" ", "\0").replace(",\0", ", ")
-        text = textwrap.indent(textwrap.fill(parts, room), " " * labels).replace("\0", " ")
+        filled = textwrap.fill(parts, room, break_on_hyphens=False)
+        text = textwrap.indent(filled, " " * labels).replace("\0", " ")
         out.write(label + text[len(label) :] + "\n")

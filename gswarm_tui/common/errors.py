@@ -15,12 +15,12 @@ class UserError(Exception):
     exit_status = 2
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return ``; perhaps you meant X`` for the choice spelt most alike, or an empty text."""
+def nearest(word: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Return ``; perhaps you meant X`` for the choice spelt most alike, with ``prefix``, or an empty text."""
     import difflib  # loaded for typing mistakes only
 
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f"; perhaps you meant {close[0]}" if close else ""
+    return f"; perhaps you meant {prefix}{close[0]}" if close else ""
 
 
 def printable(text: str) -> str:

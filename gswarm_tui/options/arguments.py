@@ -109,7 +109,8 @@ class _Parser(argparse.ArgumentParser):
 
     def hint(self, option: str) -> str:
         """Return a clause that names the option spelt most like a wrong one."""
-        return nearest(option, re.findall(r"(?<![\w-])--[a-z][a-z-]*", self.format_help())) or "; see --help"
+        known = re.findall(r"(?<![\w-])--([a-z][a-z-]*)", self.format_help())
+        return nearest(option.lstrip("-"), known, "--") or "; see --help"
 
 
 class CommandParser(_Parser):
@@ -357,6 +358,15 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
             raise UsageError(f"{_flag(key)} applies only while real nodes are recorded; remove it.")
 
 
+_PROFILER_COMMANDS = {
+    "start": "; gswarm-tui alone records what it watches, gswarm-tui record does so without a screen",
+    "connect": "; the agents are started from here: name their nodes with --nodes",
+    "profile": "; press s in gswarm-tui to start a session, or use gswarm-tui record -- COMMAND",
+    "stat": "; use gswarm-tui summary and gswarm-tui plot",
+}
+"""What replaces the commands of gswarm-profiler."""
+
+
 def _unexpected(word: str, parser: _Parser) -> UsageError:
     if _is_recording(word):
         return UsageError(
@@ -366,7 +376,8 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
     if word in COMMAND_NAMES:
         return UsageError(f"the command {word} comes first: gswarm-tui {word} [options].")
     if not word.startswith("-"):
-        hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes"
+        hint = _PROFILER_COMMANDS.get(word) or nearest(word, COMMAND_NAMES)
+        hint = hint or "; name nodes with --nodes, or see the commands in --help"
         return UsageError(f"unexpected argument {quote(word)}{hint}.")
     option = word.partition("=")[0]
     return UsageError(f"unknown option {quote(option)}{parser.hint(option)}.")

@@ -180,7 +180,7 @@ class Report:
                     f"median {_number(one.util_median_pct)}, p95 {_number(one.util_p95_pct)}",
                 ),
                 ("Busy", share(part_of(one.busy_s, one.measured_s)), bubbles or "of the measured time"),
-                ("Energy", energy(one.energy_j), f"mean {watts(one.power_mean_w)} a GPU"),
+                ("Energy", energy(one.energy_j), f"mean {watts(one.power_mean_w)} per GPU"),
                 (
                     "Peak memory",
                     mebibytes(one.mem_used_max_mib),
