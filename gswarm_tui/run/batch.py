@@ -78,25 +78,30 @@ class Batch:
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
             while self._recorder is not None or self._command is not None:
-                self._handle(self._next_signal())
+                number, by_terminal = self._next_signal()
+                self._handle(number, by_terminal=by_terminal)
             return self.exit_status
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _next_signal(self) -> int:
-        """Wait for a signal, or until the recording has to be closed; return 0 then."""
+    def _next_signal(self) -> tuple[int, bool]:
+        """Wait for a signal, and return whether a terminal sent it; 0 if the recording has to be closed."""
         if self._ends_at is None:
-            return signal.sigwaitinfo(_AWAITED).si_signo
-        received = signal.sigtimedwait(_AWAITED, max(0.0, self._ends_at - time.monotonic()))
-        return 0 if received is None else received.si_signo
+            received = signal.sigwaitinfo(_AWAITED)
+        elif (left := signal.sigtimedwait(_AWAITED, max(0.0, self._ends_at - time.monotonic()))) is None:
+            return 0, False
+        else:
+            received = left
+        return received.si_signo, received.si_code > 0
 
-    def _handle(self, number: int) -> None:
+    def _handle(self, number: int, *, by_terminal: bool) -> None:
         if number == signal.SIGCHLD:
             self._reap_command()
             self._reap_recorder()
             return
         if self._command is not None and number:
-            self._command.send_signal(number)
+            if not by_terminal:  # else the command has it already
+                self._command.send_signal(number)
             if number in ENDING and self._ends_at is None:
                 self._ends_at = time.monotonic() + GRACE_S
                 self._reason = self._describe(number)
@@ -180,7 +185,9 @@ class Batch:
             return
         self._command = None
         self.exit_status = status if status >= 0 else 128 - status
-        how = f"ended with status {status}" if status >= 0 else _killed_by(-status)
+        how = _killed_by(-status) if status < 0 else f"ended with status {status}"
+        if status - 128 in set(signal.Signals):  # from srun and shells, whose command was killed
+            how += f" ({_signal(status - 128)})"
         ended = f"{Path(self.command[0]).name} {how} after {duration(time.monotonic() - self._began)}"
         print_notice(ended)
         self._end_recorder(ended)
@@ -221,15 +228,22 @@ class Batch:
                 self.exit_status = code if code >= 0 else 128 - code
             return
         why = _killed_by(-code) if code < 0 else f"ended with status {code}"
-        now = time.monotonic()
-        self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]
-        if len(self._deaths) < DEATHS_MOST:
+        while self._may_restart():
             print_notice(f"the recorder {why}; restarting it")
-            if not self._start_recorder(why):
+            if (code := self._start_recorder(why)) == 0:
                 return
+            if code > 0:  # it has printed why it can't go on
+                break
+            why = _killed_by(-code)
         print_notice(f"the recorder {why} again and stays down; {self._advice()}")
         if not self.command:
             self.exit_status = 1
+
+    def _may_restart(self) -> bool:
+        """Take note of a death; return whether there were few within the last minutes."""
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]
+        return len(self._deaths) < DEATHS_MOST
 
     def _advice(self) -> str:
         if self.recording is None:
@@ -242,6 +256,10 @@ class Batch:
 
 
 def _killed_by(number: int) -> str:
+    return f"was killed by {_signal(number)}"
+
+
+def _signal(number: int) -> str:
     known = number in set(signal.Signals)  # real-time signals have no names
     name = signal.Signals(number).name if known else f"signal {number}"
-    return f"was killed by {name}" + (", as happens when memory runs out" if number == signal.SIGKILL else "")
+    return name + (", as happens when memory runs out" if number == signal.SIGKILL else "")

@@ -14,7 +14,7 @@ import pytest
 
 from gswarm_tui.cli import main
 from tests.integration.heads import nothing_left
-from tests.terminal import PATIENCE_S
+from tests.terminal import PATIENCE_S, InTerminal
 from tests.unit.store_recording import query
 
 UNTIL_INPUT_ENDS = ("sh", "-c", "echo ready; cat; exit 3")
@@ -222,6 +222,33 @@ def test_killed_command_is_reported_as_by_a_shell(tmp_path: Path) -> None:
     assert "gswarm-tui: sh was killed by SIGKILL, as happens when memory runs out after " in "".join(
         running.lines
     )
+
+
+def test_status_of_a_killed_step_is_explained(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", "sh -c 'kill -9 $$'; exit $?") as running:
+        assert running.end()[0] == 137
+    words = "gswarm-tui: sh ended with status 137 (SIGKILL, as happens when memory runs out) after "
+    assert words in "".join(running.lines)
+
+
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
+    script = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+        "time.sleep(0.5)\n"
+        "print('over', flush=True)\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "train.py")]
+    words = ["record", "--db", str(tmp_path / "run.duckdb"), "--demo", "1x1", "--", *command]
+    in_session = ["setsid", "--ctty", "--wait"]  # else the terminal sends no signals
+    with InTerminal([*in_session, sys.executable, "-m", "gswarm_tui", *words], size=(120, 60)) as running:
+        running.wait_for("ready")
+        running.press("\x03")
+        running.wait_for("over")
+        assert running.screen().count("interrupted") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

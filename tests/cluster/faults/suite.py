@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.ballast import ballast
 from tests.cluster.faults.clock import ProgramClock
+from tests.cluster.faults.recorder import BACK_S, kill_at_random
 from tests.cluster.faults.scene import FaultStep, FaultTest, recording
 from tests.cluster.faults.steps import (
     at_random,
@@ -35,16 +36,17 @@ HALF = NODES[::2]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Durations of the faults in seconds."""
+    """Durations of the faults in seconds, and the number of kills of ``record``'s processes."""
 
     long_cut: float
     heads_down: Sequence[float]
     at_random: float
+    kills: int
 
 
-SHORT = Lengths(long_cut=20, heads_down=(), at_random=12)
+SHORT = Lengths(long_cut=20, heads_down=(), at_random=12, kills=3)
 """The suite without its longest parts: other parts also kill and resume a head."""
-LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300)
+LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300, kills=50)
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,17 @@ class Suite:
             self.cluster.run(["umount", str(small)])
             small.rmdir()
 
+    def killed_records(self) -> Iterator[Row]:
+        """Kill the recorder and the command of ``gswarm-tui record`` at random moments."""
+        kills, rng = self.lengths.kills, random.Random(self.seed)
+        total, broken, restarts_s = kill_at_random(
+            self.cluster, NODES[1:3], self.folder, kills, rng, self.tell
+        )
+        slowest = max(restarts_s)
+        if self.lengths is LONG and slowest > BACK_S:
+            broken.append(f"a recorder was back after {slowest:.1f} s")
+        yield Row(f"record: {kills} kills, recorders back within {slowest:.1f} s", total, wrong=broken)
+
     def at_random(self) -> Iterator[Row]:
         """Inject random faults from the seed."""
         seconds = self.lengths.at_random
@@ -264,6 +277,7 @@ PARTS: Mapping[str, Callable[[Suite], Iterator[Row]]] = {
     "head": Suite.faults_of_the_head,
     "srun": Suite.agents_by_srun,
     "disk": Suite.a_full_disk,
+    "record": Suite.killed_records,
     "random": Suite.at_random,
 }
 """The parts of the suite; each makes one or more recordings."""
