@@ -5,16 +5,17 @@ Training loops call it, so it imports nothing slow, such as the database.
 
 from __future__ import annotations
 
+import argparse
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
-from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_agent.mark import Marked, MarkError, Value, send, values_of
+from gswarm_tui.commands.head_choice import NoHeadError, add_head_options, named_heads, parse_head_time
+from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
-from gswarm_tui.control.intents import SetMark
-from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.control.intents import IntentError, SetMark
+from gswarm_tui.options.arguments import CommandParser, UsageError
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -25,7 +26,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     parser = CommandParser(
         "mark",
-        "NAME [--value KEY=VALUE ...] [--recording ID] [--db PATH]",
+        "NAME [--value KEY=VALUE ...] [--at TIME] [--recording RECORDING] [--db PATH] [--json]",
         "Set a mark at this moment in each of your recordings that monitors this machine or runs on it.",
         usual="all running ones",
     )
@@ -37,57 +38,71 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         metavar="KEY=VALUE",
         help="number or text stored with the mark: loss=1.2",
     )
-    parser.add_argument("--recording", default="", metavar="ID", help="only the recording with this ID")
+    parser.add_argument(
+        "--at", metavar="TIME", help="another time, on the machine that runs gswarm-tui: -2m, 14:05"
+    )
+    add_head_options(parser)
     arguments = parser.read(args)
-    heads = _heads(environ, arguments.recording, arguments.db)
+    heads = _heads(arguments, environ)
     try:
         values = values_of(arguments.value, environ)
-        checked(arguments.name, values)
-        marked = _mark(
-            arguments.name, values, arguments.recording if arguments.db is None else heads[0].uid, heads
-        )
-    except MarkError as error:
-        raise UserError(f"{error}.") from None
+        SetMark(arguments.name, values)
+        if arguments.at is None:
+            uid = heads[0].uid if len(heads) == 1 and _is_chosen(arguments) else arguments.recording
+            marked = send(arguments.name, values, uid)
+        else:
+            marked = Marked([], [])
+    except (MarkError, IntentError) as error:
+        raise UsageError(f"{error}.") from None
+    _mark_heads(arguments, values, heads, marked)
     for problem in marked.problems:
         print_notice(f"{problem}.")
     if not marked.recordings and not marked.problems:
-        raise UserError(_no_recording(arguments.recording))
-    if count := len(marked.recordings):
+        raise NoHeadError(_no_recording(arguments))
+    if arguments.json:
+        from gswarm_tui.printing.json_output import print_json
+
+        print_json({"name": arguments.name, "recordings": marked.recordings})
+    elif count := len(marked.recordings):
         print(f"marked in {plural(count, 'recording')}")
     return 1 if marked.problems else 0
 
 
-def _heads(environ: Mapping[str, str], recording: str, db: Path | None) -> list[Head]:
-    """Return the heads on this machine that record the named recordings. Raises UserError."""
-    found = [one for one in running_heads(environ) if one.path is not None and one.uid.startswith(recording)]
-    if db is None:
-        return found
-    if chosen := [one for one in found if one.records(db)]:
-        return chosen
-    raise UserError(
-        f"no gswarm-tui on this machine records into {quote(str(db))}; on a node, name the recording with "
-        "--recording ID."
-    )
+def _is_chosen(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.recording) or arguments.db is not None
 
 
-def _mark(name: str, values: Mapping[str, Value], recording: str, heads: Sequence[Head]) -> Marked:
-    """Mark the recordings of agents here, and of heads here without an agent here. Raises MarkError."""
-    marked = send(name, values, recording)
+def _heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:
+    """Return the heads on this machine that record the named recordings. Raises NoHeadError."""
+    recording = [head for head in running_heads(environ) if head.path is not None]
+    heads = named_heads(recording, arguments.recording, arguments.db)
+    if arguments.db is not None and not heads:
+        raise NoHeadError(
+            f"no gswarm-tui on this machine records into {quote(str(arguments.db))}; on a node, name the "
+            "recording with --recording ID."
+        )
+    return heads
+
+
+def _mark_heads(
+    arguments: argparse.Namespace, values: Mapping[str, Value], heads: Sequence[Head], marked: Marked
+) -> None:
+    """Mark the recordings of heads here without an agent here, which ``marked`` lacks."""
     for head in heads:
         if head.uid in marked.recordings:
             continue
+        at = parse_head_time(arguments.at, head)
         try:
-            carry_out(head, SetMark(name, values))
+            carry_out(head, SetMark(arguments.name, values, at))
         except RequestError as error:
             marked.problems.append(str(error))
         else:
             marked.recordings.append(head.uid)
-    return marked
 
 
-def _no_recording(recording: str) -> str:
+def _no_recording(arguments: argparse.Namespace) -> str:
+    recording, host = arguments.recording, socket.gethostname()
+    if arguments.at is not None:
+        return f"no recording of yours is written on {host}; --at works on the machine that runs gswarm-tui."
     which = f"recording {quote(recording)} doesn't monitor" if recording else "no recording of yours monitors"
-    return (
-        f"{which} {socket.gethostname()}; run this on a monitored node, "
-        "or on the machine that runs gswarm-tui."
-    )
+    return f"{which} {host}; run this on a monitored node, or on the machine that runs gswarm-tui."

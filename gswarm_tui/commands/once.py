@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gswarm_agent import __version__
@@ -60,15 +57,9 @@ def _nodes(fleet: Fleet, now: float) -> list[dict[str, Any]]:
 
 
 def _print_json(nodes: Sequence[dict[str, Any]], job: str) -> None:
-    timed = [{**node, "sampled_at": _utc(node["sampled_at"])} for node in nodes]
-    whole = {"gswarm_tui": __version__, "job": job or None, "nodes": timed}
-    print(json.dumps(whole, indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
+    from gswarm_tui.printing.json_output import print_json, with_times
 
-
-def _utc(at: float | None) -> str | None:
-    from gswarm_tui.printing import cells
-
-    return None if at is None else cells.exact(datetime.fromtimestamp(at, UTC))
+    print_json({"gswarm_tui": __version__, "job": job or None, "nodes": [with_times(node) for node in nodes]})
 
 
 def _print_csv(nodes: Sequence[dict[str, Any]], _job: str) -> None:

@@ -63,6 +63,20 @@ class Head:
             return self.path is not None and (self.path == path.absolute() or self.path.samefile(path))
         return False
 
+    def is_named(self, word: str) -> bool:
+        """Return whether a word names it: the beginning of its ID, its job, file, session or process."""
+        sessions = {session["name"] for session in self.status.get("sessions", ())}
+        files = {self.path.name, self.path.stem} if self.path is not None else set()
+        return (
+            bool(word and self.uid.startswith(word))
+            or word in {self.job, str(self.pid)} | files | sessions
+            or self.of_job(word)
+        )
+
+    def of_job(self, job_id: str) -> bool:
+        """Return whether its nodes are those of a job with this ID."""
+        return bool(job_id) and self.job.rpartition(" ")[2] == job_id
+
 
 def running_heads(environ: Mapping[str, str]) -> list[Head]:
     """Return the running heads, the newest first and those that hang last."""
@@ -155,6 +169,11 @@ def _request(head: Head, message: dict[str, Any]) -> dict[str, Any]:
     if "error" in reply:
         raise RequestError(str(reply["error"]))
     return reply
+
+
+def has_ended(head: Head) -> bool:
+    """Return whether a head has closed its recording and its socket."""
+    return all(folder.name != head.name for folder in registry.running_folders((head.parent_folder,)))
 
 
 def connect_to(head: Head, timeout_s: float | None) -> Connection:

@@ -159,12 +159,17 @@ def session_row(session: Session, now: float) -> dict[str, Any]:
         "name": session.name,
         "started_at": session.started_at,
         "ended_at": session.ended_at,
-        "seconds": session.seconds(now),
+        "duration_s": rounded(session.seconds(now)),
         "note": session.note,
-        "mean_util_pct": session.mean_util,
-        "mean_power_w": session.mean_power_w,
-        "energy_j": session.energy_j,
+        "mean_util_pct": rounded(session.mean_util),
+        "mean_power_w": rounded(session.mean_power_w),
+        "energy_j": rounded(session.energy_j),
     }
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a figure with three decimals, which is finer than it can be measured."""
+    return None if value is None else round(value, 3)
 
 
 def _list_names(sessions: list[Session]) -> str:

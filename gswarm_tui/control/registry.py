@@ -93,6 +93,15 @@ def recording_of(pid: int) -> tuple[Path, str] | None:
     return None
 
 
+def remote_hosts() -> list[str]:
+    """Return the other machines on which heads of this user noted that they record."""
+    hosts = set()
+    for note in _notes_folder().glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            hosts.add(str(json.loads(note.read_text())["host"]))
+    return sorted(hosts - {socket.gethostname()})
+
+
 def describe_remote_writer(path: Path) -> str:
     """Describe the head on another machine that records into a file; empty if none is known."""
     for note in _notes_folder().glob("*.json"):

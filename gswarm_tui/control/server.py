@@ -52,8 +52,9 @@ class QueryableRecorder(Protocol):
 class ControlServer:
     """Server on a head's socket; ``recording`` is None without a recording.
 
-    ``end`` ends the recording as quitting does; ``job`` is the Slurm job's label. ``obstacles`` names who
-    owns the folders that the socket would better be in; empty if none is in the way.
+    ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to, such as
+    "job 4711". ``obstacles`` names who owns the folders that the socket would better be in; empty if none is
+    in the way.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ class ControlServer:
         environ: Mapping[str, str],
         *,
         end: Callable[[], None] = lambda: None,
-        job: str | None = None,
+        label: str = "",
     ) -> None:
         self._hub = hub
         self._recording = recording
         self._executor = Executor(hub, recorded=recording is not None)
         self._end = end
-        self._job = job
+        self._label = label
         parents = registry.parent_folders(environ)
         self._folder, self._lock = registry.register(parents)
         preferred = parents[: parents.index(self._folder.top)]
@@ -171,7 +172,7 @@ class ControlServer:
 
     def _status(self) -> dict[str, Any]:
         path, uid = (None, "") if self._recording is None else (self._recording.path, self._recording.uid)
-        return head_status(self._hub, path, uid, self._job)
+        return head_status(self._hub, path, uid, self._label)
 
     async def _query(
         self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

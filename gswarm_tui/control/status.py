@@ -14,7 +14,7 @@ from typing import Any
 
 from gswarm_agent import __version__
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_tui.control.execution import session_row
+from gswarm_tui.control.execution import rounded, session_row
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.totals import totals
@@ -23,11 +23,12 @@ from gswarm_tui.hub import Hub
 _UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
 
 
-def head_status(hub: Hub, path: Path | None, uid: str, job: str | None) -> dict[str, Any]:
+def head_status(hub: Hub, path: Path | None, uid: str, label: str) -> dict[str, Any]:
     """Return the state of a head: what it records, what its nodes and GPUs do, how the recorder does.
 
-    ``states`` counts the nodes by state, ``rows`` those committed, ``waiting`` the events that aren't;
-    ``lag_ms`` is the worst lateness of a sample. ``error`` is empty while all is recorded.
+    ``label`` is what the nodes belong to, such as "job 4711". ``states`` counts the nodes by state, ``rows``
+    the committed rows, ``waiting`` the events that aren't committed; ``lag_ms`` is the worst lateness of a
+    sample. ``error`` is empty while all is recorded.
     """
     now, recorder = hub.now(), hub.recorder
     sums = totals(hub.fleet, now)
@@ -37,7 +38,7 @@ def head_status(hub: Hub, path: Path | None, uid: str, job: str | None) -> dict[
         "version": __version__,
         "path": None if path is None else str(path),
         "uid": uid,
-        "job": job,
+        "job": label or None,
         "started_at": hub.started_at,
         "now": now,
         "interval_ms": hub.fleet.interval_ms,
@@ -46,13 +47,13 @@ def head_status(hub: Hub, path: Path | None, uid: str, job: str | None) -> dict[
         "states": dict(Counter(node.standing(now).value for node in hub.fleet.nodes.values())),
         "gpus": sums.gpus,
         "busy_gpus": sums.busy,
-        "mean_util_pct": sums.mean_util,
-        "power_w": sums.power_w,
-        "energy_j": sums.energy_j,
+        "mean_util_pct": rounded(sums.mean_util),
+        "power_w": rounded(sums.power_w),
+        "energy_j": rounded(sums.energy_j),
         "rows": None if recorder is None else recorder.rows,
         "file_bytes": None if recorder is None else recorder.file_bytes,
         "waiting": None if recorder is None else recorder.waiting,
-        "lag_ms": sums.lag_ms,
+        "lag_ms": rounded(sums.lag_ms),
         "error": "" if recorder is None else recorder.error,
         "sessions": [session_row(session, now) for session in hub.fleet.sessions.running],
     }
@@ -71,32 +72,35 @@ def session_rows(hub: Hub) -> list[dict[str, Any]]:
 
 
 def _node_row(node: NodeState, now: float) -> dict[str, Any]:
-    own = node.own(node.gpus)
+    own, known = node.own(node.gpus), node.round_trip_s is not None
     return {
         "node": node.name,
         "state": node.standing(now).value,
-        "reason": node.reason,
-        "remedy": node.remedy,
-        "retry_at": node.retry_at,
+        "reason": node.reason or None,
+        "remedy": node.remedy or None,
         "gpus": len(own),
         "mean_util_pct": _mean(own[:, _UTIL]),
         "power_w": _sum(own[:, _POWER]),
         "mem_used_mib": _sum(own[:, _MEMORY]),
-        "mem_total_mib": node.own_memory_mib,
-        "age_s": node.age(now),
-        "late_ms": node.late_ms,
+        "mem_total_mib": rounded(node.own_memory_mib),
+        "age_s": rounded(node.age(now)),
+        "late_ms": rounded(node.late_ms),
         "lost_frames": node.lost_frames,
         "reconnects": node.reconnects,
-        "clock_offset_s": node.offset_s,
-        "round_trip_s": node.round_trip_s,
+        "clock_offset_ms": rounded(node.offset_s * 1000) if known else None,
+        "round_trip_ms": rounded((node.round_trip_s or 0.0) * 1000) if known else None,
     }
 
 
 def _mean(values: Floats) -> float | None:
-    measured = [value for value in values.tolist() if not math.isnan(value)]
-    return sum(measured) / len(measured) if measured else None
+    measured = _measured(values)
+    return rounded(sum(measured) / len(measured)) if measured else None
 
 
 def _sum(values: Floats) -> float | None:
-    measured = [value for value in values.tolist() if not math.isnan(value)]
-    return sum(measured) if measured else None
+    measured = _measured(values)
+    return rounded(sum(measured)) if measured else None
+
+
+def _measured(values: Floats) -> list[float]:
+    return [value for value in values.tolist() if not math.isnan(value)]

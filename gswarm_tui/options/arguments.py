@@ -14,7 +14,7 @@ from gswarm_agent import __version__
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
-from gswarm_tui.options import config, values
+from gswarm_tui.options import config, profiler_words, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
 
 T = TypeVar("T")
@@ -116,7 +116,8 @@ class _Parser(argparse.ArgumentParser):
 class CommandParser(_Parser):
     """Parser of a subcommand, with ``--db`` and ``--help``.
 
-    With ``writes`` the recording need not exist yet. ``usual`` describes the default recording in the help.
+    ``usage`` has the words after the name, a line for each form. With ``writes`` the recording need not exist
+    yet. ``usual`` describes the default recording in the help.
     """
 
     def __init__(
@@ -124,12 +125,15 @@ class CommandParser(_Parser):
     ) -> None:
         super().__init__(
             prog=f"gswarm-tui {name}",
-            usage=_wrapped_usage(f"gswarm-tui {name} {usage}"),
+            usage=f"\n{' ' * len('usage: ')}".join(
+                _wrapped_usage(f"gswarm-tui {name} {form}") for form in usage.splitlines() or [""]
+            ),
             description=textwrap.fill(description, _width()),
             formatter_class=_help_format,
             allow_abbrev=False,
             add_help=False,
         )
+        self._name = name
         self._database = values.database if writes else values.recording
         usual = usual or ("a new file here, named after PATH" if writes else "the newest in this folder")
         self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
@@ -149,6 +153,8 @@ class CommandParser(_Parser):
             if not option.startswith("-"):
                 hint = "name the recording with --db" if _is_recording(option) else "see --help"
                 raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
+            if (answer := profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
+                raise UsageError(f"{option} is an option of gswarm-profiler; {answer}.")
             raise UsageError(f"{self.prog} has no option {quote(option)}{self.hint(option)}.")
         if namespace.db is not None:
             namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", self._database, None)
@@ -358,15 +364,6 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
             raise UsageError(f"{_flag(key)} applies only while real nodes are recorded; remove it.")
 
 
-_PROFILER_COMMANDS = {
-    "start": "; gswarm-tui alone records what it watches, gswarm-tui record does so without a screen",
-    "connect": "; the agents are started from here: name their nodes with --nodes",
-    "profile": "; press s in gswarm-tui to start a session, or use gswarm-tui record -- COMMAND",
-    "stat": "; use gswarm-tui summary and gswarm-tui plot",
-}
-"""What replaces the commands of gswarm-profiler."""
-
-
 def _unexpected(word: str, parser: _Parser) -> UsageError:
     if _is_recording(word):
         return UsageError(
@@ -375,9 +372,10 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
         )
     if word in COMMAND_NAMES:
         return UsageError(f"the command {word} comes first: gswarm-tui {word} [options].")
+    if (answer := profiler_words.COMMANDS.get(word)) is not None:
+        return UsageError(f"{word} is a command of gswarm-profiler; {answer}.")
     if not word.startswith("-"):
-        hint = _PROFILER_COMMANDS.get(word) or nearest(word, COMMAND_NAMES)
-        hint = hint or "; name nodes with --nodes, or see the commands in --help"
+        hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes, or see the commands in --help"
         return UsageError(f"unexpected argument {quote(word)}{hint}.")
     option = word.partition("=")[0]
     return UsageError(f"unknown option {quote(option)}{parser.hint(option)}.")

@@ -57,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(FORMATS),
         help="output format (default: from the file's suffix, else table)",
     )
+    add("--json", action="store_const", const="json", dest="format", help="print JSON, as --format json")
     add("--output", "-o", metavar="FILE", help="write to this file")
     add("--force", action="store_true", help="replace an existing file")
     add("--all", action="store_true", dest="every", help="show all rows in a terminal")

@@ -225,18 +225,18 @@ async def start_control_server(
     environ: Mapping[str, str],
     *,
     end: Callable[[], None] = lambda: None,
-    job: str | None = None,
+    label: str = "",
 ) -> ControlServer | None:
     """Start the socket for commands; None, with an event, if no private folder can be made.
 
-    ``end`` ends the recording as quitting does; ``job`` is the Slurm job's label.
+    ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to.
     """
     from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import EventLogged
 
     try:
-        control = ControlServer(hub, recorder, environ, end=end, job=job)
+        control = ControlServer(hub, recorder, environ, end=end, label=label)
         await control.start()
     except OSError as error:
         message = f"commands such as gswarm-tui sql can't reach this recording: {error}"

@@ -65,8 +65,9 @@ async def monitor(
     following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
     control = None
     try:
-        job = None if plan.job is None else plan.job.label
-        control = await build.start_control_server(hub, recorder, os.environ, end=end_recording, job=job)
+        control = await build.start_control_server(
+            hub, recorder, os.environ, end=end_recording, label=plan.label
+        )
         return await lifetime.run(screen, painted)
     finally:
         if following is not None:

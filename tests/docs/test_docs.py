@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import re
@@ -18,17 +19,21 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from gswarm_agent import folder as agent_folder
 from gswarm_tui.cli import main
+from gswarm_tui.control import registry
 from gswarm_tui.options.arguments import parse, parse_record
 from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.tui.actions import ACTIONS, key_name
 from tests.docs.example import DATABASE, record_example
 from tests.docs.generated import DOCS, ROOT, pages, regenerated
+from tests.integration.test_control import RunningHead
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
-NEEDS_A_TERMINAL_OR_A_RUN = {"doctor", "metrics", "replay", "mark", "record"}
+CONTROLLING = {"status", "nodes", "session", "mark", "interval", "metrics", "recording"}
+NEEDS_A_TERMINAL_OR_A_RUN = {"doctor", "replay", "record", *CONTROLLING}
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
 
@@ -56,12 +61,16 @@ def fences(*languages: str) -> list[Fence]:
 def commands() -> Iterator[list[str]]:
     """Yield the words of every gswarm-tui command of the pages, shell expansions replaced."""
     for fence in fences("console"):
-        for line in fence.text.splitlines():
-            if line.startswith("$ "):
-                command = line.removeprefix("$ ").replace("$(scontrol show hostnames)", "gpu01 gpu02")
-                words = shlex.split(command, comments=True)
-                if Path(words[0]).name == "gswarm-tui":
-                    yield words[1:]
+        yield from commands_in(fence)
+
+
+def commands_in(fence: Fence) -> Iterator[list[str]]:
+    for line in fence.text.splitlines():
+        if line.startswith("$ "):
+            command = line.removeprefix("$ ").replace("$(scontrol show hostnames)", "gpu01 gpu02")
+            words = shlex.split(command, comments=True)
+            if Path(words[0]).name == "gswarm-tui":
+                yield words[1:]
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +240,45 @@ def test_recording_without_a_screen_prints_what_the_page_shows(tmp_path: Path) -
     ):
         assert line in page
         assert line in done.stderr
+
+
+async def test_commands_control_a_running_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
+    monkeypatch.setattr(agent_folder, "PARENTS", (str(tmp_path / "agents"),))
+    (tmp_path / "agents").mkdir(mode=0o700)
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        (tmp_path / name).mkdir(mode=0o700)
+        monkeypatch.setenv(name, str(tmp_path / name))
+    ran = set()
+    for number, fence in enumerate(fences("console")):
+        words_of_fence = [words for words in commands_in(fence) if words and words[0] in CONTROLLING]
+        if not words_of_fence:
+            continue
+        here = tmp_path / str(number)
+        here.mkdir()
+        monkeypatch.chdir(here)
+        running = RunningHead(here / DATABASE, os.environ)
+        await running.control.start()
+        running.hub.start_session("another")
+        for words in words_of_fence:
+            done = await run_beside(running, words)
+            assert done == 0, (words, capsys.readouterr().err)
+            ran.add(words[0])
+        await running.close()
+    assert ran == CONTROLLING
+
+
+async def run_beside(running: RunningHead, words: list[str]) -> int:
+    """Run a command while the head answers, and close the head if the command ends it."""
+    doing = asyncio.create_task(asyncio.to_thread(main, words))
+    ended = asyncio.create_task(running.end_requested.wait())
+    await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if running.end_requested.is_set():
+        await running.close()
+    ended.cancel()
+    return await doing
 
 
 def test_commands_that_watch_nodes_are_valid() -> None:

@@ -86,7 +86,9 @@ class RunningHead:
             self.recorder.open()
             self.hub.sinks.append(self.recorder)
         self.end_requested = asyncio.Event()
-        self.control = ControlServer(self.hub, self.recorder, environ, end=self.end_requested.set, job="4711")
+        self.control = ControlServer(
+            self.hub, self.recorder, environ, end=self.end_requested.set, label="job 4711"
+        )
         self.closed = False
 
     async def committed(self, rows: int) -> None:
@@ -386,7 +388,7 @@ async def test_head_reports_its_state_and_that_of_its_nodes(
     await asyncio.to_thread(carry_out, await asyncio.to_thread(only_head, environ), StartSession("train"))
     head = await asyncio.to_thread(only_head, environ)
     status = head.status
-    assert (status["path"], status["job"], status["interval_ms"]) == (str(path), "4711", 1000)
+    assert (status["path"], status["job"], status["interval_ms"]) == (str(path), "job 4711", 1000)
     assert [one["name"] for one in status["sessions"]] == ["train"]
     assert sum(status["states"].values()) == 1
     (node,) = await asyncio.to_thread(list_nodes, head)

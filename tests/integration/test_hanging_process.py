@@ -66,7 +66,14 @@ def test_commands_report_a_suspended_head(
             patch.setattr("gswarm_tui.control.client.TIMEOUT_S", 0.5)
             if full:
                 stack.enter_context(full_queue(address))
-            for words in (["sql", "SELECT 1"], ["summary"], ["mark", "here"]):
+            for words in (
+                ["sql", "SELECT 1"],
+                ["summary"],
+                ["mark", "here"],
+                ["status"],
+                ["session", "stop"],
+                ["interval"],
+            ):
                 assert cli.main([*words, "--db", str(path)]) == 1
                 captured = capsys.readouterr()
                 assert captured.out == ""

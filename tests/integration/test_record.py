@@ -78,6 +78,11 @@ def record(folder: Path, *words: str) -> Iterator[Running]:
         process.communicate()
 
 
+def run_beside(folder: Path, *words: str) -> int:
+    """Run a command on the recording of ``record``, and return its exit status."""
+    return main([*words, "--db", str(folder / "run.duckdb")])
+
+
 def ended_recordings(folder: Path) -> list[tuple[bool]]:
     return query(folder / "run.duckdb", "SELECT ended_at IS NOT NULL FROM recordings")
 
@@ -356,3 +361,29 @@ def test_recording_that_cannot_be_opened_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     assert len(running.lines) == 1
     assert "run.duckdb" in running.lines[0]
+
+
+def test_recording_stop_ends_the_recording_and_not_the_command(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "2x2", "--", *UNTIL_INPUT_ENDS) as running:
+        running.wait_for("2 nodes send data, 4 GPUs")
+        assert run_beside(tmp_path, "recording", "stop") == 0
+        assert ended_recordings(tmp_path) == [(True,)]
+        running.wait_for("sh continues without a recording")
+        assert running.output_line() == "ready\n"
+        assert running.end("goes on\n") == (3, "goes on\n")
+        assert run_beside(tmp_path, "recording", "stop") == 3
+    text = "".join(running.lines)
+    assert "the recording was ended by gswarm-tui recording stop" in text
+    assert "restarting" not in text
+    assert "gswarm-tui: sh ended with status 3 after " in text
+
+
+def test_recording_stop_ends_record_without_a_command(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "2x2") as running:
+        running.wait_for("2 nodes send data, 4 GPUs")
+        assert run_beside(tmp_path, "recording", "stop") == 0
+        assert running.end()[0] == 0
+    assert ended_recordings(tmp_path) == [(True,)]
+    assert query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'") == [
+        ("the recording was ended by gswarm-tui recording stop",)
+    ]

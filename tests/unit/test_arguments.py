@@ -189,7 +189,6 @@ def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) 
         ("--lisst 1", 'unknown option "--lisst"; see --help.'),
         ("gpu01", 'unexpected argument "gpu01"; name nodes with --nodes, or see the commands in --help.'),
         ("gp1 --help", 'unexpected argument "gp1"; name nodes with --nodes, or see the commands in --help.'),
-        ("stat --data x.json", 'unexpected argument "stat"; use gswarm-tui summary and gswarm-tui plot.'),
         ("summry", 'unexpected argument "summry"; perhaps you meant summary.'),
         ("summry --help", 'unexpected argument "summry"; perhaps you meant summary.'),
         ("reply run.duckdb", 'unexpected argument "reply"; perhaps you meant replay.'),

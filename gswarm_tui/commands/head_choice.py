@@ -1,0 +1,114 @@
+"""Choice of the running gswarm-tui that a command controls, and the requests to it."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.time_input import TimeInputError, parse_time
+from gswarm_tui.control import client, registry
+from gswarm_tui.control.client import Head, RequestError, running_heads
+from gswarm_tui.control.intents import Intent
+from gswarm_tui.options.arguments import CommandParser, UsageError
+
+SHORT_ID = 8
+USUAL = "that of the only running gswarm-tui"
+
+
+class NoHeadError(UserError):
+    """No running gswarm-tui fits."""
+
+    exit_status = 3
+
+
+class RefusedError(UserError):
+    """The running gswarm-tui refused a request, or didn't reply."""
+
+    exit_status = 1
+
+
+def add_head_options(parser: CommandParser) -> None:
+    """Add the options that choose the head, and ``--json``."""
+    parser.add_argument(
+        "--recording",
+        metavar="RECORDING",
+        default="",
+        help="if several run: recording's ID, job or file name",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def choose_head(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Head:
+    """Return the head that the options choose: the only running one, or that of this Slurm job.
+
+    Raises UserError.
+    """
+    found = find_heads(arguments, environ)
+    if len(found) > 1 and not arguments.recording and arguments.db is None:
+        found = [head for head in found if head.of_job(environ.get("SLURM_JOB_ID", ""))] or found
+    if len(found) > 1:
+        heads = ", ".join(map(describe_head, found))
+        raise UsageError(f"{len(found)} gswarm-tui fit; choose one with --recording: {heads}.")
+    return found[0]
+
+
+def find_heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:
+    """Return the heads that ``--db`` or ``--recording`` name, all without these. Raises NoHeadError."""
+    running = running_heads(environ)
+    if found := named_heads(running, arguments.recording, arguments.db):
+        return found
+    raise NoHeadError(_why_none(running, arguments.recording, arguments.db))
+
+
+def named_heads(running: Sequence[Head], recording: str, db: Path | None) -> list[Head]:
+    """Return the heads with this recording: an ID's beginning, job or file name; and this file."""
+    return [
+        head
+        for head in running
+        if (db is None or head.records(db)) and (not recording or head.is_named(recording))
+    ]
+
+
+def describe_head(head: Head) -> str:
+    """Return the words that choose a head, and what it records."""
+    label = f"{head.job}, " if head.job else ""
+    if head.path is None:
+        return f"{head.pid} ({label}records nothing)"
+    return f"{head.uid[:SHORT_ID] or head.pid} ({label}{head.path})"
+
+
+def request_head(head: Head, intent: Intent) -> dict[str, Any]:
+    """Let a head carry out an intent, and return the result. Raises RefusedError."""
+    try:
+        return client.carry_out(head, intent)
+    except RequestError as error:
+        raise RefusedError(f"{error}.") from None
+
+
+def parse_head_time(text: str | None, head: Head) -> float | None:
+    """Return the time of a head's recording that a text means, None without one. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return parse_time(text, start=head.started_at, end=head.status.get("now", time.time()))
+    except TimeInputError as error:
+        raise UsageError(f"--at: {error}.") from None
+
+
+def _why_none(running: Sequence[Head], recording: str, db: Path | None) -> str:
+    if db is not None and (elsewhere := registry.describe_remote_writer(db)):
+        return f"{elsewhere}."
+    which = f" records into {quote(str(db))}" if db is not None else " is running"
+    if recording:
+        which = f" has the recording, job or file name {quote(recording)}"
+    problem = f"no gswarm-tui of yours on {socket.gethostname()}{which}"
+    if running:
+        return f"{problem}; running: {', '.join(map(describe_head, running))}."
+    if others := registry.remote_hosts():
+        return f"{problem}; run this command on {' or '.join(others)}, where one was started."
+    return f"{problem}; run this command on the machine that runs gswarm-tui."

@@ -1,0 +1,56 @@
+"""``gswarm-tui nodes``: list the nodes of a running gswarm-tui, their state and their GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head
+from gswarm_tui.common.quantities import DASH, duration, percent, used_of, watts
+from gswarm_tui.control.client import RequestError, list_nodes
+from gswarm_tui.options.arguments import CommandParser
+
+_NAMES = ("node", "state", "GPUs", "util", "power", "memory", "last sample", "lost frames", "reason")
+_RIGHT = frozenset(range(2, 8))
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print a row for each node. Raises UserError."""
+    parser = CommandParser(
+        "nodes",
+        "[--recording RECORDING] [--db PATH] [--json]",
+        "List the nodes of a running gswarm-tui: their state and why, the means of their GPUs, the age of "
+        "their last sample.",
+        usual=USUAL,
+    )
+    add_head_options(parser)
+    arguments = parser.read(args)
+    head = choose_head(arguments, environ)
+    try:
+        nodes = list_nodes(head)
+    except RequestError as error:
+        raise RefusedError(f"{error}.") from None
+    if arguments.json:
+        from gswarm_tui.printing.json_output import print_json
+
+        print_json(nodes)
+    else:
+        from gswarm_tui.printing.table import show
+
+        show(_NAMES, map(_cells, nodes), sys.stdout, right=_RIGHT)
+    return 0
+
+
+def _cells(node: Mapping[str, Any]) -> list[str]:
+    return [
+        node["node"],
+        node["state"],
+        f"{node['gpus']:,}",
+        percent(node["mean_util_pct"]),
+        watts(node["power_w"]),
+        used_of(node["mem_used_mib"], node["mem_total_mib"]),
+        DASH if node["age_s"] is None else duration(node["age_s"]),
+        f"{node['lost_frames']:,}",
+        node["reason"] or "",
+    ]

@@ -1,0 +1,52 @@
+"""``gswarm-tui recording stop``: end the recording of a running gswarm-tui."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
+from gswarm_tui.common.errors import printable
+from gswarm_tui.control.client import Head, has_ended
+from gswarm_tui.control.intents import StopRecording
+from gswarm_tui.options.arguments import CommandParser, UsageError
+
+WAIT_S = 90.0
+"""Longest wait for the end: agents may take 15 s to end, then the file is sorted and closed."""
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """End a recording and wait until its file is closed. Raises UserError."""
+    parser = CommandParser(
+        "recording",
+        "stop [--recording RECORDING] [--db PATH] [--json]",
+        "End the recording of a running gswarm-tui as quitting does, with its sessions, and wait until the "
+        "file is closed. A command that gswarm-tui record runs continues.",
+        usual=USUAL,
+    )
+    parser.add_argument("action", nargs="?", metavar="stop", help="what to do")
+    add_head_options(parser)
+    arguments = parser.read(args)
+    if arguments.action != "stop":
+        raise UsageError("write gswarm-tui recording stop; see --help.")
+    head = choose_head(arguments, environ)
+    request_head(head, StopRecording())
+    _wait(head)
+    if arguments.json:
+        from gswarm_tui.printing.json_output import print_json
+
+        print_json({"path": str(head.path), "uid": head.uid})
+    else:
+        print(f"ended {printable(str(head.path))}")
+    return 0
+
+
+def _wait(head: Head) -> None:
+    """Wait until a head has closed its recording. Raises RefusedError if that takes too long."""
+    deadline = time.monotonic() + WAIT_S
+    while not has_ended(head):
+        if time.monotonic() > deadline:
+            raise RefusedError(
+                f"{head.path} is still being closed by process {head.pid} after {WAIT_S:.0f} s."
+            )
+        time.sleep(0.1)

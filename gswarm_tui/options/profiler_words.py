@@ -1,0 +1,31 @@
+"""Words of gswarm-profiler's command line, and what does the same here."""
+
+from __future__ import annotations
+
+_START = "`gswarm-tui` records with a screen, `gswarm-tui record` without one"
+_SESSION = "`gswarm-tui session start NAME` starts a session"
+_RECOVER = "`gswarm-tui recover ID` resumes a recording with its sessions; `gswarm-tui recover` lists the IDs"
+_STATUS = "`gswarm-tui status` prints the state of your running gswarm-tui"
+
+COMMANDS = {
+    "start": _START,
+    "connect": "gswarm-tui starts its agents itself, on --nodes or the nodes of the job",
+    "profile": _SESSION,
+    "http-profile": _SESSION,
+    "http-status": _STATUS,
+    "stop": "`gswarm-tui session stop [NAME]` ends sessions, `gswarm-tui recording stop` ends the recording",
+    "http-stop": "`gswarm-tui session stop [NAME]` ends sessions",
+    "stat": "`gswarm-tui import FILE.json` reads its files, then `gswarm-tui summary` and "
+    "`gswarm-tui plot -o FILE.pdf` describe a session",
+}
+"""Commands that aren't ours, and the sentence that answers them."""
+
+OPTIONS = {
+    "recover": {
+        "--list": "`gswarm-tui recover` without an ID lists interrupted recordings",
+        "--session-id": _RECOVER,
+        "--name": _RECOVER,
+        "--export": "`gswarm-tui export SESSION -o FILE.json` writes a session of a recording",
+    },
+}
+"""Options of commands that are ours, and the sentence that answers them."""

@@ -1,0 +1,341 @@
+"""Commands that control a running head: their output, their JSON and their exit statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_tui.cli import main
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.control import registry
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.options import profiler_words
+from tests.integration.heads import head as in_terminal
+from tests.integration.test_control import RunningHead
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query
+
+ONE, TWO = "0f1e2d3c-0000-4000-8000-000000000001", "a1b2c3d4-0000-4000-8000-000000000002"
+CONTROLLING = ("status", "nodes", "session", "interval", "metrics", "recording")
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Return an environment without other heads."""
+    monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "run").mkdir(mode=0o700)
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
+
+
+@asynccontextmanager
+async def head(path: Path | None, environ: Mapping[str, str], uid: str = ONE) -> AsyncIterator[RunningHead]:
+    """Run a head with one node of two GPUs that were sampled at T0 + 59; now is T0 + 60."""
+    running = RunningHead(path, environ, uid)
+    await running.control.start()
+    running.hub.publish(introduced(gpus=2))
+    running.hub.publish(arrived(59, [gpu_row(util_pct=40), gpu_row(util_pct=80)]))
+    running.hub.flush()
+    try:
+        yield running
+    finally:
+        running.hub.flush()
+        await running.close()
+
+
+@asynccontextmanager
+async def two_heads(
+    tmp_path: Path, environ: Mapping[str, str]
+) -> AsyncIterator[tuple[RunningHead, RunningHead]]:
+    """Run two heads as two processes would: each in a folder of its own."""
+    elsewhere = {name: value for name, value in environ.items() if name != "XDG_RUNTIME_DIR"}
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(head(tmp_path / "one.duckdb", environ, ONE))
+        two = await stack.enter_async_context(head(tmp_path / "two.duckdb", elsewhere, TWO))
+        yield one, two
+
+
+async def run(environ: Mapping[str, str], *words: str) -> int:
+    """Run a command as the command line does; a UserError gives its exit status."""
+    command = importlib.import_module(f"gswarm_tui.commands.{words[0]}")
+    try:
+        return int(await asyncio.to_thread(command.run, words[1:], environ))
+    except UserError as error:
+        print(error)
+        return error.exit_status
+
+
+async def run_json(capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *words: str) -> Any:
+    capsys.readouterr()
+    assert await run(environ, *words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+async def test_sessions_start_stop_and_are_renamed(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    async with head(path, environ):
+        for words, printed in (
+            (("start",), "started session-1\n"),
+            (("start", "train", "--at", "-20s", "--note", "lr 1e-4"), "started train, backdated 20 s\n"),
+            (("rename", "session-1", "eval"), "session-1 is now eval\n"),
+            (("stop", "train", "--at", "-5s"), "stopped train after 15 s\n"),
+            (("stop",), "stopped eval after 0 s\n"),
+        ):
+            assert await run(environ, "session", *words) == 0
+            assert capsys.readouterr().out == printed
+    assert query(
+        path, "SELECT name, note, epoch(ended_at - started_at) FROM sessions ORDER BY session_id"
+    ) == [
+        ("eval", "", 0),
+        ("train", "lr 1e-4", 15),
+    ]
+
+
+async def test_session_commands_print_json(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ):
+        started = await run_json(capsys, environ, "session", "start", "train", "--at", "-20s")
+        assert (started["name"], started["ended_at"], started["duration_s"]) == ("train", None, 20)
+        assert started["started_at"].endswith("Z")
+        renamed = await run_json(capsys, environ, "session", "rename", "train", "train 2")
+        assert (renamed["session_id"], renamed["name"]) == (started["session_id"], "train 2")
+        (stopped,) = await run_json(capsys, environ, "session", "stop")
+        assert stopped["session_id"] == started["session_id"]
+        assert stopped["ended_at"] > stopped["started_at"]
+
+
+async def test_status_shows_recording_nodes_gpus_and_sessions(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ):
+        await run(environ, "session", "start", "train")
+        capsys.readouterr()
+        assert await run(environ, "status") == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"{tmp_path}/run.duckdb · recording 0f1e2d3c · job 4711\nrunning for 60 s, ")
+        for line in (
+            "nodes     1 connecting\n",
+            "sampling  every 1 s",
+            "sessions  train, 0 s · utilisation –\n",
+        ):
+            assert line in text
+        (status,) = await run_json(capsys, environ, "status")
+        assert status["answers"] is True
+        assert (status["uid"], status["job"], status["pid"]) == (ONE, "job 4711", os.getpid())
+        assert status["started_at"] < status["now"]
+        assert [session["name"] for session in status["sessions"]] == ["train"]
+
+
+async def test_nodes_are_listed_with_their_gpus(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ):
+        assert await run(environ, "nodes") == 0
+        names, _, row = capsys.readouterr().out.splitlines()
+        assert names.split()[:4] == ["node", "state", "GPUs", "util"]
+        assert row.split()[:5] == ["n1", "connecting", "2", "60", "%"]
+        (node,) = await run_json(capsys, environ, "nodes")
+        assert (node["node"], node["gpus"], node["mean_util_pct"], node["reason"]) == ("n1", 2, 60, None)
+
+
+async def test_interval_and_metrics_are_shown_and_switched(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ) as running:
+        assert await run_json(capsys, environ, "interval") == {"interval_ms": 1000}
+        assert await run(environ, "interval", "500ms") == 0
+        assert capsys.readouterr().out == "sampling every 0.5 s\n"
+        assert running.hub.fleet.interval_ms == 500
+        switched = await run_json(capsys, environ, "metrics", "-host,-processes")
+        assert switched == {"core": True, "nvlink": True, "pcie": True, "host": False, "processes": False}
+        assert await run_json(capsys, environ, "metrics") == switched
+
+
+async def test_mark_of_a_past_time_prints_json(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ) as running:
+        marked = await run_json(capsys, environ, "mark", "epoch 3", "--at", "-10s")
+        assert marked == {"name": "epoch 3", "recordings": [ONE]}
+        marks = [event for event in running.hub._queued if isinstance(event, EventLogged)]
+        assert [(mark.message, mark.at) for mark in marks] == [("epoch 3", T0 + 50)]
+    assert await run(environ, "mark", "epoch 3", "--at", "-10s") == 3
+    assert "--at works on the machine that runs gswarm-tui" in capsys.readouterr().out
+
+
+async def test_recording_stop_waits_until_the_file_is_closed(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ) as running:
+        stopping = asyncio.create_task(run_json(capsys, environ, "recording", "stop"))
+        await asyncio.wait_for(running.end_requested.wait(), 30)
+        assert not stopping.done()
+        await running.close()
+        assert await stopping == {"path": f"{tmp_path}/run.duckdb", "uid": ONE}
+
+
+def test_recording_stop_quits_the_app(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.duckdb"
+    with in_terminal("--demo", "1x1", "--db", str(path)) as running:
+        running.wait_for(" rows")
+        assert main(["session", "start", "train", "--db", str(path)]) == 0
+        running.wait_for("train")
+        assert main(["recording", "stop", "--db", str(path)]) == 0
+        assert running.exit_status() == 0
+        text = " ".join(running.screen().split())
+        assert "gswarm-tui: the recording was ended by gswarm-tui recording stop" in text
+        assert "1 session" in text
+    assert query(path, "SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
+
+
+@pytest.mark.parametrize("word", ["0f1e", "one", "one.duckdb", "train"])
+async def test_one_of_several_heads_is_chosen(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    async with two_heads(tmp_path, environ) as (one, two):
+        one.hub.start_session("train")
+        assert await run(environ, "interval", "2", "--recording", word) == 0
+        assert (one.hub.fleet.interval_ms, two.hub.fleet.interval_ms) == (2000, 1000)
+
+
+async def test_commands_that_change_something_name_the_choice_of_heads(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with two_heads(tmp_path, environ) as (one, two):
+        one.control._label = "job 12"
+        assert await run(environ, "session", "stop") == 2
+        printed = capsys.readouterr().out
+        assert printed.startswith("2 gswarm-tui fit; choose one with --recording: ")
+        assert f"0f1e2d3c (job 12, {tmp_path}/one.duckdb)" in printed
+        assert f"a1b2c3d4 (job 4711, {tmp_path}/two.duckdb)" in printed
+        assert await run(environ, "interval", "2", "--db", str(tmp_path / "two.duckdb")) == 0
+        assert await run(environ, "interval", "3", "--recording", "12") == 0
+        assert await run({**environ, "SLURM_JOB_ID": "4711"}, "session", "start", "x") == 0
+        assert (one.hub.fleet.interval_ms, two.hub.fleet.interval_ms) == (3000, 2000)
+        assert (len(one.hub.fleet.sessions.running), len(two.hub.fleet.sessions.running)) == (0, 1)
+        assert len(await run_json(capsys, environ, "status")) == 2
+        assert await run(environ, "status", "--recording", "nope") == 3
+        assert 'the recording, job or file name "nope"; running: ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", CONTROLLING)
+async def test_without_a_running_head_the_status_is_3(
+    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    words = {"session": ("stop",), "recording": ("stop",)}.get(word, ())
+    assert await run(environ, word, *words) == 3
+    assert "is running; run this command on the machine that runs gswarm-tui." in capsys.readouterr().out
+
+
+async def test_status_without_a_running_head_prints_an_empty_list(
+    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(environ, "status", "--json") == 3
+    assert capsys.readouterr().out.startswith("[]\n")
+
+
+async def test_head_on_another_machine_is_named(
+    environ: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "run.duckdb"
+    path.touch()
+    monkeypatch.setattr("socket.gethostname", lambda: "login2")
+    registry.leave_note(path, ONE)
+    monkeypatch.setattr("socket.gethostname", lambda: "login1")
+    assert await run(environ, "status") == 3
+    assert "run this command on login2, where one was started" in capsys.readouterr().out
+    assert await run(environ, "session", "stop", "--db", str(path)) == 3
+    assert f"is being recorded by gswarm-tui on login2, process {os.getpid()}" in capsys.readouterr().out
+
+
+async def test_head_without_a_recording_refuses_sessions_marks_and_the_end(
+    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with head(None, environ):
+        for words in (("session", "start"), ("session", "stop"), ("recording", "stop")):
+            assert await run(environ, *words) == 1
+            assert "nothing is recorded; start gswarm-tui without --no-record." in capsys.readouterr().out
+        assert await run(environ, "status") == 0
+        assert capsys.readouterr().out.startswith("nothing is recorded · job 4711\n")
+        assert await run(environ, "interval", "2") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "problem"),
+    [
+        (("session",), 2, "write gswarm-tui session start, session stop or session rename; see --help."),
+        (("session", "begin"), 2, "write gswarm-tui session start, session stop or session rename"),
+        (("session", "start", "my", "run"), 2, "a session has one name; quote a name of several words."),
+        (("session", "start", " "), 2, "a session needs a name."),
+        (("session", "start", "x" * 201), 2, "can have 200 characters; this one has 201."),
+        (("session", "start", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),
+        (("session", "start", "x", "--at", "-3h"), 2, '--at: "-3h" isn\'t in the recording'),
+        (("session", "start", "train"), 1, "a session of this name is running: train."),
+        (("session", "stop", "tarin"), 1, 'there is no session "tarin"; running: train.'),
+        (("session", "stop", "x", "--note", "y"), 2, "--note belongs to a session that starts; remove it."),
+        (("session", "rename", "train"), 2, "session rename needs the session's name and its new name."),
+        (("session", "rename", "a", "b", "--at", "-1s"), 2, "--at belongs to start and stop; remove it."),
+        (("session", "rename", "a", "b"), 1, 'there is no session "a"; there are train.'),
+        (("interval", "3h"), 2, '"3h" isn\'t a time such as 1, 0.5s or 500ms.'),
+        (("interval", "0.01"), 2, '"0.01" isn\'t between 0.1 s and 60 s.'),
+        (("recording",), 2, "write gswarm-tui recording stop; see --help."),
+        (("recording", "pause"), 2, "write gswarm-tui recording stop; see --help."),
+        (("nodes", "n1"), 2, 'unexpected argument "n1" after gswarm-tui nodes; see --help.'),
+        (("status", "--db", "no.duckdb"), 2, "no.duckdb"),
+        (("mark", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),
+    ],
+)
+async def test_wrong_input_is_answered_with_one_sentence(
+    environ: Mapping[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    status: int,
+    problem: str,
+) -> None:
+    async with head(tmp_path / "run.duckdb", environ) as running:
+        running.hub.start_session("train")
+        assert await run(environ, *words) == status
+        printed = capsys.readouterr().out
+        assert problem in printed
+        assert printed.count("\n") == 1
+        assert [session.name for session in running.hub.fleet.sessions.running] == ["train"]
+
+
+@pytest.mark.parametrize("word", profiler_words.COMMANDS)
+def test_commands_of_gswarm_profiler_are_answered_with_ours(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "--name", "x"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"gswarm-tui: {word} is a command of gswarm-profiler; ")
+    assert printed.err.count("\n") == 1
+
+
+def test_stop_names_both_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop"]) == 2
+    printed = capsys.readouterr().err
+    assert "`gswarm-tui session stop [NAME]`" in printed
+    assert "`gswarm-tui recording stop`" in printed
+
+
+@pytest.mark.parametrize("option", profiler_words.OPTIONS["recover"])
+def test_options_of_gswarm_profiler_are_answered_with_ours(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recover", option, *(["x"] if option != "--list" else [])]) == 2
+    assert f"{option} is an option of gswarm-profiler; `gswarm-tui " in capsys.readouterr().err
