@@ -139,8 +139,9 @@ _QUANTITIES = (
 def largest_difference(runs: Sequence[ComparedRun]) -> str:
     """Return a sentence on the largest difference from the first run, relative to the usual difference.
 
-    What adds up over time counts only between runs that may have done the same work.
-    Usual is the spread over the GPUs of one run, and at least the known difference of runs of the same work.
+    Figures that add up over time are compared only between runs that may have done the same work.
+    The usual difference is the spread over the GPUs of one run, and at least the known difference of runs of
+    the same work.
     """
     candidates = [
         (times, quantity, run)

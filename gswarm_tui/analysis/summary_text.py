@@ -26,7 +26,7 @@ _HOUR_S = 3600
 _COUNTER_TOLERANCE = 0.15
 """Energy counters that differ more from power × time are reported: sensors of some GPUs are that bad."""
 _WELL_COVERED = 0.95
-"""With a lower coverage, power × time lacks what was used in gaps."""
+"""With a lower coverage, power × time lacks the energy used in gaps."""
 
 
 @dataclass(frozen=True)

@@ -76,4 +76,4 @@ _FORMATS: dict[str, tuple[Callable[[Fleet, float], Any], Callable[[Any, str], No
     "json": (_nodes, _print_json),
     "csv": (_nodes, _print_csv),
 }
-"""What describes the fleet in each format, and what prints it."""
+"""For each format, a function that describes the fleet and one that prints the description."""

@@ -30,7 +30,7 @@ def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def describe_obstacles(parents: Sequence[str]) -> str:
-    """Return which of these folders can't be used and who owns them; empty if all can."""
+    """Return the unusable folders among these with their owners, as a clause; empty if all can be used."""
     return "; ".join(problems_of(parents))
 
 

@@ -1,4 +1,4 @@
-"""What a running head reports of itself, its nodes and its sessions, as values of messages.
+"""State of a running head, its nodes and its sessions, as values of messages.
 
 A value that wasn't measured is None.
 """
@@ -24,11 +24,11 @@ _UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_use
 
 
 def head_status(hub: Hub, path: Path | None, uid: str, label: str) -> dict[str, Any]:
-    """Return the state of a head: what it records, what its nodes and GPUs do, how the recorder does.
+    """Return the state of a head: its recording, its nodes and GPUs, its recorder.
 
-    ``label`` is what the nodes belong to, such as "job 4711". ``states`` counts the nodes by state, ``rows``
+    ``label`` names the nodes' job, such as "job 4711". ``states`` counts the nodes by state, ``rows``
     the committed rows, ``waiting`` the events that aren't committed; ``lag_ms`` is the worst lateness of a
-    sample. ``error`` is empty while all is recorded.
+    sample. ``error`` is empty while everything is recorded.
     """
     now, recorder = hub.now(), hub.recorder
     sums = totals(hub.fleet, now)

@@ -59,7 +59,7 @@ def arm(
 
 
 def clean_up() -> None:
-    """Remove what ``arm`` made on this machine, which may have no agent."""
+    """Remove the files that ``arm`` made on this machine, which may have no agent."""
     trace.remove_forgotten()
 
 

@@ -28,7 +28,7 @@ GRACE_S = 10.0
 """The recording is closed this long after such a signal even if the command runs on, since Slurm kills all
 processes of a job after 30 s (``KillWait``)."""
 DEATHS_MOST, DEATHS_WITHIN_S = 3, 300.0
-"""So many deaths of the recorder within this time end the recording."""
+"""Number of deaths of the recorder within these seconds that ends the recording."""
 NOT_EXECUTABLE = 126
 _AWAITED = (*ENDING, *PASSED_ON, signal.SIGCHLD)
 
@@ -205,7 +205,7 @@ class Batch:
         self._recorder = None
 
     def _reap_recorder(self) -> None:
-        """Take note of the recorder's end; restart it unless it was ended, here or by a command."""
+        """Restart the recorder if it died by itself; not if this process or a command ended it."""
         if self._recorder is None:
             return
         pid, status = os.waitpid(self._recorder.pid, os.WNOHANG)

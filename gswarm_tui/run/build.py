@@ -160,7 +160,7 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
 
 
 def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
-    """Build what starts the agents of the recording with this uid; without one, agents end with their links.
+    """Build the launcher of a recording's agents, by its uid; without one, agents end with their links.
 
     With ``only_left`` no agent samples: each sends only the frames that earlier agents left.
     """

@@ -59,7 +59,7 @@ class Headless:
         """Record until the pipe ``end`` is closed, and return the exit status. Call it once in a process.
 
         Args:
-            resumed: the recording of a recorder that died, to go on with.
+            resumed: the recording to resume, of a recorder that died.
             why_resumed: how it died.
             opened: called when the recording and its session have begun.
             end: may hold the reason for the end, which becomes an event.
@@ -170,7 +170,7 @@ class _RecorderLife:
         self._hub.publish(EventLogged(self._hub.now(), "recorder_restarted", WARNING, message))
 
     def _read_end(self, end: int) -> None:
-        """End the recording, as its parent wrote why or has ended."""
+        """End the recording: its parent sent the reason for it, or has ended."""
         asyncio.get_running_loop().remove_reader(end)
         self._end(os.read(end, 4096).decode(errors="replace"))
 

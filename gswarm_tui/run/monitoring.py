@@ -106,13 +106,13 @@ def _print_waiting(nodes: Sequence[str]) -> None:
 
 
 def written_line(status: RecorderStatus, sessions: int) -> str:
-    """Return a line on what a recording has become: file, rows, size, sessions."""
+    """Return a line about a closed recording: file, rows, size, sessions."""
     named = f", {plural(sessions, 'session')}" if sessions else ""
     return f"{status.path}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
 
 
 def problems_of(ended: RunResult, log: Path, uid: str) -> list[str]:
-    """Return what failed in a run, a sentence each."""
+    """Return a sentence for each failure of a run."""
     problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
     if (status := ended.status) is not None:
         if status.error:

@@ -25,7 +25,7 @@ INTERVAL_MS = 250
 
 @dataclass(frozen=True)
 class Look(Generic[T]):
-    """Result of one look: what was seen (None if a signal ended it), nodes without values, the problem."""
+    """Result of a look at the fleet: its values (None after a signal), nodes without values, the problem."""
 
     seen: T | None
     silent: tuple[str, ...]

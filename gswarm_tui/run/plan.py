@@ -33,7 +33,7 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """What the nodes belong to, such as "job 4711"; empty for named nodes."""
+        """Label of the nodes' job, such as "job 4711"; empty for named nodes."""
         return self.source or (f"job {self.job.label}" if self.job else "")
 
 
@@ -92,7 +92,7 @@ def _job(options: Options, environ: Mapping[str, str], slurm: Slurm) -> tuple[Jo
 def _nodes(
     options: Options, job: Job | None, environ: Mapping[str, str], slurm: Slurm
 ) -> tuple[tuple[str, ...], str]:
-    """Return the nodes, and what names them if neither --nodes nor Slurm does."""
+    """Return the nodes, and the host file or scheduler that names them; empty for --nodes and Slurm."""
     if options.launcher == "local":
         return (socket.gethostname(),), ""
     if options.nodes is not None:

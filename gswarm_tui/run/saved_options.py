@@ -84,7 +84,7 @@ def restore_options(
 
 
 def _setup(note: ResumeNote | None, given: str | None) -> str:
-    """Return the setup of the note, else of today's settings."""
+    """Return the setup of the note, else that of the current settings."""
     kept = None if note is None else note.setup
     if (setup := given if kept is None else kept) is None:
         raise UserError(

@@ -25,7 +25,7 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
     stem = _free_stem(file_name(name))
     files = tuple(f"{stem}{suffix}" for _, suffix in KINDS)
     for (word, _), file in zip(KINDS, files, strict=True):
-        # -P: the current folder is no place for modules.
+        # -P: no modules from the current folder.
         command = [sys.executable, "-P", "-m", "gswarm_tui", word, f"--db={recording}", "-o", f"./{file}"]
         command += ["--", session]
         done = subprocess.run(

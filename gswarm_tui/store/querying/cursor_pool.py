@@ -156,7 +156,7 @@ def _process_memory() -> tuple[int, int]:
 
 
 class _AddressSpaceLimit:
-    """A limit on what the process maps beyond its present size, while queries run.
+    """A limit on the memory that the process maps beyond its present size, while queries run.
 
     DuckDB's memory limit covers its own blocks. A list or the state of a quantile is allocated outside of
     them; without this limit, a query on hundreds of millions of rows makes the kernel kill the recorder.

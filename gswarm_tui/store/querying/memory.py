@@ -1,4 +1,4 @@
-"""Memory that queries may use while the recorder writes, computed from what is free on the machine."""
+"""Memory that queries may use while the recorder writes, computed from the machine's free memory."""
 
 from __future__ import annotations
 

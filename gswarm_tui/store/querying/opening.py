@@ -50,7 +50,7 @@ LONGEST_HISTOGRAM = 1_000
 LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 """Bytes of the columns that grow with the number of nodes or metrics."""
 MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
-"""JSON that nests deeper crashes parsers; this bounds it without parsing. Those in strings don't nest."""
+"""Opening brackets outside of strings: JSON that nests too deep crashes parsers, and counting needs none."""
 MOST_ROWS = {
     RECORDINGS: 100_000,
     NODES: 100_000,
@@ -69,8 +69,8 @@ LARGEST = {
     **dict.fromkeys(("samples", "bubbles"), 10**9),
     **dict.fromkeys(_TIMES_US, 10**15),
 }
-"""Largest ids, which count from 1 in each file, the largest index of a GPU, thirty years of energy, and what
-a minute can hold if a node invents its samples: thirty years in microseconds, as the sums are of many."""
+"""Largest values of columns. Ids count from 1 in each file; a step of energy may cover thirty years, and so
+may the times of a minute in all, since a node may invent samples."""
 _JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 _SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {
@@ -86,7 +86,7 @@ _REQUIRED = {
     (EVENTS.name, "message"),
 }
 _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
-"""Control characters, overrides of the text's direction, and what XML may not hold."""
+"""Control characters, overrides of the text's direction, and characters that XML forbids."""
 SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 """Ends of the names of a recording's file and of the logs that DuckDB makes beside it."""
 _CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"

@@ -1,6 +1,6 @@
 """Query results, and what can be queried: a finished file, or the recorder that writes one.
 
-Imports quickly: who only passes results on doesn't load the database.
+Imports quickly: modules that only pass results on don't load the database.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class FleetBuilder:
         }
 
     def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
-        """Return a fleet that has been introduced to these machines and knows nothing else."""
+        """Return a fleet with the hellos of these machines and nothing else."""
         reader = self._reader
         intervals = reader.intervals(now_us)
         fleet = Fleet(reader.names, allocation=reader.allocation, derive_events=False)

@@ -143,7 +143,7 @@ _RANGES = {
     for metric in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)
     if metric.sql in {"SMALLINT", "INTEGER", "BIGINT"} and metric.unit != "°C"
 }
-"""Ranges of whole numbers: what a driver reports beyond them isn't measured."""
+"""Ranges of whole numbers: a value that a driver reports beyond its range becomes NULL."""
 
 
 def _within(values: npt.NDArray[Any], least: float, most: float) -> npt.NDArray[Any]:

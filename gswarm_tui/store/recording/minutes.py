@@ -1,7 +1,7 @@
-"""Which minutes of a recording have no sums of their samples, and when they are summed up.
+"""The minutes of a recording whose samples aren't summed up yet, and when to sum them up.
 
-A minute has sums only if they equal what its samples say: the transaction that adds samples to a minute
-deletes its sums. Readers take the samples of minutes without sums, so a crash needs no repair.
+A minute has sums only if they equal those of its samples: the transaction that adds samples to a minute
+deletes its sums. Readers use the samples of minutes without sums, so a crash needs no repair.
 """
 
 from __future__ import annotations

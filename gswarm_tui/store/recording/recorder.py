@@ -40,7 +40,7 @@ _COMMITS_PER_CHECKPOINT = 20
 _SIGNAL_CHECK_S = 0.5
 _REWRITE_TIMEOUT_S = 4.0
 _MINUTES_AT_CLOSE = 10
-"""Minutes that are summed up before the file closes; of others, readers take the samples."""
+"""At most this many minutes are summed up before the file closes; of others, readers use the samples."""
 
 
 class Recorder:

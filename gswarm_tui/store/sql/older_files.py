@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, SCHEMA_VERSION, TABLES, comments
 
 UNSIGNED = {"UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "INTEGER", "UBIGINT": "BIGINT"}
-"""Types of schema 2 by what a column of it has become; bits became BIGINT."""
+"""Unsigned types of schema 2 and those that replace them; bits became BIGINT."""
 
 
 ENERGY, ENERGY_TIME = "energy_used_mj", "energy_used_ms"

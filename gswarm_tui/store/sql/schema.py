@@ -153,7 +153,7 @@ GPU_SAMPLES = TableSchema(
             "energy_used_mj",
             "BIGINT",
             "Energy used since the sample before [mJ]: growth of the energy counter, else power times time; "
-            "NULL after a start, and in a late sample, whose energy a later one has",
+            "NULL after a start, and in a late sample: a later one has its energy",
         ),
         ColumnSchema(
             "energy_used_ms",
@@ -245,9 +245,9 @@ GPU_LINKS = TableSchema(
         ColumnSchema("peer", "VARCHAR", "GPU and its NVML index, NVSwitch, a network adapter, or host"),
         ColumnSchema("peer_index", "INTEGER", "NVML index of a peer that is a GPU, else NULL"),
         ColumnSchema("kind", "VARCHAR", "As in nvidia-smi topo -m: NV18, PIX, PXB, PHB, NODE, SYS; or PCIe"),
-        ColumnSchema("links", "INTEGER", "NVLinks that are up; to the host PCIe lanes; else 0"),
-        ColumnSchema("version", "VARCHAR", "Version of NVLink, to the host of PCIe; NULL if unknown"),
-        ColumnSchema("gb_s", "DOUBLE", "What the way carries in one direction [GB/s]; NULL if unknown"),
+        ColumnSchema("links", "INTEGER", "Number of NVLinks that are up, for the host of PCIe lanes; else 0"),
+        ColumnSchema("version", "VARCHAR", "Version of NVLink, for the host of PCIe; NULL if unknown"),
+        ColumnSchema("gb_s", "DOUBLE", "Bandwidth in one direction [GB/s]; NULL if unknown"),
     ),
     optional=True,
 )

@@ -147,7 +147,7 @@ rolled AS (
 
 
 _PARTS = tuple(enumerate(("before_ts", "busy_ts", "after_ts")))
-"""Times in a minute at which its idle time before, busy time and idle time after are put in order."""
+"""Columns whose times put a minute's idle time before, its busy time and its idle time after in order."""
 
 
 def _cells(spans: Spans) -> str:
@@ -185,7 +185,7 @@ present AS (
   QUALIFY answered OR (
     NOT coalesce(bool_or(answered) OVER same, false) AND gpu_id = max(gpu_id) OVER same)
 )"""
-"""The members of each span, silent ones too; a GPU whose index changed, under the one it answered with."""
+"""Members of each span, including silent GPUs; one whose index changed has the index of its samples."""
 
 _LEVELS = """
 levels AS (

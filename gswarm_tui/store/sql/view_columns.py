@@ -1,7 +1,7 @@
 """Columns of the views: one name for each quantity in all views, each with its meaning and unit.
 
 Device memory begins with ``mem``, a node's memory with ``host_memory``, a process's with ``process_memory``.
-Energy is in joules. What orders and identifies rows comes first, ids that only join tables come last.
+Energy is in joules. Columns that order and identify rows come first, ids that only join tables come last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RENAMED = {
         "memory_mib": "process_memory_mib",
     },
 }
-"""Names in views of columns that another table uses for another quantity, or that it spells otherwise."""
+"""Names in views for columns whose name in a table is used or spelt differently in another table."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ MEANINGS = {
     "recording_id": RECORDINGS["recording_id"].meaning,
     "node_id": NODES["node_id"].meaning,
     "gpu_id": GPUS["gpu_id"].meaning,
-    "scope": "What the row sums up: gpu, node or all",
+    "scope": "Scope of the row: gpu, node or all",
     "started_at": "Start (UTC), included",
     "ended_at": "End (UTC), excluded; of a running session its newest sample",
     "duration_s": "Time from start to end [s]",

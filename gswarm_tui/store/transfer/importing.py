@@ -100,7 +100,7 @@ class Importing:
             self._connection.unregister("incoming")
 
     def add_dataset(self, folder: Path, report: Callable[[float], None]) -> int:
-        """Add what ``write_dataset`` wrote; return the number of GPU samples. Raises StoreError."""
+        """Add a dataset of ``write_dataset``; return the number of GPU samples. Raises StoreError."""
         runs = sorted((folder / RECORDINGS.name).glob("run=*"))
         if not runs:
             raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {RECORDINGS.name}/run=…")

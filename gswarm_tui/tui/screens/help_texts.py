@@ -101,8 +101,8 @@ WORDS: dict[str, Entries] = {
         ("notes", "status of a node that isn't live, throttling, process on the GPU"),
     ),
     SESSIONS: (
-        ("util, power", "means over all samples of single GPUs in the session"),
-        ("energy", "growth of the GPUs' energy counters in the session"),
+        ("util, power", "mean over all GPUs and the session's time"),
+        ("energy", "used by all GPUs in the session, from their energy counters"),
         ("partial", "nodes whose samples don't cover the whole session"),
     ),
     EVENTS: (
