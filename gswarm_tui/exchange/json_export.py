@@ -58,8 +58,8 @@ WITH places AS ({places})
 SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_index,
        arg_max(name, gpu_id) AS name, arg_max(uuid, gpu_id) AS uuid,
        arg_max(memory_total_mib, gpu_id) AS memory_total_mib, arg_max(simulated, gpu_id) AS simulated,
-       sum(util_pct * interval_ms) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS avg_gpu_util,
-       100.0 * sum(mem_used_mib * interval_ms) / sum(interval_ms) FILTER (mem_used_mib IS NOT NULL)
+       sum(util_pct * interval_ms::BIGINT) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS avg_gpu_util,
+       100.0 * sum(mem_used_mib * interval_ms::BIGINT) / sum(interval_ms) FILTER (mem_used_mib IS NOT NULL)
          / nullif(max(memory_total_mib), 0) AS avg_gpu_memory,
        count(*) AS samples,
        count(pcie_rx_mb_s) + count(pcie_tx_mb_s) AS pcie,

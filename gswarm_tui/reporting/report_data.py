@@ -51,7 +51,8 @@ _EVENTS = first_events(
 # A frame covers the time since the one before it; gaps lie between frames and at both ends.
 _GAPS = f"""
 WITH frames AS (
-  SELECT n.node, h.ts, greatest(?::TIMESTAMP, h.ts - to_microseconds(coalesce(h.interval_ms, 0) * 1000)) AS b
+  SELECT n.node, h.ts,
+         greatest(?::TIMESTAMP, h.ts - to_microseconds(coalesce(h.interval_ms, 0)::BIGINT * 1000)) AS b
   FROM host_samples h JOIN nodes n USING (node_id)
   WHERE n.recording_id = ? AND h.ts >= ?::TIMESTAMP AND h.ts < ?::TIMESTAMP
 ), between_them AS (

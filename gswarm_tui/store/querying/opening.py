@@ -65,12 +65,12 @@ _TIMES_US = ("util_us", "power_us", "idle_before_us", "idle_after_us", "bubble_u
 LARGEST = {
     **dict.fromkeys(_IDS, 10**6),
     "gpu_index": MAX_GPU_INDEX,
-    "energy_used_ms": 10**12,
+    "energy_used_ms": 10**13,
     **dict.fromkeys(("samples", "bubbles"), 10**9),
     **dict.fromkeys(_TIMES_US, 10**15),
 }
-"""Largest values of columns. Ids count from 1 in each file; a step of energy may cover thirty years, and so
-may the times of a minute in all, since a node may invent samples."""
+"""Largest values of columns. Ids count from 1 in each file; a step of energy may cover the time from 1970 to now,
+after a node's clock was set, and the times of a minute are many in all, since a node may invent samples."""
 _JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 _SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {

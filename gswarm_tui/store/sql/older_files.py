@@ -33,14 +33,15 @@ def with_energy(database: str) -> str:
     return f"""
 SELECT *,
        CASE WHEN counter_mj IS NULL AND before_mj IS NULL THEN TRY_CAST(power_w * interval_ms AS BIGINT)
-            WHEN counter_mj - before_mj IS NOT NULL THEN greatest(counter_mj - before_mj, 0)
+            WHEN counter_mj - before_mj IS NOT NULL
+              THEN TRY_CAST(greatest(counter_mj - before_mj, 0) AS BIGINT)
             END AS energy_used_mj,
        CASE WHEN counter_mj IS NULL AND before_mj IS NULL THEN interval_ms::BIGINT
             WHEN counter_mj - before_mj IS NOT NULL THEN epoch_ms(ts) - epoch_ms(before_ts)
             END AS energy_used_ms
 FROM (
-  SELECT s.*, s.rowid AS place, TRY_CAST(s.energy_mj AS BIGINT) AS counter_mj,
-         lag(TRY_CAST(s.energy_mj AS BIGINT) IGNORE NULLS) OVER ({by_gpu}) AS before_mj,
+  SELECT s.*, s.rowid AS place, TRY_CAST(s.energy_mj AS HUGEINT) AS counter_mj,
+         lag(TRY_CAST(s.energy_mj AS HUGEINT) IGNORE NULLS) OVER ({by_gpu}) AS before_mj,
          lag(CASE WHEN s.energy_mj IS NOT NULL THEN s.ts END IGNORE NULLS) OVER ({by_gpu}) AS before_ts
   FROM {database}gpu_samples s
   JOIN {database}gpus g USING (gpu_id)

@@ -90,7 +90,7 @@ LIMIT 10;""",
         "Marks with their loss, and GPU utilisation since the same rank's previous mark",
         """\
 SELECT m.ts, m.mark, m.rank, m.loss,
-       sum(util_pct * interval_ms) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS util_mean_pct,
+       sum(util_pct * interval_ms::BIGINT) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS util_mean_pct,
        sum(power_w * interval_ms) / sum(interval_ms) FILTER (power_w IS NOT NULL) AS power_mean_w
 FROM (
   SELECT *, "values" ->> 'rank' AS rank, TRY_CAST("values" ->> 'loss' AS DOUBLE) AS loss,
