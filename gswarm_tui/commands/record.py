@@ -25,6 +25,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     options, chosen = parse_record(args, environ)
     if chosen.command and (status := _check_command(chosen.command[0])):
         return status
+    from gswarm_tui.control.intents import MAX_NAME
     from gswarm_tui.run import arming
     from gswarm_tui.run.batch import Batch
     from gswarm_tui.run.headless import Headless
@@ -35,7 +36,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     plan = resolve_nodes(options, environ, slurm)
     _check_report(chosen, options.db, environ)
     job = plan.job
-    name = printable(chosen.name or _name(chosen.command, job.name if job else ""))
+    name = printable(chosen.name or _name(chosen.command, job.name if job else ""))[:MAX_NAME]
     headless = Headless(options, plan, ["record", *args], name)
     why_ending = partial(slurm.why_ending, job.label) if job else str
     batch = Batch(headless.record, chosen.command, umask, why_ending)

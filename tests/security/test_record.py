@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 
+from gswarm_tui.cli import main
 from tests.integration.heads import eventually, nothing_left
 from tests.integration.test_record import UNTIL_INPUT_ENDS, ended_recordings, record
 from tests.security.test_crashes import state
@@ -59,3 +60,10 @@ def test_command_with_a_name_that_is_no_text_is_recorded_to_its_end(tmp_path: Pa
     assert ended_recordings(tmp_path) == [(True,)]
     names = query(tmp_path / "run.duckdb", "SELECT name FROM sessions")
     assert names == [("train\\udcff\\x1b[2J",)]
+
+
+def test_session_name_of_120_kilobytes_leaves_the_recording_readable(tmp_path: Path) -> None:
+    with record(tmp_path, "--demo", "1x1", "--name", "é" * 60_000, "--", "true") as running:
+        assert running.end()[0] == 0
+    assert query(tmp_path / "run.duckdb", "SELECT length(name) FROM sessions") == [(200,)]
+    assert main(["sessions", "--db", str(tmp_path / "run.duckdb")]) == 0

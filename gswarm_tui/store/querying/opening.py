@@ -69,8 +69,8 @@ LARGEST = {
     **dict.fromkeys(("samples", "bubbles"), 10**9),
     **dict.fromkeys(_TIMES_US, 10**15),
 }
-"""Largest values of columns. Ids count from 1 in each file; a step of energy may cover the time from 1970 to now,
-after a node's clock was set, and the times of a minute are many in all, since a node may invent samples."""
+"""Largest values of columns. Ids count from 1 in each file; a step of energy covers the time since 1970 if a
+node's clock was set, and the times of a minute are many in all, since a node may invent samples."""
 _JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 _SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {
