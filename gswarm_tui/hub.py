@@ -60,6 +60,50 @@ class Sink(Protocol):
         """Add events; the list belongs to the sink afterwards."""
 
 
+class LiveRun(Protocol):
+    """A run that the screens show and its user changes: a hub, or one whose recorder is elsewhere.
+
+    ``place`` is the host of a recorder elsewhere, empty for this host and None for a hub of this process.
+    ``interruption`` says why nothing new comes from it, empty while it does. The callbacks in ``flushed`` are
+    called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that wasn't made.
+    """
+
+    place: str | None
+    interruption: str
+    fleet: Fleet
+    recorder: RecorderStatus | None
+    started_at: float
+    flushed: list[Callable[[], None]]
+    refused: list[Callable[[str], None]]
+
+    def now(self) -> float:
+        """Return the run's Unix time in seconds."""
+
+    def set_interval(self, interval_ms: int) -> None:
+        """Change the sampling interval of all nodes."""
+
+    def set_metrics(self, groups: tuple[str, ...]) -> None:
+        """Measure only these groups of metrics on all nodes."""
+
+    def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
+        """Start a session now or backdated; return its id."""
+
+    def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
+        """End a session now or in the past."""
+
+    def undo_stop(self, session_id: str) -> None:
+        """Continue a stopped session as if it had never been stopped."""
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or rewrite its note."""
+
+    def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
+        """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
+
+    def stop_all_sessions(self) -> None:
+        """End every running session."""
+
+
 def next_flush(now: float, interval_s: float, start_until: float = -math.inf) -> float:
     """Return when to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
 
@@ -84,6 +128,9 @@ class Hub:
         clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
+        self.place: str | None = None
+        self.interruption = ""
+        self.refused: list[Callable[[str], None]] = []
         self.fleet = fleet
         self.recorder: RecorderStatus | None = None
         self.started_at = clock()

@@ -178,10 +178,15 @@ def has_ended(head: Head) -> bool:
 
 def connect_to(head: Head, timeout_s: float | None) -> Connection:
     """Connect to a head. Raises OSError if it has ended, TimeoutError if it hangs."""
+    return Connection(open_socket(head), timeout_s)
+
+
+def open_socket(head: Head) -> socket.socket:
+    """Return a connection to a head's socket. Raises OSError if it has ended, TimeoutError if it hangs."""
     for folder in registry.running_folders((head.parent_folder,)):
         if folder.name == head.name:
             try:
-                return Connection(connect(folder, TIMEOUT_S), timeout_s)
+                return connect(folder, TIMEOUT_S)
             except TimeoutError:
                 raise
             except OSError:

@@ -18,6 +18,8 @@ import msgpack
 VERSION = 3
 MAX_REQUEST = 4 * 1024 * 1024
 MAX_REPLY = 64 * 1024 * 1024
+MAX_STREAMED = MAX_REPLY + 1024
+"""A viewer's stream carries replies inside its messages."""
 LENGTH = struct.Struct(">I")
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -27,9 +27,11 @@ from gswarm_tui.control.messages import (
     message_length,
 )
 from gswarm_tui.control.status import head_status, node_rows, session_rows
+from gswarm_tui.control.viewers import Send, Viewers
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
+from gswarm_tui.store.querying.arrays import Arrays, ArraySource, pack_arrays
+from gswarm_tui.store.querying.results import QueryError, Result
 
 CLOSE_TIMEOUT_S = 10.0
 MAX_QUERIES = 16
@@ -45,7 +47,11 @@ class QueryableRecorder(Protocol):
     path: Path
     uid: str
 
-    def queries(self) -> QuerySource:
+    @property
+    def recording_id(self) -> int:
+        """The recording's number in its file."""
+
+    def queries(self) -> ArraySource:
         """Return a query source for one client."""
 
 
@@ -78,6 +84,7 @@ class ControlServer:
         self._note = None if recording is None else registry.leave_note(recording.path, recording.uid)
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
+        self._viewers = Viewers(hub, self._describe)
         self._queries = 0
         # Not asyncio's shared threads: they are few, and closing the recording needs one. A query needs one
         # thread to run and one to cancel it.
@@ -95,10 +102,12 @@ class ControlServer:
         listening.bind(self._folder.address())
         self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 16)
 
-    async def close(self) -> None:
-        """Disconnect all clients and remove the socket."""
+    async def close(self, *, ended: bool = True) -> None:
+        """Disconnect all clients and remove the socket; viewers learn whether the recording ``ended``."""
         if self._server is not None:
             self._server.close()
+        if ended:
+            await self._viewers.end()
         for client in self._clients:
             client.cancel()
         if self._clients:
@@ -133,29 +142,58 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         prefix = await reader.readexactly(LENGTH.size)
         request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
+        is_view = request.get("want") == "view" and request.get("version") == VERSION
+        if is_view and self._recording is not None:
+            await self._viewers.serve(reader, writer, self._answer)
+            return
+
+        async def send(message: bytes) -> None:
+            writer.write(message)
+            await writer.drain()
+
+        answering = asyncio.create_task(self._answer(request, send))
+        gone = asyncio.create_task(reader.read(1))  # the client sends more or closes the connection
+        try:
+            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not answering.done():
+                answering.cancel()
+            await asyncio.gather(answering, gone, return_exceptions=True)
+        if not answering.cancelled():
+            answering.result()
+
+    async def _answer(self, request: dict[str, Any], send: Send) -> None:
+        """Send the replies to a request. Raises OSError when the client leaves."""
         try:
             if request.get("want") != "status" and request.get("version") != VERSION:
                 raise QueryError(f"the running gswarm-tui has another version, {__version__}")
             match request.get("want"):
                 case "query":
-                    await self._query(request, reader, writer)
+                    await self._query(request, send)
+                case "arrays":
+                    await self._arrays(request, send)
+                case "view":
+                    raise QueryError("this gswarm-tui records nothing, so it has no viewers")
                 case "status":
-                    await self._send(writer, self._status())
+                    await send(encode(self._status()))
                 case "nodes":
-                    await self._send(writer, {"nodes": node_rows(self._hub)})
+                    await send(encode({"nodes": node_rows(self._hub)}))
                 case "sessions":
-                    await self._send(writer, {"sessions": session_rows(self._hub)})
+                    await send(encode({"sessions": session_rows(self._hub)}))
                 case _:
-                    await self._carry_out(request, writer)
+                    await self._carry_out(request, send)
         except (QueryError, StoreError, IntentError) as error:
             kind = "query" if isinstance(error, (QueryError, IntentError)) else "store"
-            await self._send(writer, {"error": str(error), "kind": kind})
+            await send(encode({"error": str(error), "kind": kind}))
 
-    async def _carry_out(self, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    async def _carry_out(self, request: dict[str, Any], send: Send) -> None:
         """Carry out an intent and send its result. Raises IntentError."""
         if (intent := read_intent(request)) is None:
             raise IntentError("the running gswarm-tui doesn't know this request")
-        await self._send(writer, self._executor.carry_out(intent))
+        result = self._executor.carry_out(intent)
+        self._hub.flush()  # the screens show it at once, and viewers before the reply
+        await send(encode(result))
         if isinstance(intent, StopRecording):
             self._end()
 
@@ -166,18 +204,38 @@ class ControlServer:
         with contextlib.suppress(OSError, RuntimeError):
             writer.write(encode({"error": reason, "kind": "store"}))
 
-    async def _send(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-        writer.write(encode(message))
-        await writer.drain()
+    def _describe(self) -> dict[str, Any]:
+        """Return what viewers have to know about the recording."""
+        assert self._recording is not None  # noqa: S101 - else there are no viewers
+        return {
+            "label": self._label,
+            "path": str(self._recording.path),
+            "uid": self._recording.uid,
+            "recording_id": self._recording.recording_id,
+        }
 
     def _status(self) -> dict[str, Any]:
         path, uid = (None, "") if self._recording is None else (self._recording.path, self._recording.uid)
         return head_status(self._hub, path, uid, self._label)
 
-    async def _query(
-        self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _query(self, request: dict[str, Any], send: Send) -> None:
         """Send the columns, the rows in batches, and an end. Raises QueryError, StoreError."""
+        async with self._source(request) as (source, sql, values):
+            result = await self._in_thread(lambda: source.query(sql, *values))
+            await send(encode({"names": list(result.names), "types": list(result.types)}))
+            while batch := await self._in_thread(lambda: _next(result)):
+                for message in batch:
+                    await send(message)
+            await send(encode({"end": True}))
+
+    async def _arrays(self, request: dict[str, Any], send: Send) -> None:
+        """Send the whole result by column. Raises QueryError, StoreError."""
+        async with self._source(request) as (source, sql, values):
+            await send(await self._in_thread(lambda: _columns(source.arrays(sql, *values))))
+
+    @contextlib.asynccontextmanager
+    async def _source(self, request: dict[str, Any]) -> AsyncIterator[tuple[ArraySource, str, list[Any]]]:
+        """Return where to run a request's query, its SQL and its values; cancel it at the end."""
         sql, values = request.get("sql"), request.get("values")
         if self._recording is None:
             raise QueryError("this gswarm-tui records nothing, so it can't run queries")
@@ -188,17 +246,9 @@ class ControlServer:
             raise QueryError(f"{self._queries} queries are running or queued; try again when one has ended")
         source = self._recording.queries()
         self._queries += 1
-        gone = asyncio.create_task(self._cancel_when_gone(reader, source))
         try:
-            result = await self._in_thread(lambda: source.query(sql, *values))
-            await self._send(writer, {"names": list(result.names), "types": list(result.types)})
-            while messages := await self._in_thread(lambda: _next(result)):
-                for message in messages:
-                    writer.write(message)
-                    await writer.drain()
-            await self._send(writer, {"end": True})
+            yield source, sql, values
         finally:
-            gone.cancel()
             try:
                 await self._in_thread(source.close)
             finally:
@@ -207,17 +257,19 @@ class ControlServer:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def _cancel_when_gone(self, reader: asyncio.StreamReader, source: QuerySource) -> None:
-        """Cancel the query when the client sends more or closes the connection."""
-        with contextlib.suppress(OSError):
-            await reader.read(1)
-        await self._in_thread(source.close)
-
 
 def _next(result: Result) -> list[bytes]:
     """Return the next rows as messages; none at the end. Raises QueryError, StoreError."""
     rows = next(result.batches, None)
-    return [] if rows is None else list(_messages(rows))
+    return [] if rows is None else _messages(rows)
+
+
+def _columns(arrays: Arrays) -> bytes:
+    """Return a result by column as a message. Raises QueryError."""
+    try:
+        return encode({"arrays": pack_arrays(arrays)})
+    except MessageError as error:
+        raise QueryError(f"the result is too long: {error}") from None
 
 
 def _messages(rows: Sequence[tuple[Any, ...]]) -> list[bytes]:

@@ -84,6 +84,10 @@ class FrameSequences:
             self.note(life, seq, None)
         return max(0, missing)
 
+    def last(self) -> list[tuple[str, int, int | None]]:
+        """Return (life, sequence, time) of the newest frame of each run, the oldest run first."""
+        return [(life, *frame) for life, frame in self._last.items()]
+
     def note(self, life: str, seq: int, ts_ns: int | None) -> None:
         """Record a frame that is stored or lost."""
         self._last[life] = LastFrame(seq, ts_ns)

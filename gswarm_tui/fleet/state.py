@@ -97,7 +97,7 @@ class Fleet:
         self.thinned_count = 0
         self.energy_j = 0.0
         self._derive_events = derive_events
-        self._allocation = allocation or {}
+        self.allocation = allocation or {}
         self._throttling = ThrottleWatch()
         self._allocator = HistoryAllocator(len(self.nodes))
         self._pending: list[_PendingFrame] = []
@@ -109,7 +109,7 @@ class Fleet:
 
     def knows_allocation(self, name: str) -> bool:
         """Return whether it is known which of a node's GPUs the job was granted."""
-        return name in self._allocation
+        return name in self.allocation
 
     def apply(self, event: Event) -> list[EventLogged]:
         """Apply one event and return the events to log: on the events screen and in the database."""
@@ -331,7 +331,7 @@ class Fleet:
             self._begin_history(node, count)
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
-        granted = self._allocation.get(name)
+        granted = self.allocation.get(name)
         return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
     def _begin_history(self, node: NodeState, gpus: int) -> None:

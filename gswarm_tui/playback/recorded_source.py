@@ -9,7 +9,7 @@ from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
-from gswarm_tui.store.querying.running_query import LocalSource
+from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.reading.fleet_builder import FleetBuilder
 from gswarm_tui.store.reading.frames import read_events
 from gswarm_tui.store.reading.recording_reader import RecordingReader
@@ -19,19 +19,19 @@ from gswarm_tui.store.sql.schema import micros
 class RecordedSource:
     """Source that reads one recording from a file; see ``ReplaySource``.
 
-    ``until`` returns how far a running recording can be read; None for one that has ended. ``live`` is the
-    running recording's fleet, which has nodes, sessions and marks sooner than the file.
+    ``until`` returns how far a running recording can be read; None for one that has ended. ``live``
+    returns the running recording's fleet, which has nodes, sessions and marks sooner than the file.
     """
 
     def __init__(
         self,
-        source: LocalSource,
+        source: ArraySource,
         recording_id: int,
         until: Callable[[], float] | None = None,
-        live: Fleet | None = None,
+        live: Callable[[], Fleet] | None = None,
     ) -> None:
         """Open a recording. Raises StoreError."""
-        self.recording = RecordingReader(source, recording_id, () if live is None else list(live.nodes))
+        self.recording = RecordingReader(source, recording_id, () if live is None else list(live().nodes))
         self.interval_s = self.recording.interval_s
         self.running = until is not None
         self._until = until
@@ -62,7 +62,7 @@ class RecordedSource:
 
     def _sessions(self) -> list[SessionRange]:
         if self._live is not None:  # another thread changes it: copy at once
-            book = list(self._live.sessions.sessions.values())
+            book = list(self._live().sessions.sessions.values())
             return [
                 SessionRange(one.name, one.started_at, one.ended_at, one.session_id, one.note) for one in book
             ]
@@ -81,7 +81,7 @@ class RecordedSource:
         found = self.recording.notable_events()
         if self._live is not None:
             known = {(micros(one.at), one.message) for one in found}
-            marks = [one for one in list(self._live.event_log) if one.kind == MARK]
+            marks = [one for one in list(self._live().event_log) if one.kind == MARK]
             found += [one for one in marks if (micros(one.at), one.message) not in known]
         return found
 

@@ -28,9 +28,10 @@ from gswarm_tui.run.saved_options import save_options
 if TYPE_CHECKING:
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import RecorderStatus
-    from gswarm_tui.hub import Hub
+    from gswarm_tui.hub import Hub, LiveRun
     from gswarm_tui.launch.base import Launcher
     from gswarm_tui.playback.player import Player
+    from gswarm_tui.store.querying.arrays import ArraySource
     from gswarm_tui.store.recording.database import RecordingInfo
     from gswarm_tui.store.recording.recorder import Recorder
 
@@ -248,17 +249,17 @@ async def start_control_server(
     return control
 
 
-def build_player(hub: Hub, recorder: Recorder) -> Player:
-    """Build a player of the running recording, at its newest frame on disk. Raises StoreError."""
+def build_player(live: LiveRun, source: ArraySource, recording_id: int) -> Player:
+    """Build a player of a running recording, at its newest frame on disk. Raises StoreError."""
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
 
     def until() -> float:
-        return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
+        return live.now() - max(ON_DISK_S, 1.5 * live.fleet.interval_s)
 
-    replay = RecordedSource(recorder.queries(), recorder.recording_id, until, hub.fleet)
-    playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
+    replay = RecordedSource(source, recording_id, until, lambda: live.fleet)
+    playhead = Playhead(live.started_at, until(), until(), time.monotonic)
     return Player(replay, playhead, time.monotonic)
 
 

@@ -103,10 +103,8 @@ class Lifetime:
 
     def _on_signal(self, number: signal.Signals) -> None:
         signal.alarm(LAST_RESORT_S)
-        if number == signal.SIGHUP and _terminal_is_gone():
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (1, 2):
-                os.dup2(nowhere, descriptor)
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
         self._end_requested.set()
 
     async def _close(self, problem: str, *tasks: asyncio.Task[Any]) -> RunResult:
@@ -148,6 +146,14 @@ def delay_garbage_collection() -> None:
     gc.enable()
     atexit.register(gc.unfreeze)  # DuckDB reports leaks of frozen objects at exit
     gc.set_threshold(30_000, 5, 5)
+
+
+def leave_closed_terminal() -> None:
+    """Write nothing more to standard output and error if the terminal was closed."""
+    if _terminal_is_gone():
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2):
+            os.dup2(nowhere, descriptor)
 
 
 def _terminal_is_gone() -> bool:

@@ -36,6 +36,17 @@ class Plan:
         """Label of the nodes' job, such as "job 4711"; empty for named nodes."""
         return self.source or (f"job {self.job.label}" if self.job else "")
 
+    @property
+    def title(self) -> str:
+        """Job and nodes, for screens."""
+        return title(self.label, self.nodes)
+
+
+def title(label: str, nodes: Iterable[str]) -> str:
+    """Return what nodes belong to and their names, for screens."""
+    names = hosts.fold(nodes)
+    return f"{label} · {names}" if label else names
+
 
 def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan:
     """Resolve the nodes from ``options`` and this environment.

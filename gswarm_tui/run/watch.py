@@ -21,11 +21,11 @@ from gswarm_tui.run.monitoring import STOPPED_BY, monitor, problems_of, written_
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.run.supervisor import ENDING, report_recording
-from gswarm_tui.slurm import hosts
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.hub import Hub
+    from gswarm_tui.playback.player import Player
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import RunResult
     from gswarm_tui.store.recording.recorder import Recorder
@@ -145,15 +145,13 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.tui.app import GswarmApp
 
-    nodes = hosts.fold(plan.nodes)
-    title = f"{plan.label} · {nodes}" if plan.label else nodes
-    past = None if recorder is None else partial(build.build_player, hub, recorder)
+    past = None if recorder is None else partial(_player, hub, recorder)
     open_queries = None if recorder is None else partial(_queries, recorder)
     write_files = None if recorder is None else partial(_write_files, recorder)
     history = QueryHistory(history_path())
     return GswarmApp(
         hub,
-        title=title,
+        title=plan.title,
         theme=theme,
         metric=options.metric,
         past=past,
@@ -168,6 +166,10 @@ def _write_files(recorder: Recorder, session: str, name: str) -> Sequence[str]:
     from gswarm_tui.run.session_files import write_session_files
 
     return write_session_files(recorder.path, session, name)
+
+
+def _player(hub: Hub, recorder: Recorder) -> Player:
+    return build.build_player(hub, recorder.queries(), recorder.recording_id)
 
 
 def _queries(recorder: Recorder) -> RecordingQueries:

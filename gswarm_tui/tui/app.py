@@ -18,7 +18,7 @@ from gswarm_tui.common.quantities import age, duration, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
-from gswarm_tui.hub import Hub
+from gswarm_tui.hub import LiveRun
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import ENTER, LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
@@ -44,7 +44,7 @@ UNDO_S = 10.0
 
 
 class GswarmApp(Viewer):
-    """App over a running hub; ``hints`` shows a newcomer three keys for a while.
+    """App over a live run; ``hints`` shows a newcomer three keys for a while.
 
     It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
     after the app ended. ``past`` returns a player of what is recorded so far, in any thread; it raises an
@@ -53,23 +53,25 @@ class GswarmApp(Viewer):
 
     def __init__(
         self,
-        hub: Hub,
+        run: LiveRun,
         *,
         past: Callable[[], Player] | None = None,
         hints: bool = False,
         **options: Unpack[ViewerOptions],
     ) -> None:
-        super().__init__(LiveFeed(hub), LIVE, **options)
-        self.hub = hub
+        super().__init__(LiveFeed(run), LIVE, **options)
+        self.live = run
         self.painted = asyncio.Event()
         self._past = past
         self._hints = hints
         self._stopped: list[tuple[str, float]] = []
         self._changed_at = math.inf
+        self._sessions_version = 0
 
     def on_mount(self) -> None:
         """Follow the hub."""
-        self.hub.flushed.append(self._flushed)
+        self.live.flushed.append(self._flushed)
+        self.live.refused.append(self._refused)
 
     def on_ready(self) -> None:
         """Report that the first screen is painted, and show the hints."""
@@ -80,16 +82,23 @@ class GswarmApp(Viewer):
 
     def on_unmount(self) -> None:
         """Stop following the hub."""
-        if self._flushed in self.hub.flushed:
-            self.hub.flushed.remove(self._flushed)
+        if self._flushed in self.live.flushed:
+            self.live.flushed.remove(self._flushed)
+            self.live.refused.remove(self._refused)
+
+    def _refused(self, why: str) -> None:
+        self.show_notice(why, error=True)
 
     def _flushed(self) -> None:
-        """Update the screen after a tick of the hub; called on the hub's task."""
+        """Update the screen after a tick of the run."""
         if self.mode == PAST and self.player is not None and self.player.caught_up:
             self.action_return_to_now()
         if self.player is not None and self.player.source.end() >= self._changed_at:
             self._changed_at = math.inf
             self.player.reload()
+        if self.player is not None and self.live.fleet.sessions.version != self._sessions_version:
+            self._sessions_version = self.live.fleet.sessions.version
+            self.player.reload_timeline()  # a viewer's own change takes a moment to arrive
         self.request_update()
 
     # Looking back
@@ -113,7 +122,7 @@ class GswarmApp(Viewer):
 
     def parse_time(self, text: str) -> float:
         """Return the time of the recording that a text means; its end is now. Raises TimeInputError."""
-        start, end = self.hub.started_at, self.hub.now()
+        start, end = self.live.started_at, self.live.now()
         return parse_time(text, start=start, end=end, timezone=self.timezone)
 
     async def _look_back(self) -> bool:
@@ -121,39 +130,39 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.show_notice("nothing is recorded, so there is no past to show", error=True)
             return False
-        self.feed = LiveFeed(self.hub, reading=True)
+        self.feed = LiveFeed(self.live, reading=True)
         self.update_view()
         try:
             player = await asyncio.to_thread(self._past)
         except UserError as error:
-            self.feed = LiveFeed(self.hub)
+            self.feed = LiveFeed(self.live)
             self.show_notice(str(error), error=True)
             return False
         self.begin_playing(player)
         await player.ready()
-        self.feed, self.mode = PastFeed(player, self.hub, self.timezone), PAST
+        self.feed, self.mode = PastFeed(player, self.live, self.timezone), PAST
         self.update_view()
         return True
 
     def action_return_to_now(self) -> None:
         """Show the live fleet again."""
         self.end_playing()
-        self.feed, self.mode = LiveFeed(self.hub), LIVE
+        self.feed, self.mode = LiveFeed(self.live), LIVE
         self.update_view()
 
     # The sampling interval
 
     def action_sample_every(self) -> None:
         """Ask for another sampling interval."""
-        field = FormField("interval", f"{self.hub.fleet.interval_s:g}", INTERVAL_HINT, parse_interval_ms)
+        field = FormField("interval", f"{self.live.fleet.interval_s:g}", INTERVAL_HINT, parse_interval_ms)
         ask(self, FormDialog("sampling interval of all nodes", [field]), self._sample_every)
 
     def _sample_every(self, answer: tuple[str, ...]) -> None:
         interval_ms = parse_interval_ms(answer[0])
-        if interval_ms == self.hub.fleet.interval_ms:
+        if interval_ms == self.live.fleet.interval_ms:
             self.show_notice("the interval stays the same")
             return
-        self.hub.set_interval(interval_ms)
+        self.live.set_interval(interval_ms)
         self.show_notice(f"sampling every {interval_ms / 1000:g} s")
         self.update_view()
 
@@ -162,14 +171,14 @@ class GswarmApp(Viewer):
     def action_switch_metrics(self) -> None:
         """Ask which groups of metrics to measure."""
         options = [(name, name, measures) for name, measures in METRIC_GROUPS.items()]
-        dialog = SwitchDialog("metric groups of all nodes", options, self.hub.fleet.metrics, fixed=(CORE,))
+        dialog = SwitchDialog("metric groups of all nodes", options, self.live.fleet.metrics, fixed=(CORE,))
         ask(self, dialog, self._switch_metrics)
 
     def _switch_metrics(self, groups: tuple[str, ...]) -> None:
-        if groups == self.hub.fleet.metrics:
+        if groups == self.live.fleet.metrics:
             self.show_notice("the metric groups stay the same")
             return
-        self.hub.set_metrics(groups)
+        self.live.set_metrics(groups)
         self.show_notice(f"measuring {', '.join(groups)}")
         self.update_view()
 
@@ -178,7 +187,7 @@ class GswarmApp(Viewer):
     @property
     def recorded(self) -> bool:
         """Whether the fleet is recorded."""
-        return self.hub.recorder is not None
+        return self.live.recorder is not None
 
     @property
     def can_start_session(self) -> bool:
@@ -187,9 +196,9 @@ class GswarmApp(Viewer):
 
     def _refuse_unrecorded(self, what: str) -> bool:
         """Show why nothing can be noted in a recording; return whether that is so."""
-        if self.hub.recorder is None:
+        if self.live.recorder is None:
             self.show_notice(f"{what}: nothing is recorded; start gswarm-tui without --no-record", error=True)
-        return self.hub.recorder is None
+        return self.live.recorder is None
 
     def action_start_session(self) -> None:
         """Ask for a session's name and start time, and start it."""
@@ -200,7 +209,7 @@ class GswarmApp(Viewer):
             FormDialog(
                 "start session",
                 [
-                    FormField("name", self.next_session_name(), check=self.hub.fleet.sessions.check_name),
+                    FormField("name", self.next_session_name(), check=self.live.fleet.sessions.check_name),
                     self._time_field("started"),
                 ],
             ),
@@ -209,7 +218,7 @@ class GswarmApp(Viewer):
 
     def next_session_name(self) -> str:
         """Return a name that no session has."""
-        return suggest_name(session.name for session in self.hub.fleet.sessions.sessions.values())
+        return suggest_name(session.name for session in self.live.fleet.sessions.sessions.values())
 
     def _time_field(self, label: str) -> FormField:
         return FormField(label, self._suggested_start(), TIME_FORMS, self.parse_time)
@@ -219,49 +228,49 @@ class GswarmApp(Viewer):
         if self.mode == LIVE:
             return "now"
         at, today = (
-            datetime.fromtimestamp(time, self.timezone) for time in (self.feed.now(), self.hub.now())
+            datetime.fromtimestamp(time, self.timezone) for time in (self.feed.now(), self.live.now())
         )
         return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
     def _start_session(self, answer: tuple[str, ...]) -> None:
         name, at = answer[0].strip(), self.parse_time(answer[1])
         name = name or self.next_session_name()
-        ago = self.hub.now() - at
-        session_id = self.hub.start_session(name, started_at=at)
+        ago = self.live.now() - at
+        session_id = self.live.start_session(name, started_at=at)
         if self.player is not None:
-            self.player.add_backdated(SessionStarted(session_id, self.hub.now(), name, at), at)
+            self.player.add_backdated(SessionStarted(session_id, self.live.now(), name, at), at)
         self._show_change()
         self.show_notice(f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}")
         self.update_view()
 
     async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Start and end a session in the past."""
-        session_id = self.hub.start_session(name, started_at=started_at)
-        self.hub.stop_session(session_id, ended_at=ended_at)
+        session_id = self.live.start_session(name, started_at=started_at)
+        self.live.stop_session(session_id, ended_at=ended_at)
         self._show_change()
         self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
 
     def _show_change(self) -> None:
         """Show changed sessions: on the timeline at once, in the past fleet as soon as they are on disk."""
         if self.player is not None:
-            self._changed_at = self.hub.now()
+            self._changed_at = self.live.now()
             self.player.reload_timeline()
         self.update_view()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""
-        self.hub.change_session(session_id, name=name, note=note)
+        self.live.change_session(session_id, name=name, note=note)
         if self.player is not None:
             self.player.reload_timeline()
         self.update_view()
 
     def _end_time(self) -> float:
         """Return when a session ends that is stopped now: while looking back, at the time shown."""
-        return self.hub.now() if self.player is None else self.player.wanted
+        return self.live.now() if self.player is None else self.player.wanted
 
     def action_stop_session(self) -> None:
         """Stop the screen's session, the only running one, or the one that the user picks."""
-        running = self.hub.fleet.sessions.running
+        running = self.live.fleet.sessions.running
         chosen = self._live_session(self.front.chosen_session())
         if chosen is not None and not chosen.running:
             self.show_notice(f"{chosen.name} has already ended")
@@ -280,18 +289,18 @@ class GswarmApp(Viewer):
         """Return the running recording's session that is shown; the past fleet has it with another id."""
         if shown is None or self.mode == LIVE:
             return shown
-        every = self.hub.fleet.sessions.sessions.values()
+        every = self.live.fleet.sessions.sessions.values()
         return next((one for one in every if one.key == shown.key), None)
 
     def _stop_session(self, session_id: str) -> None:
-        session, at = self.hub.fleet.sessions.sessions[session_id], self._end_time()
+        session, at = self.live.fleet.sessions.sessions[session_id], self._end_time()
         if not session.running:
             return
         if self.mode != LIVE and session.started_at >= at:
             self.show_notice(f"{session.name} starts at this time or later; go to a later time, then press x")
             return
-        self.hub.stop_session(session_id, ended_at=at)
-        self._stopped.append((session_id, self.hub.now()))
+        self.live.stop_session(session_id, ended_at=at)
+        self._stopped.append((session_id, self.live.now()))
         what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
         self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
         self._show_change()
@@ -302,11 +311,11 @@ class GswarmApp(Viewer):
 
     def action_undo_stop(self) -> None:
         """Continue the session that was stopped last, if that was less than ``UNDO_S`` ago."""
-        sessions = self.hub.fleet.sessions.sessions
+        sessions = self.live.fleet.sessions.sessions
         while self._stopped:
             session_id, at = self._stopped.pop()
-            if self.hub.now() - at <= UNDO_S and not sessions[session_id].running:
-                self.hub.undo_stop(session_id)
+            if self.live.now() - at <= UNDO_S and not sessions[session_id].running:
+                self.live.undo_stop(session_id)
                 self.show_notice(f"{sessions[session_id].name} continues")
                 self._show_change()
                 return
@@ -338,7 +347,7 @@ class GswarmApp(Viewer):
         except MarkError as error:  # each line is valid, both together hold too many values
             self.show_notice(f"no mark set: {error}", error=True)
             return
-        made = self.hub.mark(name, detail, at=self.parse_time(answer[2]))
+        made = self.live.mark(name, detail, at=self.parse_time(answer[2]))
         if self.player is not None:
             self.player.add_backdated(made, made.at)
         self.show_notice(f"marked {name}")
@@ -348,8 +357,8 @@ class GswarmApp(Viewer):
 
     async def action_quit(self) -> None:
         """Quit; confirm it first while sessions run, or if more than a minute was recorded."""
-        running = self.hub.fleet.sessions.running
-        recorded_s = 0.0 if self.hub.recorder is None else self.hub.now() - self.hub.started_at
+        running = self.live.fleet.sessions.running
+        recorded_s = 0.0 if self.live.recorder is None else self.live.now() - self.live.started_at
         if not running and recorded_s <= CONFIRM_AFTER_S:
             self.request_quit("quit")
             return
@@ -362,7 +371,7 @@ class GswarmApp(Viewer):
 
     def request_quit(self, reason: str) -> None:
         """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""
-        self.hub.stop_all_sessions()
+        self.live.stop_all_sessions()
         super().request_quit(reason)
 
 

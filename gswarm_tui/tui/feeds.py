@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.hub import LiveRun
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.drawing.fleet_lines import recording
 from gswarm_tui.tui.drawing.spans import Span
@@ -14,25 +14,36 @@ from gswarm_tui.tui.drawing.text import clean
 
 
 class LiveFeed:
-    """Feed of the hub's fleet; ``reading`` while the past is being opened."""
+    """Feed of a run's fleet; ``reading`` while the past is being opened."""
 
     loading = ""
 
-    def __init__(self, hub: Hub, *, reading: bool = False) -> None:
-        self.fleet = hub.fleet
-        self.started_at = hub.started_at
-        self._hub = hub
+    def __init__(self, run: LiveRun, *, reading: bool = False) -> None:
+        self.started_at = run.started_at
+        self._run = run
         self._reading = reading
 
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet, which is another one after a viewer has reconnected."""
+        return self._run.fleet
+
     def now(self) -> float:
-        """Return the head's time."""
-        return self._hub.now()
+        """Return the run's time."""
+        return self._run.now()
 
     def state(self) -> list[Span]:
         """Return the recorder's state."""
         if self._reading:
             return [Span(" PAST ", "chip"), Span(" reading the recording …")]
-        return recording(self._hub.recorder, self._hub.started_at, self._hub.now())
+        return _recorder_state(self._run)
+
+
+def _recorder_state(run: LiveRun) -> list[Span]:
+    """Return the recorder's state, or why it isn't known."""
+    if run.interruption:
+        return [Span("╳ ", "error"), Span(clean(run.interruption), "error")]
+    return recording(run.recorder, run.started_at, run.now(), run.place)
 
 
 class PlayedFeed:
@@ -81,23 +92,23 @@ class PlayedFeed:
 
 
 class PastFeed(PlayedFeed):
-    """Feed of a running recording's past, while the hub continues."""
+    """Feed of a running recording's past, while recording continues."""
 
-    def __init__(self, player: Player, hub: Hub, zone: tzinfo | None) -> None:
+    def __init__(self, player: Player, run: LiveRun, zone: tzinfo | None) -> None:
         super().__init__(player, "", zone)
-        self._hub = hub
+        self._run = run
 
     def state(self) -> list[Span]:
         """Return how far back the player is, and the recorder's state."""
         if self._player.problem:
             return super().state()
         moment = datetime.fromtimestamp(self._player.wanted, self._zone)
-        recorder_state = recording(self._hub.recorder, self._hub.started_at, self._hub.now())
-        if self._hub.recorder is not None and not self._hub.recorder.error:
+        recorder_state = _recorder_state(self._run)
+        if self._run.recorder is not None and not self._run.recorder.error and not self._run.interruption:
             recorder_state = [Span("● ", "error"), Span("recording continues"), *recorder_state[2:]]
         return [
             Span(" PAST ", "chip"),
-            Span(f" {elapsed(self._hub.now() - self._player.wanted)} ago", "title"),
+            Span(f" {elapsed(self._run.now() - self._player.wanted)} ago", "title"),
             Span(f" · {moment:%H:%M:%S}{self._ellipsis}"),
             Span(" · "),
             *recorder_state,

@@ -48,7 +48,6 @@ from gswarm_tui.control.intents import (
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, message_length
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.control.source import HeadSource
-from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import FileInUseError, StoreError
@@ -285,7 +284,7 @@ async def test_mark_reaches_the_screen_and_the_recording(
 ) -> None:
     head = await asyncio.to_thread(only_head, environ)
     await asyncio.to_thread(carry_out, head, SetMark("epoch 3", {"loss": 1.25, "app": "bert"}))
-    events = [event for event in running.hub._queued if isinstance(event, EventLogged)]
+    events = list(running.hub.fleet.event_log)
     assert [(event.kind, event.message, event.at) for event in events] == [("mark", "epoch 3", T0 + 60)]
     running.hub.flush()
     await running.close()
@@ -299,7 +298,7 @@ async def test_metric_groups_are_switched_as_by_the_key(
 ) -> None:
     assert await asyncio.to_thread(metrics.run, ["pcie"], environ) == 0
     assert running.hub.fleet.metrics == ("core", "pcie")
-    changed = [event for event in running.hub._queued if isinstance(event, EventLogged)]
+    changed = list(running.hub.fleet.event_log)
     assert [event.message for event in changed] == ["metrics: nvlink, host, processes switched off"]
     capsys.readouterr()
     assert await asyncio.to_thread(metrics.run, [], environ) == 0

@@ -326,14 +326,15 @@ async def test_no_single_key_changes_the_interval(keys: tuple[str, ...]) -> None
 
 
 async def test_footer_without_a_recording_has_only_keys_that_work() -> None:
-    app = app_on(scene(2, 2, 5))
+    made = scene(2, 2, 5)
+    app = app_on(made)
     async with app.run_test(size=(250, 30)) as pilot:
         foot = screen_text(app).splitlines()[-1]
         assert not [
             key for key in ("s start", "x stop", "sessions", "SQL", "look back", "mark") if key in foot
         ]
         assert all(key in foot for key in ("/ filter", "e events", "W worst", "? help"))
-        app.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, ""))
+        made.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, ""))
         app.update_view()
         await pilot.pause()
         assert "s start" in screen_text(app).splitlines()[-1]

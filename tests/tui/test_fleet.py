@@ -682,7 +682,7 @@ async def test_many_events_of_one_kind_take_one_line_and_an_error_stays() -> Non
 
 async def test_gpus_of_others_are_faint_and_not_counted() -> None:
     made = Scene(2, 4)
-    made.fleet._allocation = {"gpu01": frozenset({0, 1})}
+    made.fleet.allocation = {"gpu01": frozenset({0, 1})}
     made.connect().advance(30)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:

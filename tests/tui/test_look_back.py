@@ -43,7 +43,7 @@ class Live:
         self.app._past = self.past
 
     def past(self) -> Player:
-        replay = RecordedSource(self.recorder.queries(), 1, self.until, self.made.fleet)
+        replay = RecordedSource(self.recorder.queries(), 1, self.until, lambda: self.made.fleet)
         return Player(replay, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
 
     def until(self) -> float:

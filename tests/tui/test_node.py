@@ -293,5 +293,5 @@ async def test_links_view_shows_the_way_to_each_peer_and_the_share_of_traffic() 
         row = line_with(app, "▸").replace("▸", "").split()
         assert row[7:] == ["X", "NV18", "NV18", "NV18", "NV18", "PIX", "NODE", "SYS", "SYS"]
         assert (row[1], row[4]) == ("478", "63")
-        values = dict(zip(GPU_COLUMNS, app.hub.fleet.nodes["gpu01"].gpus[0], strict=True))
+        values = dict(zip(GPU_COLUMNS, app.live.fleet.nodes["gpu01"].gpus[0], strict=True))
         assert int(row[2]) == round(values["nvlink_tx_mb_s"] / 4781.16)

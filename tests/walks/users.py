@@ -65,7 +65,7 @@ async def job_owner(walker: Walker) -> None:
         return made.time - 1
 
     def past() -> Player:
-        source = RecordedSource(recorder.queries(), 1, until, made.fleet)
+        source = RecordedSource(recorder.queries(), 1, until, lambda: made.fleet)
         return Player(source, Playhead(BEGINNING, until(), until(), clock), clock)
 
     def write_files(_session: str, name: str) -> Sequence[str]:

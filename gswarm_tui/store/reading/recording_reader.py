@@ -35,7 +35,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.running_query import LocalSource
+from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.sql.schema import micros
 
 MAX_EVENTS = 50_000
@@ -143,7 +143,7 @@ class RecordingReader:
     ``excerpt`` is the time of the first and the last frame if the recording was imported, else None.
     """
 
-    def __init__(self, source: LocalSource, recording_id: int, names: Sequence[str] = ()) -> None:
+    def __init__(self, source: ArraySource, recording_id: int, names: Sequence[str] = ()) -> None:
         """Read what doesn't change while it is recorded. Raises StoreError."""
         self.source = source
         self.recording_id = recording_id

@@ -50,15 +50,24 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
     return spread(left, [*state, Span(" ")], cells) if fits else [*left[:2], *state]
 
 
-def recording(recorder: RecorderStatus | None, started_at: float, now: float) -> list[Span]:
-    """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded."""
+def recording(
+    recorder: RecorderStatus | None, started_at: float, now: float, place: str | None = None
+) -> list[Span]:
+    """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded.
+
+    ``place`` is the host of the recorder to which this screen is attached, empty for this host; None if the
+    recorder is in this process.
+    """
     if recorder is None:
         return [Span("○ not recording", "dim")]
     if recorder.error:  # only the file name, so that the remedy fits
         words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
         return [Span("╳ ", "error"), Span(clean(words), "error")]
     words = f" · {quantities.count(recorder.rows)} rows · {quantities.file_size(recorder.file_bytes)}"
-    return [Span("● ", "error"), Span(f"rec {quantities.elapsed(now - started_at)}"), Span(words, "dim")]
+    since = f"rec {quantities.elapsed(now - started_at)}"
+    if place is not None:
+        since = f"attached{' to ' * bool(place)}{clean(place)} · {since}"
+    return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
 
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:

@@ -1,0 +1,83 @@
+"""``gswarm-tui attach``: the screen on a recorder that runs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from gswarm_tui.commands.head_choice import choose_head
+from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.control.client import Head, describe_hang, open_socket
+from gswarm_tui.options.arguments import CommandParser, UsageError, parse
+from gswarm_tui.run.plan import require_terminal
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Show a running recording until the user closes the screen. Raises UserError."""
+    parser = CommandParser(
+        "attach",
+        "[RECORDING] [--host HOST]",
+        "Show a running recording on the screen: one of record, of another terminal, or of another host. "
+        "q closes the screen, and recording goes on.",
+        usual="the only running recording",
+    )
+    parser.add_argument(
+        "recording",
+        nargs="?",
+        default="",
+        metavar="RECORDING",
+        help="ID, job or file of a recording",
+    )
+    parser.add_argument("--host", metavar="HOST", help="host of the recorder, by your ssh: [user@]host")
+    parser.add_argument(
+        "--relay",
+        action="store_true",
+        help="join standard input and output to the recorder's socket",
+    )
+    arguments = parser.read(args)
+    if arguments.host is None and ":" in arguments.recording:
+        arguments.host, _, arguments.recording = arguments.recording.partition(":")
+    if arguments.host is not None and (not arguments.host or arguments.host.startswith("-")):
+        raise UsageError(f"--host: {quote(arguments.host)} is no host.")
+    if arguments.recording.endswith(SUFFIX):
+        arguments.db, arguments.recording = Path(arguments.recording), ""
+    choose = partial(_choose, arguments, environ)
+    if arguments.relay:
+        return _relay(choose())
+    settings = parse([], environ)
+    require_terminal(sys.stdin, sys.stdout)
+    from gswarm_tui.control.attached import Route
+    from gswarm_tui.control.routes import SocketRoute, SshRoute
+    from gswarm_tui.run.attach import run_viewer
+
+    route: Route = SocketRoute(environ, choose)
+    if arguments.host is not None:
+        route = SshRoute(arguments.host, str(arguments.db or arguments.recording))
+    return run_viewer(route, settings, environ)
+
+
+def _relay(head: Head) -> int:
+    from gswarm_tui.control.relay import relay
+
+    try:
+        connection = open_socket(head)
+    except TimeoutError:
+        raise UserError(f"{describe_hang(head)}.") from None
+    except OSError as error:
+        raise UserError(f"the recorder can't be reached: {error}.") from None
+    relay(connection)
+    return 0
+
+
+def _choose(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Head:
+    """Return the head that the user means, which records and answers. Raises UserError."""
+    head = choose_head(arguments, environ)
+    if head.hangs:
+        raise UserError(f"{describe_hang(head)}.")
+    if head.path is None:
+        raise UserError(f"gswarm-tui with process {head.pid} records nothing, so it has no viewers.")
+    return head

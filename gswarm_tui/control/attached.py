@@ -1,0 +1,330 @@
+"""A run whose recorder is another process: its fleet for the screens, and changes that its user wants.
+
+The fleet is a replica, see ``fleet/replica.py``: it changes only by what the recorder sends. Changes are
+requests, carried out there in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from gswarm_agent.frame import INFO
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.control.intents import (
+    ChangeSession,
+    Intent,
+    IntentError,
+    SetInterval,
+    SetMark,
+    SetMetrics,
+    StartSession,
+    StopSession,
+    UndoStop,
+)
+from gswarm_tui.control.messages import (
+    LENGTH,
+    MAX_STREAMED,
+    VERSION,
+    MessageError,
+    decode,
+    encode,
+    message_length,
+)
+from gswarm_tui.fleet.event_codec import EventError, EventReader
+from gswarm_tui.fleet.events import EventLogged, FrameArrived, RecorderStatus
+from gswarm_tui.fleet.history import HistoryAllocator
+from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_fleet, restore_history
+from gswarm_tui.fleet.state import Fleet
+
+FIRST_STATE_S = 30.0
+BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+"""Pauses before reconnecting; the last one repeats."""
+NOT_CONNECTED = "not connected to the recorder"
+CLOSED = "it closed the connection"
+
+_LOG = logging.getLogger(__name__)
+
+
+class RouteError(Exception):
+    """Raised if a recorder can't be reached; the message is one clause."""
+
+
+class Route(Protocol):
+    """Way to a recorder; ``place`` is its host, empty on this one."""
+
+    place: str
+
+    async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the recorder of this recording, empty for the chosen one. Raises RouteError."""
+
+    async def why_closed(self) -> str:
+        """Return why the last connection ended, as a clause; empty if nothing is known of it."""
+
+
+class AttachedRun:
+    """Run of a recorder elsewhere, as ``hub.LiveRun``; call all methods on its event ``loop``.
+
+    ``start`` connects first, then ``run`` follows the recorder until it ends, and reconnects when the
+    connection breaks.
+    """
+
+    def __init__(self, route: Route) -> None:
+        self.place: str | None = route.place
+        self.fleet = Fleet((), derive_events=False)
+        self.recorder: RecorderStatus | None = None
+        self.started_at = 0.0
+        self.flushed: list[Callable[[], None]] = []
+        self.refused: list[Callable[[str], None]] = []
+        self.interruption = ""
+        self.label, self.path, self.uid, self.recording_id = "", Path(), "", 0
+        self.loop = asyncio.get_running_loop()
+        self._route = route
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._events = EventReader()
+        self._allocator = HistoryAllocator(1)
+        self._ahead_s = -math.inf
+        self._ended_at: float | None = None
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._intents: asyncio.Queue[tuple[Intent, str]] = asyncio.Queue()
+        self._started: dict[str, str] = {}
+
+    def now(self) -> float:
+        """Return the recorder's Unix time in seconds; its last, once the recording has ended."""
+        return _boot_time() + self._ahead_s if self._ended_at is None else self._ended_at
+
+    # The stream
+
+    async def start(self) -> None:
+        """Connect and receive the state of the fleet. Raises UserError."""
+        try:
+            await asyncio.wait_for(self._connect(), FIRST_STATE_S)
+        except TimeoutError:
+            self.close()
+            raise UserError(f"{self._subject()} doesn't answer.") from None
+        except RouteError as error:
+            self.close()
+            raise UserError(f"{error}.") from None
+
+    async def run(self) -> None:
+        """Follow the recorder until the recording has ended; reconnect when the connection breaks."""
+        carrying_out = asyncio.create_task(self._carry_out_all())
+        try:
+            while self._ended_at is None:
+                try:
+                    while self._ended_at is None:
+                        self._handle(await self._receive())
+                except RouteError as error:
+                    await self._reconnect(str(error))
+        finally:
+            carrying_out.cancel()
+            self.close()
+
+    async def _connect(self) -> None:
+        """Connect, and wait for the first state. Raises RouteError."""
+        self._reader, self._writer = await self._route.connect(self.uid)
+        self._writer.write(encode({"want": "view", "version": VERSION}))
+        self._ahead_s = -math.inf
+        message = await self._receive()
+        while "state" not in message:
+            if "error" in message:
+                raise RouteError(str(message["error"]))
+            message = await self._receive()
+        self._handle(message)
+        self.interruption = ""
+
+    async def _reconnect(self, why: str) -> None:
+        """Connect again, as often as it takes; meanwhile ``interruption`` says why nothing new comes."""
+        self.close()
+        for attempt in itertools.count():
+            self.interruption = f"{why}; reconnecting …"
+            self._flush()
+            await asyncio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+            try:
+                await asyncio.wait_for(self._connect(), FIRST_STATE_S)
+                return
+            except TimeoutError:
+                why = f"{self._subject()} doesn't answer"
+            except RouteError as error:
+                why = str(error)
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; requests that wait for a reply fail."""
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+        for reply in list(self._waiting.values()):
+            reply({"error": NOT_CONNECTED, "kind": "store"})
+        self._waiting.clear()
+
+    async def _receive(self) -> dict[str, Any]:
+        """Return the recorder's next message. Raises RouteError."""
+        if self._reader is None:
+            raise RouteError(NOT_CONNECTED)
+        try:
+            length = message_length(await self._reader.readexactly(LENGTH.size), MAX_STREAMED)
+            return decode(await self._reader.readexactly(length))
+        except (OSError, asyncio.IncompleteReadError):
+            why = await self._route.why_closed() or f"{self._subject()} {CLOSED.removeprefix('it ')}"
+            raise RouteError(why) from None
+        except MessageError as error:
+            raise RouteError(f"{self._subject()} sent an invalid message: {error}") from None
+
+    def _subject(self) -> str:
+        return f"the recorder on {self.place}" if self.place else "the recorder"
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        """Apply a message. Raises RouteError for an invalid one."""
+        try:
+            if "reply" in message:
+                number, reply = message["reply"], decode(message["message"][LENGTH.size :])
+                if (waiting := self._waiting.get(number)) is not None:
+                    if "names" not in reply and "rows" not in reply:  # it is the last one
+                        del self._waiting[number]
+                    waiting(reply)
+                return
+            if "state" in message:
+                self._restore(message["state"])
+            self._apply(message.get("events", ()))
+            for history in message.get("history", ()):
+                restore_history(self.fleet, self._allocator, history)
+            if "now" in message:
+                self._ahead_s = max(self._ahead_s, message["now"] - _boot_time())
+                self.recorder = _status(message["recorder"])
+        except (EventError, ReplicaError, MessageError, KeyError, TypeError, ValueError) as error:
+            _LOG.warning("an invalid message", exc_info=True)
+            raise RouteError(f"{self._subject()} sent an invalid message: {error}") from None
+        if "error" in message:
+            raise RouteError(str(message["error"]))
+        if "ended" in message:
+            self._ended_at = self.now()
+            self.interruption = "the recording ended; q closes this screen"
+        self._flush()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._events = EventReader()
+        fleet = restore_fleet(state, self._events)
+        adopt_histories(fleet, self.fleet)
+        self.fleet, self._allocator = fleet, HistoryAllocator(len(fleet.nodes))
+        self.started_at, self.label = state["started_at"], state["label"]
+        self.path, self.uid, self.recording_id = Path(state["path"]), state["uid"], state["recording_id"]
+
+    def _apply(self, packed: list[list[Any]]) -> None:
+        frames: list[FrameArrived] = []
+        for values in packed:
+            event = self._events.event(values)
+            if isinstance(event, FrameArrived):
+                frames.append(event)
+                continue
+            self.fleet.apply_frames(frames)
+            frames.clear()
+            self.fleet.apply(event)
+        self.fleet.apply_frames(frames)
+
+    def _flush(self) -> None:
+        for callback in list(self.flushed):
+            callback()
+
+    # Requests
+
+    def request(self, message: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        """Send a request; ``reply`` gets each message of its reply. Return what cancels it."""
+        number = next(self._numbers)
+        if self._writer is None:
+            reply({"error": NOT_CONNECTED, "kind": "store"})
+            return lambda: None
+        self._waiting[number] = reply
+        self._writer.write(encode(message | {"number": number, "version": VERSION}))
+
+        def cancel() -> None:
+            if self._waiting.pop(number, None) is not None and self._writer is not None:
+                self._writer.write(encode({"cancel": number}))
+
+        return cancel
+
+    async def _carry_out_all(self) -> None:
+        """Send the changes that were wanted, one after the other, and report those that were refused."""
+        while True:
+            intent, key = await self._intents.get()
+            if isinstance(intent, StopSession) and intent.session in self._started:
+                intent = StopSession(self._started[intent.session], intent.ended_at)
+            replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+            self.request(intent.message(), replied.set_result)
+            result = await replied
+            if "error" in result:
+                self._refuse(str(result["error"]))
+            elif key:
+                self._started[key] = result["session_id"]
+
+    def _refuse(self, why: str) -> None:
+        for callback in list(self.refused):
+            callback(f"nothing was changed: {why}")
+
+    def _want(self, kind: Callable[..., Intent], *values: Any, key: str = "") -> None:
+        if self._writer is None:
+            self._refuse(NOT_CONNECTED if self._ended_at is None else "the recording has ended")
+            return
+        try:
+            self._intents.put_nowait((kind(*values), key))
+        except IntentError as error:
+            self._refuse(str(error))
+
+    # Changes
+
+    def set_interval(self, interval_ms: int) -> None:
+        """Change the sampling interval of all nodes."""
+        self._want(SetInterval, interval_ms)
+
+    def set_metrics(self, groups: tuple[str, ...]) -> None:
+        """Measure only these groups of metrics on all nodes."""
+        self._want(SetMetrics, groups)
+
+    def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
+        """Start a session now or backdated; return an id for ``stop_session``."""
+        key = f"wanted {next(self._numbers)}"
+        self._want(StartSession, name, started_at, note, key=key)
+        return key
+
+    def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
+        """End a session now or in the past."""
+        self._want(StopSession, session_id, ended_at)
+
+    def undo_stop(self, session_id: str) -> None:
+        """Continue a stopped session as if it had never been stopped."""
+        self._want(UndoStop, session_id)
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or rewrite its note."""
+        self._want(ChangeSession, session_id, name, note)
+
+    def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
+        """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
+        now = self.now()
+        mark = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
+        self._want(SetMark, name, json.loads(detail), mark.at)
+        return mark
+
+    def stop_all_sessions(self) -> None:
+        """End every running session."""
+        self._want(StopSession)
+
+
+def _boot_time() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _status(counts: list[Any] | None) -> RecorderStatus | None:
+    if counts is None:
+        return None
+    path, rows, file_bytes, waiting, error, closed = counts
+    return RecorderStatus(path, rows, file_bytes, waiting, {}, error, closed)

@@ -1,0 +1,133 @@
+"""Ways of a viewer to a recorder: its socket on this host, or an ssh to the host where it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from gswarm_tui.common.errors import printable
+from gswarm_tui.control.attached import RouteError
+from gswarm_tui.control.client import Head, describe_hang, open_socket, running_heads
+from gswarm_tui.control.relay import MAGIC
+
+NOISE_MOST = 64 * 1024
+"""Bytes that a login shell may print before the relay answers."""
+ENDS_S = 2.0
+_HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
+
+
+class SocketRoute:
+    """Way to a recorder on this host; ``choose`` returns its head, or raises UserError."""
+
+    place = ""
+
+    def __init__(self, environ: Mapping[str, str], choose: Callable[[], Head]) -> None:
+        self._environ = environ
+        self._choose = choose
+
+    async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the recording's socket. Raises RouteError; of the first choice, UserError."""
+        connection = await asyncio.to_thread(self._connect, uid)
+        return await asyncio.open_unix_connection(sock=connection)
+
+    def _connect(self, uid: str) -> socket.socket:
+        head = self._running(uid) if uid else self._choose()
+        try:
+            connection = open_socket(head)
+        except TimeoutError:
+            raise RouteError(describe_hang(head)) from None
+        except OSError as error:
+            raise RouteError(f"the recorder can't be reached: {error}") from None
+        connection.setblocking(False)
+        return connection
+
+    def _running(self, uid: str) -> Head:
+        """Return the head that records this, also one that was started meanwhile. Raises RouteError."""
+        for head in running_heads(self._environ):
+            if head.uid == uid:
+                return head
+        raise RouteError("no gswarm-tui here writes this recording")
+
+    async def why_closed(self) -> str:
+        """Return nothing: the end of a socket has no reason."""
+        return ""
+
+
+class SshRoute:
+    """Way to a recorder on another host, by the user's own ssh to a relay there.
+
+    ``words`` are options for ssh. Passwords are asked for only once, before the screen is drawn.
+    """
+
+    def __init__(self, host: str, recording: str) -> None:
+        self.place = host
+        self._recording = recording
+        self._process: asyncio.subprocess.Process | None = None
+        self._lines: deque[str] = deque(maxlen=20)
+        self._reading: asyncio.Task[None] | None = None
+
+    async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Run ssh, and wait for the relay's first line. Raises RouteError."""
+        await self._end()
+        again = ("-o", "BatchMode=yes") if uid else ()
+        command = ("ssh", "-T", *again, "--", self.place, relay_command(uid or self._recording))
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE, start_new_session=bool(uid),
+            )  # fmt: skip
+        except OSError as error:
+            raise RouteError(f"ssh can't be run: {error.strerror}") from None
+        assert process.stdout is not None  # noqa: S101 - all are pipes
+        assert process.stdin is not None  # noqa: S101
+        self._reading = asyncio.create_task(self._read_errors(process))
+        noise = b""
+        while MAGIC not in noise:
+            if len(noise) > NOISE_MOST or not (piece := await process.stdout.read(1)):
+                raise RouteError(await self.why_closed())
+            noise += piece
+        return process.stdout, process.stdin
+
+    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None  # noqa: S101 - a pipe
+        while line := await process.stderr.readline():
+            self._lines.append(printable(line.decode(errors="replace").strip()))
+
+    async def why_closed(self) -> str:
+        """Return the last line that ssh or the relay printed."""
+        if self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=ENDS_S)
+        lines = [line for line in self._lines if line]
+        self._lines.clear()
+        why = lines[-1].removeprefix("gswarm-tui: ").removesuffix(".") if lines else ""
+        return f"{self.place}: {why}" if why else f"ssh to {self.place} ended without a reason"
+
+    async def _end(self) -> None:
+        """End the last ssh."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+        self._process = self._reading = None
+
+
+def relay_command(recording: str) -> str:
+    """Return the command for a remote shell: this interpreter if it is there, too, else the one on PATH."""
+    python = shlex.quote(sys.executable)
+    missing = shlex.quote(f"gswarm-tui is not installed: neither {sys.executable} nor PATH has it")
+    words = shlex.join(["attach", "--relay", *([recording] if recording else [])])
+    script = (
+        f"if {python} -c {shlex.quote(_HAS_PACKAGE)} 2>/dev/null; "
+        f"then exec {python} -P -m gswarm_tui {words}; fi; "
+        "command -v gswarm-tui >/dev/null 2>&1 || "
+        f"{{ echo {missing} >&2; exit 127; }}; "
+        f"exec gswarm-tui {words}"
+    )
+    return f"exec sh -c {shlex.quote(script)}"

@@ -1,0 +1,218 @@
+"""Viewers of a recorder: streams of its fleet's state and events, over connections to its socket.
+
+A viewer's stream begins with the fleet's state. After each flush of the hub follow the events since the last
+one, encoded once for all viewers. Nothing waits for a viewer: one that doesn't keep up is sent nothing until
+it has read all, and then the state again. Histories follow the state as fast as the viewer reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from gswarm_tui.control.messages import (
+    LENGTH,
+    MAX_REQUEST,
+    MAX_STREAMED,
+    MessageError,
+    decode,
+    encode,
+    message_length,
+)
+from gswarm_tui.fleet.event_codec import encode_event
+from gswarm_tui.fleet.events import Event, RecorderStatus
+from gswarm_tui.fleet.replica import fleet_state, node_history
+from gswarm_tui.hub import Hub
+
+BEHIND_BYTES = 4 * 1024 * 1024
+"""A viewer that has more than this to read is sent nothing until it has read all."""
+HISTORY_BYTES = 1024 * 1024
+"""About as much history is sent at once."""
+RECENT_S = 300.0
+"""The last minutes, which the first screen shows, are sent of all nodes before older history."""
+END_S = 1.0
+"""Viewers have this long to read that the recording has ended."""
+MAX_VIEWERS = 64
+MAX_REQUESTS = 64
+"""Requests of one viewer that run at once."""
+
+Send = Callable[[bytes], Awaitable[None]]
+Answer = Callable[[dict[str, Any], Send], Awaitable[None]]
+"""Answers a request: sends the encoded messages of its reply."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class _ViewerStream:
+    """One viewer's connection; ``following`` if it is sent events, else it needs the state first."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self.following = False
+        self.history: asyncio.Task[None] | None = None
+        self.requests: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait in this process for the viewer."""
+        return self.writer.transport.get_write_buffer_size()
+
+    async def reply(self, number: int, message: bytes) -> None:
+        """Send a message that replies to the viewer's request with this number."""
+        await self.writer.drain()
+        self.writer.write(encode({"reply": number, "message": message}, MAX_STREAMED))
+
+    def cancel(self) -> None:
+        """End its tasks."""
+        for task in (self.history, *self.requests.values()):
+            if task is not None:
+                task.cancel()
+
+
+class Viewers:
+    """All viewers of a hub; ``description`` is what each is told first about the recording.
+
+    A viewer's requests have a number, which their replies repeat. ``{"cancel": number}`` cancels one.
+    """
+
+    def __init__(self, hub: Hub, description: Callable[[], Mapping[str, Any]]) -> None:
+        self._hub = hub
+        self._description = description
+        self._streams: list[_ViewerStream] = []
+        self._events: Sequence[Event] = ()
+        self._status: RecorderStatus | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+        """Send a viewer what happens until it leaves. Raises OSError, IncompleteReadError, MessageError."""
+        if len(self._streams) >= MAX_VIEWERS:
+            writer.write(encode({"error": f"{len(self._streams)} viewers are attached; close one first"}))
+            return
+        stream = _ViewerStream(writer)
+        self._add(stream)
+        try:
+            self._hub.flush()
+            while True:
+                prefix = await reader.readexactly(LENGTH.size)
+                request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
+                self._request(stream, request, answer)
+        finally:
+            self._remove(stream)
+
+    async def end(self) -> None:
+        """Tell all viewers that the recording has ended; those that don't keep up won't learn it."""
+        following = [stream.writer for stream in self._streams if stream.following]
+        if following:
+            for writer in following:
+                writer.transport.set_write_buffer_limits(0)
+                writer.write(encode({"ended": True, **self._progress()}))
+            await asyncio.wait([asyncio.ensure_future(one.drain()) for one in following], timeout=END_S)
+
+    def _add(self, stream: _ViewerStream) -> None:
+        if not self._streams:
+            self._hub.sinks.append(self)
+            self._hub.flushed.append(self._flushed)
+        self._streams.append(stream)
+
+    def _remove(self, stream: _ViewerStream) -> None:
+        stream.cancel()
+        self._streams.remove(stream)
+        if not self._streams:
+            self._hub.sinks.remove(self)
+            self._hub.flushed.remove(self._flushed)
+
+    # The stream
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """Take the events of a flush."""
+        self._events = events
+
+    def _flushed(self) -> None:
+        """Send events to the viewers that keep up, and the state to those that have read all."""
+        events, self._events = self._events, ()
+        message = b""
+        for stream in self._streams:
+            unread = stream.unread
+            if stream.following and unread > BEHIND_BYTES:
+                stream.following = False
+                _LOG.info("a viewer doesn't keep up: %d bytes wait", unread)
+            if stream.following:
+                message = message or self._encoded(events)
+                stream.writer.write(message)
+            elif not unread:
+                self._restart(stream)
+
+    def _encoded(self, events: Sequence[Event]) -> bytes:
+        return encode({"events": [encode_event(event) for event in events], **self._progress()})
+
+    def _progress(self) -> dict[str, Any]:
+        """Return the head's time and the recorder's state."""
+        state, now = self._hub.recorder, self._hub.now()
+        if state is None:
+            return {"now": now, "recorder": None}
+        counts = state.rows, state.file_bytes, state.waiting
+        return {"now": now, "recorder": [state.path, *counts, state.error, state.closed]}
+
+    def _restart(self, stream: _ViewerStream) -> None:
+        """Send the state of the fleet, and then the histories of its nodes."""
+        stream.following = True
+        state = {**self._description(), "started_at": self._hub.started_at, **fleet_state(self._hub.fleet)}
+        stream.writer.write(encode({"state": state, **self._progress()}))
+        if stream.history is not None:
+            stream.history.cancel()
+        stream.history = asyncio.create_task(self._send_history(stream))
+
+    async def _send_history(self, stream: _ViewerStream) -> None:
+        """Send all nodes' last minutes, then all that is known of those that have more."""
+        recent = self._hub.now() - RECENT_S
+        with suppress(OSError):
+            for since in (recent, 0.0):
+                names = [
+                    node.name
+                    for node in self._hub.fleet.nodes.values()
+                    if node.gpu_history is not None
+                    and (since or (node.gpu_history.oldest or recent) < recent)
+                ]
+                while names:
+                    await stream.writer.drain()
+                    if not stream.following:
+                        return
+                    # What the fleet has applied must be sent before, or the viewer would add it once more.
+                    self._hub.flush()
+                    stream.writer.write(encode({"history": list(self._histories(names, since))}))
+
+    def _histories(self, names: list[str], since: float) -> Iterator[list[Any]]:
+        """Take names off the list and yield their histories, up to about ``HISTORY_BYTES``."""
+        size = 0
+        while names and size < HISTORY_BYTES:
+            if (history := node_history(self._hub.fleet.nodes[names.pop(0)], since)) is not None:
+                size += sum(len(part) for parts in history[1:] for part in parts)
+                yield history
+
+    # Requests
+
+    def _request(self, stream: _ViewerStream, request: dict[str, Any], answer: Answer) -> None:
+        """Start to answer a request, or cancel one. Raises MessageError."""
+        if (cancelled := stream.requests.get(request.pop("cancel", None))) is not None:
+            cancelled.cancel()
+        if (number := request.pop("number", None)) is None:
+            return
+        if not isinstance(number, int) or len(stream.requests) >= MAX_REQUESTS:
+            raise MessageError("too many requests at once")
+
+        async def respond() -> None:
+            try:
+                await answer(request, partial(stream.reply, number))
+            except OSError:
+                _LOG.debug("a viewer left", exc_info=True)
+            except Exception as error:
+                _LOG.exception("a viewer's request failed")
+                why = f"the recorder failed to reply ({type(error).__name__})"
+                await stream.reply(number, encode({"error": why, "kind": "store"}))
+            finally:
+                del stream.requests[number]
+
+        stream.requests[number] = asyncio.create_task(respond())

@@ -1,0 +1,115 @@
+"""Codec of events for viewers elsewhere: plain values for msgpack.
+
+An event is a list: its tag, then its fields in order. Hellos and frames are in it as the agents' wire encodes
+them, so that they have one format; a frame's energy isn't sent, as each fleet decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.wire import MAGIC, Decoder, encode
+from gswarm_agent.wire_payload import WireError
+from gswarm_tui.fleet.events import (
+    Event,
+    EventLogged,
+    FrameArrived,
+    FramesLost,
+    IntervalChanged,
+    LinkChanged,
+    LinkMeasured,
+    MetricsChanged,
+    NodeIntroduced,
+    Phase,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+    StopUndone,
+)
+
+_FRAME, _HELLO, _LINK, _METRICS = 1, 2, 3, 4
+_PLAIN: dict[int, type[Any]] = {
+    5: LinkMeasured,
+    6: FramesLost,
+    7: IntervalChanged,
+    8: SessionStarted,
+    9: SessionChanged,
+    10: SessionStopped,
+    11: StopUndone,
+    12: EventLogged,
+}
+"""Events whose fields are plain values, by tag."""
+_TAGS = {kind: tag for tag, kind in _PLAIN.items()}
+_LIVES_MOST = 2
+"""Runs of one agent whose frames may still come: the present one and one before it."""
+
+
+class EventError(ValueError):
+    """Raised for values that are no event."""
+
+
+def encode_event(event: Event) -> list[Any]:
+    """Return an event as plain values. Raises WireError for a hello or frame that didn't come from a wire."""
+    match event:
+        case FrameArrived():
+            frame = encode(event.frame)
+            return [_FRAME, event.node, event.at, event.ts, event.life, event.offset_s, frame]
+        case NodeIntroduced():
+            return [_HELLO, event.node, event.at, event.former, encode(event.hello)]
+        case LinkChanged():
+            why = event.reason, event.remedy, event.retry_at
+            return [_LINK, event.node, event.at, event.phase.value, *why]
+        case MetricsChanged():
+            return [_METRICS, event.at, list(event.groups)]
+    return [_TAGS[type(event)], *vars(event).values()]
+
+
+class EventReader:
+    """Reads events in the order in which they were encoded: a frame follows the hello of its agent's run."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[str, dict[str, Decoder]] = {}
+
+    def event(self, values: Sequence[Any]) -> Event:
+        """Return the event of plain values. Raises EventError."""
+        try:
+            tag, *fields = values
+            match tag:
+                case 1:
+                    node, at, ts, life, offset_s, frame = fields
+                    return FrameArrived(node, at, ts, life, self.frame(node, life, frame), offset_s)
+                case 2:
+                    node, at, former, hello = fields
+                    return NodeIntroduced(node, at, self.hello(node, hello), former)
+                case 3:
+                    node, at, phase, *why = fields
+                    return LinkChanged(node, at, Phase(phase), *why)
+                case 4:
+                    at, groups = fields
+                    return MetricsChanged(at, tuple(groups))
+            event: Event = _PLAIN[tag](*fields)
+        except (ValueError, TypeError, KeyError, WireError) as error:
+            raise EventError(f"invalid event: {error}") from None
+        return event
+
+    def hello(self, node: str, packed: bytes) -> Hello:
+        """Return a hello, whose frames can be read from now on. Raises WireError."""
+        decoder = Decoder()
+        (hello,) = decoder.feed(MAGIC + packed)
+        if not isinstance(hello, Hello):
+            raise WireError("not a hello")
+        lives = self._decoders.setdefault(node, {})
+        lives.pop(hello.life, None)
+        lives[hello.life] = decoder
+        while len(lives) > _LIVES_MOST:
+            del lives[next(iter(lives))]
+        return hello
+
+    def frame(self, node: str, life: str, packed: bytes) -> Frame:
+        """Return a frame of an agent's run. Raises WireError, KeyError before its hello."""
+        (frame,) = self._decoders[node][life].feed(packed)
+        if not isinstance(frame, Frame):
+            raise WireError("not a frame")
+        return frame

@@ -1,0 +1,369 @@
+"""Viewers: the screen on a recorder that is another process, over its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.commands.head_choice import choose_head
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.control import registry, viewers
+from gswarm_tui.control.attached import AttachedRun, Route
+from gswarm_tui.control.attached_source import AttachedSource
+from gswarm_tui.control.messages import VERSION, encode
+from gswarm_tui.control.routes import SocketRoute
+from gswarm_tui.control.server import ControlServer
+from gswarm_tui.fleet.replica import fleet_state
+from gswarm_tui.options.arguments import parse
+from gswarm_tui.run import build
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.store.querying.results import QueryError
+from gswarm_tui.tui.attached import AttachedApp
+from tests.integration.heads import eventually, head, nothing_left
+from tests.integration.test_record import record
+from tests.terminal import PATIENCE_S, InTerminal
+from tests.tui.conftest import screen_text, shows
+from tests.unit.store_recording import query
+
+NODES = ("sim01", "sim02")
+DELAY_S = 0.025
+UID = "00000000-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Return an environment with an empty registry of heads."""
+    monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
+
+
+def route_to(environ: Mapping[str, str], recording: str = "") -> SocketRoute:
+    arguments = Namespace(recording=recording, db=None)
+    return SocketRoute(environ, partial(choose_head, arguments, environ))
+
+
+@dataclass
+class Recording:
+    """A recorder with two simulated nodes and its socket, in this process."""
+
+    path: Path
+    environ: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        options, plan = parse(["--demo", "2x2", "--db", str(self.path)], self.environ), Plan(NODES)
+        self.hub = build.build_hub(options, plan)
+        self.recorder = build.start_recording(self.hub, options, plan, [], UID)
+        self.launcher = build.build_launcher(options, plan, "")
+        build.add_links(self.hub, self.launcher, options, self.recorder)
+        self.running: asyncio.Task[None] | None = None
+        self.control: ControlServer | None = None
+
+    async def start(self) -> None:
+        self.control = ControlServer(self.hub, self.recorder, self.environ, label="two nodes")
+        await self.control.start()
+        self.running = self.running or asyncio.create_task(self.hub.run())
+
+    async def stop_serving(self, *, ended: bool) -> None:
+        if self.control is not None:
+            await self.control.close(ended=ended)
+            self.control = None
+
+    async def close(self) -> None:
+        await self.stop_serving(ended=True)
+        await self.hub.stop_links()
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
+        await self.launcher.close()
+        await asyncio.to_thread(self.recorder.close, self.hub.now())
+
+    def route(self) -> SocketRoute:
+        return route_to(self.environ)
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                await asyncio.sleep(0.02)
+        assert holds(), what
+
+
+@pytest.fixture
+async def recording(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator[Recording]:
+    made = Recording(tmp_path / "live.duckdb", environ)
+    await made.start()
+    await made.until(lambda: all(node.frames > 1 for node in made.hub.fleet.nodes.values()), "frames")
+    yield made
+    await made.close()
+
+
+@asynccontextmanager
+async def attached(route: Route) -> AsyncIterator[AttachedRun]:
+    """Follow a recorder."""
+    run = AttachedRun(route)
+    await run.start()
+    following = asyncio.create_task(run.run())
+    try:
+        yield run
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        run.close()
+
+
+@asynccontextmanager
+async def on_screen(route: Route) -> AsyncIterator[tuple[AttachedApp, AttachedRun, Pilot[str]]]:
+    """Follow a recorder with the app."""
+    async with attached(route) as run:
+        app = AttachedApp(
+            run,
+            title=run.label,
+            past=lambda: build.build_player(run, AttachedSource(run), run.recording_id),
+            open_queries=lambda: RecordingQueries(AttachedSource(run)),
+        )
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            yield app, run, pilot
+
+
+class DelayedRoute(SocketRoute):
+    """Way to a recorder over a link that delays each direction by 25 ms."""
+
+    place = "login2"
+
+    async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        there, back = await super().connect(uid)
+        ours, theirs = socket_pair()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        relay_reader, relay_writer = await asyncio.open_unix_connection(sock=theirs)
+        self.copying = [
+            asyncio.create_task(copy_late(there, relay_writer)),
+            asyncio.create_task(copy_late(relay_reader, back)),
+        ]
+        return reader, writer
+
+
+def socket_pair() -> tuple[object, object]:
+    import socket
+
+    pair = socket.socketpair()
+    for one in pair:
+        one.setblocking(False)
+    return pair
+
+
+async def copy_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy a stream, each piece 25 ms after it came."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            loop.call_later(DELAY_S, writer.write, data)
+    await asyncio.sleep(DELAY_S)
+    writer.close()
+
+
+async def test_viewer_shows_the_same_fleet_with_its_history(recording: Recording) -> None:
+    async with attached(recording.route()) as run:
+        names = list(NODES)
+        fleet = recording.hub.fleet
+
+        def has_history() -> bool:
+            mine, theirs = (
+                [len(node.gpu_history or ()) for node in one.nodes.values()] for one in (run.fleet, fleet)
+            )
+            return mine == theirs
+
+        await recording.until(has_history, "the same history")
+        recording.hub.flush()
+        state = fleet_state(fleet)
+        await recording.until(lambda: fleet_state(run.fleet) == state, "the same state")
+        assert list(run.fleet.nodes) == names
+        assert (run.label, run.path, run.uid) == ("two nodes", recording.path, UID)
+        assert abs(run.now() - recording.hub.now()) < 5
+
+
+async def test_keys_act_on_the_recorder_and_all_viewers_show_it(recording: Recording) -> None:
+    async with on_screen(recording.route()) as (app, run, pilot), attached(recording.route()) as other:
+        await shows(app, pilot, "● attached · rec")
+        await pilot.press("s", *"train", "enter")
+        await shows(app, pilot, "● train")
+        assert [one.name for one in other.fleet.sessions.running] == ["train"]
+        await pilot.press("x")
+        await shows(app, pilot, "stopped train")
+        await recording.until(lambda: not other.fleet.sessions.running, "the end of the session")
+        await pilot.press("u")
+        await recording.until(lambda: bool(other.fleet.sessions.running), "undone")
+        await pilot.press("M", *"epoch 3 loss=1.2", "enter")
+        await recording.until(lambda: other.fleet.event_log[-1].kind == "mark", "the mark")
+        assert other.fleet.event_log[-1].detail == '{"loss": 1.2}'
+        run.set_interval(500)
+        run.set_metrics(("core",))
+        await recording.until(lambda: other.fleet.metrics == ("core",), "the metrics")
+        assert recording.hub.fleet.interval_ms == other.fleet.interval_ms == 500
+        await pilot.press("q")
+    assert app.return_value == "quit"
+    assert [one.running for one in recording.hub.fleet.sessions.sessions.values()] == [True]
+
+
+async def test_refused_change_is_explained(recording: Recording) -> None:
+    recording.hub.start_session("train")
+    async with on_screen(recording.route()) as (app, run, pilot):
+        run.start_session("train")
+        await shows(app, pilot, "nothing was changed: a session of this name is running: train")
+        run.stop_session(run.start_session("train"))  # isn't that of the other viewer
+        run.set_interval(700)
+        await recording.until(lambda: run.fleet.interval_ms == 700, "the interval")
+    assert [one.running for one in recording.hub.fleet.sessions.sessions.values()] == [True]
+
+
+async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -> None:
+    recording.hub.start_session("train")
+    await recording.until(lambda: recording.recorder.status().rows > 30, "rows on disk")
+    route = DelayedRoute(recording.environ, recording.route()._choose)
+    async with on_screen(route) as (app, _, pilot):
+        await shows(app, pilot, "attached to login2")
+        begun = time.monotonic()
+        await pilot.press("space")
+        await shows(app, pilot, "recording continues")
+        assert "╳" not in screen_text(app)
+        assert app.player is not None
+        assert app.player.problem == ""
+        print(f"looked back after {time.monotonic() - begun:.1f} s")
+        await pilot.press("space")
+        await recording.until(lambda: app.player is None or not app.player.playhead.paused, "playing")
+        await pilot.press("N")
+        await shows(app, pilot, "attached to login2")
+        await pilot.press("Q", *"select count(*) as recordings from recordings;", "enter")
+        await shows(app, pilot, "1 row")
+    await asyncio.gather(*route.copying)
+
+
+async def test_query_is_cancelled_at_the_recorder(recording: Recording) -> None:
+    async with attached(recording.route()) as run:
+        source = AttachedSource(run)
+        endless = "SELECT count(*) FROM range(1_000_000_000_000) a, range(1_000_000) b"
+        querying = asyncio.create_task(asyncio.to_thread(lambda: source.query(endless).rows()))
+        control = recording.control
+        assert control is not None
+        await recording.until(lambda: control._queries == 1, "the query")
+        source.interrupt()
+        with pytest.raises(QueryError, match="cancelled"):
+            await querying
+        await recording.until(lambda: control._queries == 0, "the end of the query")
+        wrong = asyncio.to_thread(lambda: source.query("SELECT nothing FROM nowhere"))
+        with pytest.raises(QueryError, match="nowhere"):
+            await wrong
+
+
+async def test_viewer_that_reads_nothing_costs_no_memory_and_catches_up(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewers, "BEHIND_BYTES", 20_000)
+    reader, writer = await recording.route().connect("")
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(encode({"want": "view", "version": VERSION}))
+    control = recording.control
+    assert control is not None
+    await recording.until(lambda: len(control._viewers._streams) == 1, "the viewer")
+    (stream,) = control._viewers._streams
+    async with attached(recording.route()) as other:
+        for _ in range(2000):  # more than fits into buffers of the system
+            recording.hub.start_session("x" * 200)
+            recording.hub.stop_all_sessions()
+            recording.hub.flush()
+        assert not stream.following
+        most = stream.unread
+        recording.hub.start_session("last")
+        recording.hub.flush()
+        assert stream.unread <= most
+        await recording.until(lambda: len(other.fleet.sessions.running) == 1, "the other viewer")
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        reading = asyncio.create_task(reader.read(-1))
+        await recording.until(lambda: stream.following, "the state once more")
+        reading.cancel()
+    writer.close()
+    await recording.until(lambda: not control._viewers._streams, "the viewer's end")
+    assert control._viewers not in recording.hub.sinks
+
+
+async def test_viewer_says_that_the_recording_ended_and_stays(recording: Recording) -> None:
+    async with on_screen(recording.route()) as (app, run, pilot):
+        await recording.stop_serving(ended=True)
+        await shows(app, pilot, "the recording ended; q closes this screen")
+        shown = run.now()
+        await pilot.press("s", "enter")
+        await shows(app, pilot, "nothing was changed: the recording has ended")
+        assert run.now() == shown
+        assert app.return_value is None
+
+
+async def test_viewer_reconnects_to_the_recording(recording: Recording) -> None:
+    async with on_screen(recording.route()) as (app, run, pilot):
+        await recording.stop_serving(ended=False)
+        await shows(app, pilot, "reconnecting")
+        await recording.start()
+        await shows(app, pilot, "● attached · rec")
+        frames = run.fleet.nodes["sim01"].frames
+        await recording.until(lambda: run.fleet.nodes["sim01"].frames > frames, "new frames")
+
+
+async def test_recordings_are_told_apart(recording: Recording, environ: Mapping[str, str]) -> None:
+    with pytest.raises(UserError, match='has the recording, job or file name "other"'):
+        await AttachedRun(route_to(environ, "other")).start()
+    for named in (UID[:8], recording.path.name):
+        async with attached(route_to(environ, named)) as run:
+            assert run.uid == UID
+
+
+def shows_two(viewer: InTerminal) -> bool:
+    """Return whether a screen shows a second session, or that there is one."""
+    return "● train" in viewer.screen() or "+1 more" in viewer.screen()
+
+
+def test_viewers_in_terminals_leave_a_recording_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    with nothing_left(path), record(tmp_path, "--demo", "2x2", "--", "cat") as recording:
+        recording.wait_for("send data")
+        words = ("attach", str(path))
+        with head(*words) as one, head(*words) as stopped, head(*words) as killed:
+            for viewer in (one, stopped, killed):
+                viewer.wait_for("● attached")
+            os.killpg(stopped.process.pid, signal.SIGSTOP)
+            killed.kill()
+            one.press("s")
+            one.wait_for("start session")
+            one.press("train\r")
+            eventually(lambda: shows_two(one), "the new session")
+            one.press("q")
+            assert one.exit_status() == 0
+            os.killpg(stopped.process.pid, signal.SIGCONT)
+            eventually(lambda: shows_two(stopped), "the new session")
+            assert recording.end() == (0, "")
+            stopped.wait_for("the recording ended")
+            stopped.press("q")
+            assert stopped.exit_status() == 0
+    assert query(path, "SELECT name, status FROM sessions ORDER BY session_id") == [
+        ("cat", "stopped"),
+        ("train", "stopped"),
+    ]
+    gaps = "SELECT count(*), max(seq) - min(seq) + 1 FROM host_samples GROUP BY node_id"
+    assert all(count == span for count, span in query(path, gaps))
+
+
+def test_without_a_recording_attach_says_so(tmp_path: Path) -> None:
+    with head("attach", str(tmp_path / "none.duckdb")) as viewer:
+        viewer.wait_for("no gswarm-tui of yours")
+        assert viewer.exit_status() == 3
