@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -20,7 +21,8 @@ T = TypeVar("T")
 
 SAMPLES = 2
 """Rates and processes come with a node's second sample."""
-INTERVAL_MS = 250
+INTERVAL_MS = 200
+POLL_S = 0.03
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,13 @@ async def _settled(hub: Hub, ended: asyncio.Event, limit_s: float) -> None:
     """Return once each node has sent its samples or failed to connect, at the limit, or at the end."""
     failed: set[str] = set()
 
-    def check() -> None:
+    def settled() -> bool:
         nodes = hub.fleet.nodes.values()
         failed.update(node.name for node in nodes if node.phase in (Phase.LOST, Phase.ENDED))
-        if all(node.frames >= SAMPLES or node.name in failed for node in nodes):
-            ended.set()
+        return all(node.frames >= SAMPLES or node.name in failed for node in nodes)
 
-    hub.flushed.append(check)
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await ended.wait()
-    except TimeoutError:
-        return
-    finally:
-        hub.flushed.remove(check)
+            while not (settled() or ended.is_set()):
+                await asyncio.sleep(POLL_S)
+                hub.flush()  # by itself it flushes once an interval

@@ -54,11 +54,11 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     whole: list[float] = []
     took: dict[str, list[tuple[ClientCost, ClientCost]]] = {"": [], ", agents serving": [], BARE: []}
     with ExitStack() as stack:
-        config, names = _servers(stack, options.folder, nodes)
+        config, names = ssh_servers(stack, options.folder, nodes)
         _ours(config, names[:1], "")  # the first start puts the agent into the home that the nodes share
         streamed = _ours(config, names, "")
         for _ in range(rounds):
-            peers.append(_parallel_ssh(config, names))
+            peers.append(parallel_ssh(config, names))
             whole.append(_whole_command(config, names))
             one, other = str(uuid.uuid4()), str(uuid.uuid4())
             stack.callback(clear, one)
@@ -95,7 +95,7 @@ def _a_node(pairs: Sequence[tuple[ClientCost, ClientCost]]) -> float:
     return max(0.0, median((many.cpu_ms - few.cpu_ms) / (many.nodes - few.nodes) for few, many in pairs))
 
 
-def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str]]:
+def ssh_servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str]]:
     """Start servers; return a configuration with one section for all of them, and their names.
 
     Names are addresses, because nothing resolves names here. The home folder is empty: a login shell's own
@@ -127,15 +127,16 @@ def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str
     return config, names
 
 
-def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
-    """Return the seconds of one OpenSSH client for each node, all at once, that import nvitop.
+def parallel_ssh(config: Path, names: Sequence[str], *command: str) -> float:
+    """Return the seconds of one OpenSSH client for each node, all at once, that run a command.
 
-    An agent imports nvitop only for old drivers; with pynvml instead, this takes three quarters of the time.
+    The usual command imports nvitop. An agent does so only for old drivers; with pynvml instead, this takes
+    three quarters of the time.
     """
     began = time.monotonic()
     clients = [
         subprocess.Popen(
-            ["ssh", "-F", str(config), name, sys.executable, "-c", f"'{PROBE}'"],
+            ["ssh", "-F", str(config), name, *(command or (sys.executable, "-c", f"'{PROBE}'"))],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for name in names

@@ -18,7 +18,7 @@ from tests.integration.sshd import SSHD
 
 AT_ONCE = 2
 """Benches that run in parallel: they mostly wait for agents and screens."""
-NEED_SSHD = ("fanout", "past") if SSHD is None else ()
+NEED_SSHD = ("fanout", "once", "past") if SSHD is None else ()
 
 Done = subprocess.CompletedProcess[str]
 
