@@ -37,7 +37,12 @@ def test_wheel_holds_program_and_agent(packages: Path) -> None:
     (wheel,) = packages.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {"gswarm_tui/cli.py", "gswarm_tui/py.typed", "gswarm_agent/wire.py"} <= names
+    assert {
+        "gswarm_tui/cli.py",
+        "gswarm_tui/py.typed",
+        "gswarm_tui/SKILL.md",
+        "gswarm_agent/wire.py",
+    } <= names
     assert {name.split("/")[0] for name in names} == {
         "gswarm_agent",
         "gswarm_tui",
