@@ -27,7 +27,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return status
     from gswarm_tui.control.intents import MAX_NAME
     from gswarm_tui.run import arming
-    from gswarm_tui.run.batch import Batch
+    from gswarm_tui.run.batch import BatchRun
     from gswarm_tui.run.headless import Headless
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
@@ -39,7 +39,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     name = printable(chosen.name or _name(chosen.command, job.name if job else ""))[:MAX_NAME]
     headless = Headless(options, plan, ["record", *args], name)
     why_ending = partial(slurm.why_ending, job.label) if job else str
-    batch = Batch(headless.record, chosen.command, umask, why_ending)
+    batch = BatchRun(headless.record, chosen.command, umask, why_ending)
     if options.arm:
         job_id = job.job_id if job else ""
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid, job_id)

@@ -45,7 +45,7 @@ class _Recorder:
 
 
 @dataclass
-class Batch:
+class BatchRun:
     """Runs a recorder, and below it a command, until both have ended.
 
     ``record`` runs in the recorder's process. ``command`` is empty if only signals end the recording; it gets

@@ -26,7 +26,7 @@ from gswarm_tui.store.querying.spill_folder import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
-from gswarm_tui.store.recording.minutes import Minutes, delete_minutes
+from gswarm_tui.store.recording.minutes import UnsummedMinutes, delete_minutes
 from gswarm_tui.store.sql.older_files import upgrade_statements
 from gswarm_tui.store.sql.schema import (
     GPU_MINUTES,
@@ -112,7 +112,7 @@ class Database:
         self._writer = self._connect_writer()
         self._inode = _inode(path)
         self._broken = False
-        self._minutes = Minutes()
+        self._minutes = UnsummedMinutes()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         path = self.path

@@ -19,8 +19,8 @@ _GRACE_US = 5_000_000
 """A minute is summed up when it has been over, and got no more samples, for this long."""
 
 
-class Minutes:
-    """Minutes without sums, by the start of each in Unix microseconds."""
+class UnsummedMinutes:
+    """Minutes whose samples have no sums, by the start of each in Unix microseconds."""
 
     def __init__(self) -> None:
         self._due_at: dict[int, int] = {}

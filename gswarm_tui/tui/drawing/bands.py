@@ -92,7 +92,7 @@ class BandPlot:
 
 
 @dataclass(frozen=True)
-class Minutes:
+class BandLines:
     """Lines of the bands of nodes; ``labels`` has the line of each GPU's label, by node and row."""
 
     lines: Sequence[Spans] = ()
@@ -122,10 +122,10 @@ def minutes_height(nodes: Sequence[NodeState], metric: Metric, room: int) -> int
     return max(0, min(MINUTES_HIGHEST, (room - len(known) - 1) // bands)) if bands else 0
 
 
-def minutes(nodes: Sequence[NodeState], plot: BandPlot, height: int) -> Minutes:
+def minutes(nodes: Sequence[NodeState], plot: BandPlot, height: int) -> BandLines:
     """Plot the bands of nodes, each in ``height`` lines, above one time axis; nothing for 0."""
     if not height:
-        return Minutes()
+        return BandLines()
     lines: list[Spans] = []
     labels: dict[tuple[str, int | None], int] = {}
     for node in nodes:
@@ -136,4 +136,4 @@ def minutes(nodes: Sequence[NodeState], plot: BandPlot, height: int) -> Minutes:
             lowest = len(lines) + height - 1
             labels |= {(node.name, row): lowest + row * height for row in range(len(node.facts))}
         lines += plot.bands(node, height)
-    return Minutes((*lines, plot.axis()), labels)
+    return BandLines((*lines, plot.axis()), labels)

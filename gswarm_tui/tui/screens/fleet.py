@@ -15,7 +15,7 @@ from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import not_busy, totals
 from gswarm_tui.tui.actions import FLEET, bindings_of
-from gswarm_tui.tui.drawing.bands import BandPlot, Minutes, metrics_beside, minutes, minutes_height
+from gswarm_tui.tui.drawing.bands import BandLines, BandPlot, metrics_beside, minutes, minutes_height
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
     event_line,
@@ -72,7 +72,7 @@ class FleetScreen(ViewerScreen):
         self._arranged_at = 0.0
         self._trends = Trends()
         self._plots_key: Hashable = ()
-        self._plots = Minutes()
+        self._plots = BandLines()
         self._events = EventGroups()
 
     def compose(self) -> ComposeResult:
