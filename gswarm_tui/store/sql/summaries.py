@@ -125,24 +125,22 @@ def _taken(spans: Spans, columns: str, further: str = "") -> str:
     return " UNION ALL ".join(
         f"""
   SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {_overlap(spans, "s.interval_ms")} AS inside_us
-  FROM gpu_samples s
-  JOIN members m USING (gpu_id)
-  WHERE {spans.overlapping("s.interval_ms")} AND {part} {further}"""  # noqa: S608 (own names and numbers)
+  FROM {part} AND {spans.overlapping("s.interval_ms")} {further}"""  # noqa: S608 (own names and numbers)
         for part in spans.read
     )
 
 
 def _rolled(spans: Spans) -> str:
-    """Return the sums of whole minutes in the span, and the minutes between them that have none."""
+    """Return the sums of whole minutes in each span, and the minutes whose samples are read."""
     return f"""
 rolled AS (
-  SELECT m.member, s.*,
+  SELECT m.session_id, m.member, s.*,
          {", ".join(f"s.minute + to_microseconds(3 * s.gpu_id + {at}) AS {part}" for at, part in _PARTS)}
   FROM gpu_minutes s
   JOIN members m USING (gpu_id)
   WHERE {spans.in_whole("s.minute")}
-), missing AS (
-  SELECT minute FROM {spans.minutes} EXCEPT SELECT minute FROM rolled
+), unsummed AS (
+  SELECT session_id, minute FROM {spans.minutes} EXCEPT SELECT session_id, minute FROM rolled
 )"""  # noqa: S608 (own names and numbers)
 
 
@@ -277,18 +275,17 @@ ordered AS ({"  UNION ALL".join(map(stream, range(STREAMS)))}
 
 def _energy(spans: Spans) -> str:
     """Return each member's energy; steps over more than the longest interval may end far after the span."""
-    part = _overlap(spans, "s.energy_used_ms")
+    inside = _overlap(spans, "s.energy_used_ms")
     whole = "(1000 * nullif(s.energy_used_ms, 0))"
-    joules = f"sum(TRY_CAST(s.energy_used_mj::DOUBLE * {part} / {whole} AS BIGINT)) AS used_mj"
+    joules = f"sum(TRY_CAST(s.energy_used_mj::DOUBLE * {inside} / {whole} AS BIGINT)) AS used_mj"
     longest_ms = round(LONGEST_INTERVAL_S * 1000)
     sampled = "".join(
         f"""
     SELECT m.member, {joules}
-    FROM gpu_samples s JOIN members m USING (gpu_id)
-    WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms} AND {read}
+    FROM {part} AND {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
     GROUP BY m.member
     UNION ALL"""  # noqa: S608 (own names and numbers)
-        for read in spans.read
+        for part in spans.read
     )
     return f"""
 energy AS (
@@ -384,7 +381,7 @@ def bubbles(spans: Spans) -> str:
 
     Its duration is the measured time; time in a gap doesn't count.
     """
-    spans = replace(spans, whole=None)
+    spans = replace(spans, whole=None, sums=False)
     relations = (spans.relation, MEMBERS, _rolled(spans), _cells(spans), _phases(spans))
     return f"""
 WITH {",".join(relations)}
@@ -456,27 +453,44 @@ FROM counted
 class Spans:
     """The relation ``spans``, with its bounds as constants if it has a single span.
 
-    Constants let DuckDB skip samples outside of them. ``whole`` are the start and the end of minutes in the
-    span of which the sums are taken, where they exist, instead of samples.
+    Constants let DuckDB skip samples outside of them. With ``sums``, sums by minute are taken, where they
+    exist, instead of samples: of a single span, in ``whole``, the start and the end of minutes in it.
     """
 
     relation: str
     began: datetime | None = None
     until: datetime | None = None
     whole: tuple[datetime, datetime] | None = None
+    sums: bool = True
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Disjoint SQL conditions for the samples ``s`` to be read: before, after and between the sums."""
+        """Disjoint parts of the samples ``s`` of members ``m`` to be read, as FROM and WHERE."""
+        if self.began is None or self.until is None:
+            minutes = "JOIN unsummed u ON u.minute = date_trunc('minute', s.ts)"
+            return (
+                f"gpu_samples s {minutes} JOIN members m ON m.gpu_id = s.gpu_id "
+                "AND m.session_id = u.session_id WHERE true",
+            )
+        samples = "gpu_samples s JOIN members m USING (gpu_id) WHERE"
         if self.whole is None:
-            return ("true",)
+            return (f"{samples} true",)
         first, last = map(_time, self.whole)
         between = f"s.ts >= {first} AND s.ts < {last}"
-        gaps = "date_trunc('minute', s.ts) IN (SELECT minute FROM missing)"
-        return f"s.ts < {first}", f"s.ts >= {last}", f"{between} AND {gaps}"
+        unsummed = "date_trunc('minute', s.ts) IN (SELECT minute FROM unsummed)"
+        return (
+            f"{samples} s.ts < {first}",
+            f"{samples} s.ts >= {last}",
+            f"{samples} {between} AND {unsummed}",
+        )
 
     def in_whole(self, minute: str) -> str:
-        """Return the SQL condition that the sums of a minute are taken."""
+        """Return the SQL condition that the sums of a minute are taken for a member ``m``."""
+        if not self.sums:
+            return "false"
+        if self.began is None:
+            longest = f"m.started_at + INTERVAL {LONGEST_INTERVAL_S} SECOND"
+            return f"{minute} >= {longest} AND {minute} + INTERVAL 1 MINUTE <= m.until"
         if self.whole is None:
             return "false"
         first, last = map(_time, self.whole)
@@ -484,11 +498,18 @@ class Spans:
 
     @property
     def minutes(self) -> str:
-        """The SQL of the minutes of ``whole``."""
+        """The SQL of the minutes of each span that may have samples."""
+        if self.began is None:
+            return f"""(
+    SELECT p.session_id, t.minute
+    FROM (SELECT DISTINCT date_trunc('minute', ts) AS minute FROM gpu_samples) t
+    JOIN spans p ON t.minute > p.started_at - INTERVAL 1 MINUTE
+      AND t.minute < p.until + INTERVAL {LONGEST_INTERVAL_S} SECOND
+  )"""
         if self.whole is None:
-            return "(SELECT NULL::TIMESTAMP AS minute)"
+            return "(SELECT NULL::INTEGER AS session_id, NULL::TIMESTAMP AS minute)"
         first, last = map(_time, self.whole)
-        return f"(SELECT unnest(range({first}, {last}, INTERVAL 1 MINUTE)) AS minute)"
+        return f"(SELECT 0 AS session_id, unnest(range({first}, {last}, INTERVAL 1 MINUTE)) AS minute)"
 
     @property
     def bounds(self) -> tuple[str, str]:
@@ -547,7 +568,7 @@ def _minute(at: datetime) -> datetime:
 def several_spans(spans: Sequence[tuple[int, datetime, datetime]]) -> Spans:
     """Return spans, each with its recording, whose ``session_id`` is their place in the sequence.
 
-    Each costs as if it had all samples of its recording; ``one_span`` skips those outside.
+    The times of all samples are read for them; ``one_span`` skips those outside.
     """
     rows = ", ".join(
         f"({place}, {recording_id:d}, {_time(began)}, {_time(until)})"
