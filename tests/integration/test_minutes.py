@@ -6,12 +6,15 @@ from contextlib import closing
 from dataclasses import astuple, fields
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary_data import Figures, Summary, summarize, summarize_all
+from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.recorder import Recorder
@@ -124,3 +127,44 @@ def test_sums_vanish_in_the_transaction_that_adds_samples_to_their_minute(tmp_pa
     assert query(path, "SELECT count(*) + 1 FROM gpu_minutes") == before
     late = f"date_trunc('minute', make_timestamp({round((T0 + 61.5) * 1e6)}))"
     assert query(path, f"SELECT count(*) FROM gpu_minutes WHERE minute = {late}") == [(0,)]
+
+
+def hours(node: str, power_w: int) -> list[Event]:
+    """Return three hours of a GPU without an energy counter, at 10 s."""
+    rows = [gpu_row(util_pct=i % 90, power_w=power_w) for i in range(1, 1081)]
+    frames = [arrived(i, [row], node=node, ts=T0 + 10 * i) for i, row in enumerate(rows, 1)]
+    return [introduced(node, gpus=1), *frames]
+
+
+def test_looking_back_takes_sums_of_its_own_recording(tmp_path: Path) -> None:
+    path, end = tmp_path / "run.duckdb", T0 + 10_800
+    session = [SessionStarted("s", end, "s", T0 + 1005), SessionStopped("s", end, T0 + 9005)]
+    record(path, hours("n2", 600), ended_at=end)
+    record(path, [*hours("n1", 100), *session], ended_at=end)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("DROP TABLE gpu_minutes")  # as in a file of schema 2
+    for converted in (False, True):
+        if converted:
+            Database(path).close()
+            assert query(path, "SELECT count(DISTINCT minute) FROM gpu_minutes") == [(181,)]
+        with closing(FileSource(path)) as source:
+            fleet = RecordedSource(source, 2).fleet(end)
+        (looked_back,) = fleet.sessions.sessions.values()
+        (summed_up,) = summaries_of(path)
+        assert summed_up.whole is not None
+        assert fleet.energy_j == pytest.approx(100 * 10_790)
+        assert looked_back.energy_j == pytest.approx(100 * 8000)
+        assert looked_back.mean_util == pytest.approx(summed_up.whole.util_mean_pct)
+        assert looked_back.mean_power_w == 100
+        assert looked_back.covered_s == {"n1": pytest.approx(8000)}
+
+
+def test_imported_samples_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = [SessionStarted("s", T0, "s", T0), SessionStopped("s", T0 + 10_800, T0 + 10_800)]
+    record(Path("run.duckdb"), [*hours("n1", 100), *session], ended_at=T0 + 10_800)
+    assert main(["export", "s", "--db", "run.duckdb", "-o", "run.parquet"]) == 0
+    assert main(["import", "run.parquet", "--db", "again.duckdb"]) == 0
+    assert query(Path("again.duckdb"), "SELECT sum(samples) FROM gpu_minutes") == [(1080,)]
+    (of_run,), (of_import,) = summaries_of(Path("run.duckdb")), summaries_of(Path("again.duckdb"))
+    assert of_import.whole == of_run.whole

@@ -47,7 +47,7 @@ from gswarm_tui.store.reading.recording_reader import (
     stamp,
 )
 from gswarm_tui.store.sql.schema import micros
-from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
+from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S, MINUTE_US
 
 BLOCK_US = 3_600_000_000
 _FOREVER_US = 1 << 62
@@ -144,14 +144,38 @@ class FleetBuilder:
         return self._sessions(now_us), self._joules(used), gpus
 
     def _used(self, until_us: int) -> dict[int, float]:
-        """Return the energy that each GPU of the file used until a time, in mJ."""
+        """Return the energy that each GPU of the recording used until a time, in mJ."""
+        minutes_us = until_us // MINUTE_US * MINUTE_US
+        unsummed = " OR ".join(
+            f"ts >= make_timestamp({low}) AND ts < make_timestamp({high})"
+            for low, high in [*self._unsummed(0, minutes_us), (minutes_us, until_us + 1)]
+        )
+        longest_ms = LONGEST_US // 1000
         return dict(
             self._reader.rows(
-                "SELECT gpu_id, coalesce(sum(energy_used_mj), 0)::DOUBLE FROM gpu_samples WHERE ts <= ? "
-                "GROUP BY gpu_id",
-                stamp(until_us),
+                "SELECT gpu_id, coalesce(sum(mj), 0)::DOUBLE FROM ("  # noqa: S608 (own names and numbers)
+                f"SELECT gpu_id, used_mj AS mj FROM gpu_minutes WHERE minute < make_timestamp({minutes_us}) "
+                "UNION ALL SELECT gpu_id, energy_used_mj FROM gpu_samples "
+                f"WHERE coalesce(energy_used_ms, 0) <= {longest_ms} AND ({unsummed}) "
+                "UNION ALL SELECT gpu_id, energy_used_mj FROM gpu_samples "
+                f"WHERE energy_used_ms > {longest_ms} AND ts <= make_timestamp({until_us})) "
+                f"WHERE gpu_id IN (SELECT unnest(?::INTEGER[])) GROUP BY gpu_id",
+                list(self._reader.gpu_positions),
             )
         )
+
+    def _unsummed(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Return the ranges of time between ``low`` and ``high`` whose minutes have no sums."""
+        minutes = self._reader.rows(
+            "SELECT DISTINCT epoch_us(minute) FROM gpu_minutes "
+            "WHERE gpu_id IN (SELECT unnest(?::INTEGER[])) AND minute >= ? AND minute < ? ORDER BY ALL",
+            list(self._reader.gpu_positions),
+            stamp(low),
+            stamp(high),
+        )
+        starts = [minute for (minute,) in minutes]
+        ends = [low, *(minute + MINUTE_US for minute in starts)]
+        return [(end, start) for end, start in zip(ends, [*starts, high], strict=True) if end < start]
 
     def _joules(self, used: Mapping[int, float]) -> float:
         mine = self._mine()
@@ -163,7 +187,7 @@ class FleetBuilder:
             gpu_id
             for machine in self._reader.machines.values()
             for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
-            if machine.granted is None or gpu.index in machine.granted
+            if machine.granted is None or gpu.minor is None or gpu.index in machine.granted
         }
 
     def _gpu_keys(self) -> dict[int, GpuKey]:
@@ -320,11 +344,11 @@ class FleetBuilder:
         """
         first, last = -(-(start_us + LONGEST_US) // BLOCK_US), until_us // BLOCK_US
         if first >= last:
-            return self._sum(start_us, seen_us, start_us, until_us)
+            return self._sum(start_us, seen_us + 1, start_us, until_us)
         self._sum_hours(first, last)
         edges = (
             self._sum(start_us, first * BLOCK_US, start_us, until_us),
-            self._sum(last * BLOCK_US, seen_us, start_us, until_us),
+            self._sum(last * BLOCK_US, seen_us + 1, start_us, until_us),
         )
         inside = [numbers for hour, numbers in sorted(self._hours.items()) if first <= hour < last]
         return [sum(numbers) for numbers in zip(*edges, *inside, strict=True)]
@@ -334,18 +358,35 @@ class FleetBuilder:
         return next((numbers for _, *numbers in rows), list(_NOTHING))
 
     def _sum_hours(self, first: int, last: int) -> None:
-        """Cache the sums of the hours from after ``first`` to ``last`` that have samples."""
+        """Cache the sums of the hours from ``first`` to before ``last`` that have samples."""
         known = self._known_hours or range(first, first)
         wider = range(min(first, known.start), max(last, known.stop))
         for low, high in (wider.start, known.start), (known.stop, wider.stop):
             if low < high:
-                by = f"(epoch_us(ts) - 1) // {BLOCK_US}"
-                found = self._summed(by, low * BLOCK_US, high * BLOCK_US, 0, _FOREVER_US)
-                self._hours |= {hour: numbers for hour, *numbers in found}
+                found = self._summed_minutes(low * BLOCK_US, high * BLOCK_US)
+                for since, until in self._unsummed(low * BLOCK_US, high * BLOCK_US):
+                    found += self._summed(f"epoch_us(ts) // {BLOCK_US}", since, until, 0, _FOREVER_US)
+                for hour, *numbers in found:
+                    before = self._hours.get(hour, _NOTHING)
+                    self._hours[hour] = [sum(pair) for pair in zip(before, numbers, strict=True)]
         self._known_hours = wider
 
+    def _summed_minutes(self, low: int, high: int) -> list[tuple[Any, ...]]:
+        """Return the same sums as ``_summed`` by hour, of the minutes that are summed up."""
+        return self._reader.rows(
+            f"SELECT epoch_us(minute) // {BLOCK_US} AS hour, coalesce(sum(util_sum), 0)::DOUBLE / 1e6, "  # noqa: S608 (own names)
+            "coalesce(sum(util_time), 0)::DOUBLE / 1e6, coalesce(sum(power_sum), 0)::DOUBLE / 1e8, "
+            "sum(power_us)::DOUBLE / 1e6, coalesce(sum(used_mj), 0)::DOUBLE / 1000 "
+            "FROM (SELECT *, len(util_pcts) - (util_pcts[-1] IS NULL)::INTEGER AS known, "
+            "list_inner_product(util_pcts[:known]::DOUBLE[], util_us[:known]::DOUBLE[]) AS util_sum, "
+            "list_sum(util_us[:known]) AS util_time FROM gpu_minutes "
+            f"WHERE minute >= ? AND minute < ? {self._only_mine()}) GROUP BY hour",
+            stamp(low),
+            stamp(high),
+        )
+
     def _summed(self, by: str, low: int, high: int, start_us: int, until_us: int) -> list[tuple[Any, ...]]:
-        """Return the sums of the samples after ``low`` up to ``high``, as far as they lie in a period."""
+        """Return the sums of the samples from ``low`` to before ``high``, as far as they lie in a period."""
         inside = _inside_us("interval_ms", start_us, until_us)
         return self._reader.rows(
             f"SELECT {by} AS block, coalesce(sum(util_pct * us), 0)::DOUBLE / 1e6, "  # noqa: S608 (own names)
@@ -354,7 +395,7 @@ class FleetBuilder:
             "coalesce(sum(us) FILTER (power_w IS NOT NULL), 0)::DOUBLE / 1e6, "
             f"coalesce(sum({_part_mj(start_us, until_us)}) "
             f"FILTER (energy_used_ms <= {LONGEST_US // 1000}), 0)::DOUBLE / 1000 "
-            f"FROM (SELECT *, {inside} AS us FROM gpu_samples WHERE ts > ? AND ts <= ? {self._only_mine()}) "
+            f"FROM (SELECT *, {inside} AS us FROM gpu_samples WHERE ts >= ? AND ts < ? {self._only_mine()}) "
             "GROUP BY block",
             stamp(low),
             stamp(high),
@@ -371,8 +412,10 @@ class FleetBuilder:
         return float(joules)
 
     def _only_mine(self) -> str:
-        others = sorted(self._reader.gpu_positions.keys() - self._mine())
-        return f"AND gpu_id NOT IN ({', '.join(map(str, others))})" if others else ""
+        return (
+            "AND gpu_id IN (SELECT gpu_id FROM gpus JOIN nodes USING (node_id) "  # noqa: S608 (a number)
+            f"WHERE recording_id = {self._reader.recording_id} AND allocated IS NOT FALSE)"
+        )
 
 
 def _inside_us(covers_ms: str, start_us: int, until_us: int) -> str:

@@ -26,7 +26,7 @@ from gswarm_tui.store.querying.spill_folder import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
-from gswarm_tui.store.recording.minutes import UnsummedMinutes, delete_minutes
+from gswarm_tui.store.recording.minutes import UnsummedMinutes, add_all_sums, add_sums, delete_minutes
 from gswarm_tui.store.sql.older_files import upgrade_statements
 from gswarm_tui.store.sql.schema import (
     GPU_MINUTES,
@@ -40,7 +40,7 @@ from gswarm_tui.store.sql.schema import (
     literal,
     micros,
 )
-from gswarm_tui.store.sql.summaries import roll_up
+from gswarm_tui.store.sql.summaries import MINUTE_US
 from gswarm_tui.store.sql.views import view_statements
 
 _LOG = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ class Database:
         try:
             execute("BEGIN")
             execute(delete_minutes([minute]))
-            execute(f"INSERT INTO {GPU_MINUTES.name} BY NAME {roll_up(minute)}")
+            add_sums(self._connection, minute, minute + MINUTE_US)
             execute("COMMIT")
         except duckdb.Error as error:
             with contextlib.suppress(duckdb.Error):
@@ -404,6 +404,8 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     connection.execute("BEGIN")
     for statement in upgrade_statements(existing) if existing else create_statements():
         connection.execute(statement)
+    if existing and not existing[GPU_MINUTES.name]:
+        add_all_sums(connection)
     for statement in view_statements():
         connection.execute(statement)
     connection.execute("COMMIT")

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.store.sql.schema import GPU_MINUTES
-from gswarm_tui.store.sql.summaries import MINUTE_US
+from gswarm_tui.store.sql.summaries import MINUTE_US, roll_up
 
 _GRACE_US = 5_000_000
 """A minute is summed up when it has been over, and got no more samples, for this long."""
+_SAMPLES_AT_ONCE = 1_000_000
+"""About this many samples are summed up by one statement, to limit its memory."""
 
 
 class UnsummedMinutes:
@@ -56,3 +59,21 @@ def delete_minutes(minutes: Iterable[int]) -> str:
     """Return the statement that deletes the sums of minutes."""
     listed = ", ".join(f"make_timestamp({minute})" for minute in minutes)
     return f"DELETE FROM {GPU_MINUTES.name} WHERE minute IN ({listed})"  # noqa: S608 (own names and numbers)
+
+
+def add_sums(connection: duckdb.DuckDBPyConnection, low: int, high: int, of_gpus: str = "true") -> None:
+    """Sum up samples by minute, as ``roll_up`` does. Raises duckdb.Error."""
+    connection.execute(f"INSERT INTO {GPU_MINUTES.name} BY NAME {roll_up(low, high, of_gpus)}")
+
+
+def add_all_sums(connection: duckdb.DuckDBPyConnection, of_gpus: str = "true") -> None:
+    """Sum up all samples of GPUs that have no sums yet, many minutes at a time. Raises duckdb.Error."""
+    query = f"SELECT epoch_us(min(ts)), epoch_us(max(ts)), count(*) FROM gpu_samples WHERE {of_gpus}"  # noqa: S608
+    ((first, last, count),) = connection.execute(query).fetchall()
+    if not count:
+        return
+    low, end = first // MINUTE_US * MINUTE_US, last // MINUTE_US * MINUTE_US + MINUTE_US
+    parts = -(-count // _SAMPLES_AT_ONCE)
+    step = -(-(end - low) // (parts * MINUTE_US)) * MINUTE_US
+    for since in range(low, end, step):
+        add_sums(connection, since, min(since + step, end), of_gpus)

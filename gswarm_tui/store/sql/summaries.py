@@ -57,54 +57,59 @@ _SUMS_OF_SAMPLES = ", ".join(
 """Sums and maxima of samples ``s`` that stand for ``inside_us`` each."""
 
 
-def roll_up(minute: int) -> str:
-    """Return the query that sums up the samples of a minute (Unix microseconds): rows of ``gpu_minutes``.
+def roll_up(low: int, high: int, of_gpus: str = "true") -> str:
+    """Return the query that sums up samples by minute between two full minutes: rows of ``gpu_minutes``.
 
-    A minute with a sample that covers more than the longest interval is left out: readers take whole minutes
-    only that far after the start of a span. A sum that a node's invented values make too large is NULL.
+    Times are Unix microseconds; ``of_gpus`` is a condition on ``gpu_id``. A minute with a sample that covers
+    more than the longest interval is left out: readers take whole minutes only that far after the start of a
+    span. A sum that a node's invented values make too large is NULL.
     """
     longest_ms = LONGEST_INTERVAL_S * 1000
     sums = ("power_sum", "throttle_power", "throttle_thermal", "throttle_brake", "used_mj")
     summed = ", ".join(f"TRY_CAST({name} AS BIGINT) AS {name}" for name in sums)
     return f"""
-WITH s AS (
-  SELECT *, 1000 * coalesce(interval_ms, 0)::BIGINT AS inside_us,
-         count(*) FILTER ({_BUSY}) OVER (
-           PARTITION BY gpu_id ORDER BY ts ROWS UNBOUNDED PRECEDING) AS phase
+WITH taken AS (
+  SELECT *, date_trunc('minute', ts) AS minute
   FROM gpu_samples
-  WHERE ts >= make_timestamp({minute}) AND ts < make_timestamp({minute + MINUTE_US})
+  WHERE ts >= make_timestamp({low}) AND ts < make_timestamp({high}) AND {of_gpus}
+), s AS (
+  SELECT *, 1000 * greatest(coalesce(interval_ms, 0), 0)::BIGINT AS inside_us,
+         count(*) FILTER ({_BUSY}) OVER (
+           PARTITION BY minute, gpu_id ORDER BY ts ROWS UNBOUNDED PRECEDING) AS phase
+  FROM taken
+  WHERE minute NOT IN (SELECT minute FROM taken WHERE interval_ms > {longest_ms})
 ), sums AS (
-  SELECT gpu_id, count(*) AS samples, max(phase) AS busy_samples, {_SUMS_OF_SAMPLES},
+  SELECT minute, gpu_id, count(*) AS samples, max(phase) AS busy_samples, {_SUMS_OF_SAMPLES},
          sum(energy_used_mj) FILTER (energy_used_ms BETWEEN 1 AND {longest_ms}) AS used_mj
   FROM s
-  WHERE (SELECT coalesce(max(interval_ms), 0) FROM s) <= {longest_ms}
-  GROUP BY gpu_id
+  GROUP BY minute, gpu_id
 ), levels AS (
-  SELECT gpu_id, util_pct, sum(inside_us) AS us FROM s GROUP BY ALL
+  SELECT minute, gpu_id, util_pct, sum(inside_us) AS us FROM s GROUP BY ALL
 ), histograms AS (
-  SELECT gpu_id, list(util_pct ORDER BY util_pct) AS util_pcts, list(us ORDER BY util_pct) AS util_us
+  SELECT minute, gpu_id, list(util_pct ORDER BY util_pct) AS util_pcts,
+         list(us ORDER BY util_pct) AS util_us
   FROM levels
   GROUP BY ALL
 ), phases AS (
-  SELECT gpu_id, phase, sum(inside_us) AS us FROM s WHERE {_IDLE} GROUP BY ALL
+  SELECT minute, gpu_id, phase, sum(inside_us) AS us FROM s WHERE {_IDLE} GROUP BY ALL
 ), idle AS (
-  SELECT gpu_id, sum(us) FILTER (phase = 0) AS before_us,
+  SELECT minute, gpu_id, sum(us) FILTER (phase = 0) AS before_us,
          sum(us) FILTER (phase = busy_samples AND phase > 0) AS after_us,
          count(*) FILTER ({_INNER}) AS bubbles, sum(us) FILTER ({_INNER}) AS bubble_us,
          max(us) FILTER ({_INNER}) AS longest_us
   FROM phases
-  JOIN sums USING (gpu_id)
+  JOIN sums USING (minute, gpu_id)
   GROUP BY ALL
 )
-SELECT make_timestamp({minute}) AS minute, gpu_id, samples, util_pcts, util_us,
+SELECT minute, gpu_id, samples, util_pcts, util_us,
        power_us, power_max_w, mem_used_max_mib, temp_max_c, mem_temp_max_c, {summed},
        busy_samples > 0 AS busy, coalesce(before_us, 0) AS idle_before_us,
        coalesce(after_us, 0) AS idle_after_us, coalesce(bubbles, 0) AS bubbles,
        coalesce(bubble_us, 0) AS bubble_us, longest_us AS bubble_longest_us
 FROM sums
-JOIN histograms USING (gpu_id)
-LEFT JOIN idle USING (gpu_id)
-ORDER BY gpu_id
+JOIN histograms USING (minute, gpu_id)
+LEFT JOIN idle USING (minute, gpu_id)
+ORDER BY minute, gpu_id
 """  # noqa: S608 (own names and numbers)
 
 
@@ -505,7 +510,7 @@ class Spans:
     FROM (SELECT DISTINCT date_trunc('minute', ts) AS minute FROM gpu_samples) t
     JOIN spans p ON t.minute > p.started_at - INTERVAL 1 MINUTE
       AND t.minute < p.until + INTERVAL {LONGEST_INTERVAL_S} SECOND
-  )"""
+  )"""  # noqa: S608 (a number)
         if self.whole is None:
             return "(SELECT NULL::INTEGER AS session_id, NULL::TIMESTAMP AS minute)"
         first, last = map(_time, self.whole)

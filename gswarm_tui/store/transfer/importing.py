@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.sql.run_names import RUN
 from gswarm_tui.store.sql.schema import (
     EVENTS,
@@ -78,7 +79,7 @@ class Importing:
         self._path = path
         self._connection = connection
         self._renumbered: set[str] = set()
-        self._first_recording = self.next_free("recording_id")
+        self._first_recording, self._first_gpu = self.next_free("recording_id"), self.next_free("gpu_id")
 
     def next_free(self, column: str) -> int:
         """Return the next free id of a recording, node, GPU or session."""
@@ -166,6 +167,10 @@ class Importing:
     def _columns(self, reading: str) -> set[str]:
         return {row[0] for row in self._connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
+    def sum_up(self) -> None:
+        """Sum up the imported samples by minute. Raises duckdb.Error."""
+        add_all_sums(self._connection, f"gpu_id >= {self._first_gpu}")
+
     def refuse_repeated(self, source: Path) -> None:
         """Raise StoreError if the file had samples of an imported run at the same time."""
         repeated = self._connection.execute(_REPEATED, [self._first_recording]).fetchall()
@@ -221,7 +226,9 @@ def importing(path: Path) -> Iterator[Importing]:
         connection.execute(f"ATTACH {literal(str(path))} AS rec")
         connection.execute("USE rec")
         connection.execute("BEGIN")
-        yield Importing(path, connection)
+        target = Importing(path, connection)
+        yield target
+        target.sum_up()
         connection.execute("COMMIT")
         connection.execute("CHECKPOINT rec")
         done = True
