@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -46,7 +47,8 @@ def _grouped(mend: bool, told: Iterable[tuple[str, str]]) -> Iterator[Finding]:
 def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     def text(node: NodeReport) -> str:
         remedy = f"; {node.remedy}" if node.remedy else ""
-        return f"failed to {node.failed_step}: {node.reason}{remedy}.".replace(node.node, _ANY_NODE)
+        name = rf"(?<![\w.-]){re.escape(node.node)}(?![\w-])"
+        return re.sub(name, _ANY_NODE, f"failed to {node.failed_step}: {node.reason}{remedy}.")
 
     return _grouped(True, ((node.node, text(node)) for node in nodes if not node.ready))
 

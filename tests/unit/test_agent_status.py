@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.agent_status import query_status
+from gswarm_tui.launch.agent_status import query_check, query_status
 from gswarm_tui.launch.base import Launcher, LaunchError
 
 
@@ -69,3 +69,32 @@ async def test_the_reason_of_a_broken_connection_holds_no_control_characters() -
     with pytest.raises(LaunchError) as caught:
         await query_status(cast(Launcher, node), "gpu01", "ab")
     assert caught.value.reason == "the connection broke: bye [2J"
+
+
+values = st.none() | st.booleans() | st.integers(-1, 9) | st.sampled_from([10**400, 1e400, "\x1b[2J", [], {}])
+checks = st.fixed_dictionaries(
+    dict.fromkeys(
+        (
+            "agent_version",
+            "python",
+            "python_version",
+            "spool_folder",
+            "spool_free_mib",
+            "spool_problems",
+            "perf_event_paranoid",
+            "gpu_counters_admin_only",
+            "likwid_lock_owner",
+        ),
+        values,
+    )
+)
+
+
+@given((checks | st.lists(values)).map(lambda said: json.dumps(said).encode()) | st.binary())
+async def test_any_check_is_parsed_or_refused_in_a_sentence(said: bytes) -> None:
+    launcher = Says(MAGIC + said)
+    with contextlib.suppress(LaunchError):
+        found = await query_check(cast("Launcher", launcher), "gpu01")
+        assert found.python.isprintable()
+        assert found.spool_free_mib is None or type(found.spool_free_mib) is int
+    assert launcher.closed

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gswarm_agent.checks import check
 from gswarm_tui.doctor.findings import findings, subject
@@ -62,6 +65,11 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
     ]
     both = fleet(gpu02=refused("gpu02"), gpu03=refused("gpu03"))
     assert told(both) == ["! gpu[02-03]: failed to log in: it refuses the user me; try `ssh NODE`."]
+
+
+def test_a_short_node_name_is_not_found_in_words() -> None:
+    node = NodeReport("a", failed_step="connect", reason="a has no route", remedy="try `ssh a`")
+    assert told([node]) == ["! a: failed to connect: a has no route; try `ssh a`."]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +244,14 @@ def names() -> Placeholders:
 )
 def test_names_become_placeholders(names: Placeholders, text: str, hidden: str | None) -> None:
     assert names.hide(text) == (text if hidden is None else hidden)
+
+
+@given(
+    st.lists(st.sampled_from(["gpu01", "gpu33", "ada", "login1", " ", ":", ", ", "/", "x", "7", "@", "("]))
+)
+def test_no_name_is_left_in_a_text(parts: list[str]) -> None:
+    shown = Placeholders(["gpu01", "gpu02"], ["login1"], ["ada"]).hide("".join(parts))
+    assert re.findall(r"(?<![\w-])(?:gpu\d+|ada|login1)(?![\w-])", shown) == []
 
 
 def test_a_name_has_one_placeholder_everywhere(names: Placeholders) -> None:
