@@ -16,6 +16,8 @@ from gswarm_tui.options.arguments import RecordOptions, parse_record
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses, as those of shells."""
+_MAIL_COLUMNS = 76
+"""Width of the summary where there is no terminal: that of a plain e-mail."""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -48,7 +50,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         arming.clean_up()
     if batch.recording is not None:
         db = f"--db={batch.recording.path}"
-        _print("summary", db, "--", name)
+        width = () if sys.stderr.isatty() else (f"--width={_MAIL_COLUMNS}",)
+        _print("summary", db, *width, "--", name)
         if chosen.report is not None:
             _print("report", db, "-o", str(chosen.report), "--force", "--", name)
     return status

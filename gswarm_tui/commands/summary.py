@@ -26,6 +26,7 @@ from gswarm_tui.options.arguments import CommandParser
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
 """Longer tables are printed only with --by; of more GPUs than this, only the outliers are printed."""
+_NARROWEST, _WIDEST = 40, 1000
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -40,8 +41,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_session(parser)
     parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
+    parser.add_argument("--width", metavar="N", help="columns of the text, as for a mail: 72")
     formats.add_options(parser)
     arguments = parser.read(args)
+    width = _width(arguments.width)
     form = formats.parse_output_options(arguments)
     if arguments.by is not None and arguments.by not in WAYS:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
@@ -64,9 +67,21 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if summary.whole is None:
             raise UserError(_no_samples(source.path, period))
         with formats.text_out(form.out) as out:
-            write = _write_markdown if form.format == "markdown" else _write_text
-            write(_parts(summary, listed, arguments.by), source.path, out, every=form.every)
+            parts = _parts(summary, listed, arguments.by)
+            if form.format == "markdown":
+                _write_markdown(parts, source.path, out)
+            else:
+                _write_text(parts, source.path, out, every=form.every, width=width)
     return 0
+
+
+def _width(text: str | None) -> int | None:
+    """Return the width of ``--width``. Raises UserError."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and _NARROWEST <= int(text) <= _WIDEST):
+        raise UserError(f"--width: {quote(text)} isn't a number of columns from {_NARROWEST} to {_WIDEST}.")
+    return int(text)
 
 
 def _no_samples(path: Path, period: Period) -> str:
@@ -107,23 +122,23 @@ def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Pri
     )
 
 
-def _write_text(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool) -> None:
+def _write_text(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool, width: int | None) -> None:
     from gswarm_tui.printing.table import show
 
     out.write(f"{printable(parts.period.name)} · {printable(str(path))}\n{parts.heading}\n")
     if parts.period.note:
         out.write(f"{printable(parts.period.note)}\n")
     out.write("\n")
-    _lines(parts.lines, out)
+    _lines(parts.lines, out, width)
     for table in parts.tables:
         out.write("\n")
-        show(table.names, table.rows, out, right=table.right, every=every)
+        show(table.names, table.rows, out, right=table.right, every=every, width=width)
     if parts.outliers:
         out.write("\nOutliers\n")
-        _lines(parts.outliers, out)
+        _lines(parts.outliers, out, width)
 
 
-def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool) -> None:
+def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO) -> None:
     """Write the same for a ticket; narrower tables, as pages don't scroll sideways."""
     from gswarm_tui.printing.formats import MARKDOWN_COLUMNS, write_markdown_table
 
@@ -139,12 +154,12 @@ def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO, *, every: b
         write_markdown_table(table.names[:MARKDOWN_COLUMNS], rows, out, right=table.right)
 
 
-def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
+def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO, width: int | None) -> None:
     """Write labelled lines; long ones wrap at commas."""
     from gswarm_tui.printing.table import width_of
 
     labels = max((len(label) for label, _ in lines), default=0) + 2
-    room = max(40, (width_of(out) or 120) - labels)
+    room = max(40, (width or width_of(out) or 120) - labels)
     for label, words in lines:
         parts = printable(words).replace(" ", "\0").replace(",\0", ", ")
         filled = textwrap.fill(parts, room, break_on_hyphens=False)

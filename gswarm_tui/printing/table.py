@@ -37,12 +37,13 @@ def show(
     *,
     right: frozenset[int] = frozenset(),
     every: bool = True,
+    width: int | None = None,
 ) -> None:
     """Print rows of text under their names; columns in ``right`` are numbers, which are never cut.
 
-    Unless ``every``, a terminal gets about two screens of rows.
+    Unless ``every``, a terminal gets about two screens of rows. ``width`` is used instead of the terminal's.
     """
-    room = width_of(out)
+    room = width or width_of(out)
     most = None if every or room is None else max(20, 2 * shutil.get_terminal_size().lines)
     more = iter(rows)
     coming = ([printable(cell) for cell in row] for row in islice(more, most))
@@ -64,7 +65,8 @@ def show(
         at_least = "at least " if left == _COUNTED_ROWS else ""
         out.write(f"… {at_least}{plural(left, 'more row')}; --all shows them\n")
     if hidden := [name for index, name in enumerate(heads) if index not in shown]:
-        text = f"Hidden (terminal too narrow): {', '.join(hidden)}"
+        why = f"more than {width} columns" if width else "terminal too narrow"
+        text = f"Hidden ({why}): {', '.join(hidden)}"
         out.write(textwrap.fill(text, room or 120, break_on_hyphens=False) + "\n")
 
 

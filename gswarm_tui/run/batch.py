@@ -78,41 +78,39 @@ class BatchRun:
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
             while self._recorder is not None or self._command is not None:
-                number, by_terminal = self._next_signal()
-                self._handle(number, by_terminal=by_terminal)
+                self._handle(self._next_signal())
             return self.exit_status
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _next_signal(self) -> tuple[int, bool]:
-        """Wait for a signal, and return whether a terminal sent it; 0 if the recording has to be closed."""
+    def _next_signal(self) -> signal.struct_siginfo | None:
+        """Wait for a signal, or until the recording has to be closed; return None then."""
         if self._ends_at is None:
-            received = signal.sigwaitinfo(_AWAITED)
-        elif (left := signal.sigtimedwait(_AWAITED, max(0.0, self._ends_at - time.monotonic()))) is None:
-            return 0, False
-        else:
-            received = left
-        return received.si_signo, received.si_code > 0
+            return signal.sigwaitinfo(_AWAITED)
+        return signal.sigtimedwait(_AWAITED, max(0.0, self._ends_at - time.monotonic()))
 
-    def _handle(self, number: int, *, by_terminal: bool) -> None:
+    def _handle(self, received: signal.struct_siginfo | None) -> None:
+        if received is None:
+            self._ends_at = None
+            self._end_recorder(self._reason)
+            return
+        number = received.si_signo
         if number == signal.SIGCHLD:
             self._reap_command()
             self._reap_recorder()
             return
-        if self._command is not None and number:
-            if not by_terminal:  # else the command has it already
-                self._command.send_signal(number)
-            if number in ENDING and self._ends_at is None:
-                self._ends_at = time.monotonic() + GRACE_S
-                self._reason = self._describe(number)
-                print_notice(self._reason)
+        why = self.why_ending() if number == signal.SIGTERM and self._ends_at is None else ""
+        reason = f"received {signal.Signals(number).name}" + (f": {why}" if why else "")
+        if self._command is None:
+            self._ends_at = None
+            self._end_recorder(reason)
             return
-        self._ends_at = None
-        self._end_recorder(self._describe(number) if number else self._reason)
-
-    def _describe(self, number: int) -> str:
-        why = self.why_ending() if number == signal.SIGTERM else ""
-        return f"received {signal.Signals(number).name}" + (f": {why}" if why else "")
+        if not _sent_to_all(received, why):
+            self._command.send_signal(number)
+        if number in ENDING and self._ends_at is None:
+            self._ends_at = time.monotonic() + GRACE_S
+            self._reason = reason
+            print_notice(reason)
 
     def _start_recorder(self, why_resumed: str) -> int:
         """Fork the recorder and wait until its recording is open; return its exit status if it fails to."""
@@ -253,6 +251,17 @@ class BatchRun:
             f"`gswarm-tui recover {self.recording.uid[:8]} --finish --db {file}` fetches what is left on the "
             "nodes and closes the recording"
         )
+
+
+def _sent_to_all(received: signal.struct_siginfo, why: str) -> bool:
+    """Return whether the command got this signal, too: from a terminal, or from Slurm, which ends the job."""
+    if received.si_code > 0:
+        return True
+    try:
+        sender = Path(f"/proc/{received.si_pid}/comm").read_text()
+    except OSError:
+        return False
+    return bool(why) and sender.startswith("slurmstepd")
 
 
 def _killed_by(number: int) -> str:

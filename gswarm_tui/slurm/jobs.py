@@ -26,6 +26,7 @@ _NAME = re.compile(r"\A.*?\bJobName=(.*)")
 _USER = re.compile(r"^ +UserId=(.*?)\((\d+)\) GroupId=", re.MULTILINE)
 _STATE = re.compile(r"^ +JobState=(\S+) Reason=(.*?) Dependency=", re.MULTILINE)
 _TIMES = re.compile(r"^ +StartTime=(\S+) EndTime=(\S+)", re.MULTILINE)
+_RESTARTS = re.compile(r"^ +Requeue=\d+ Restarts=(\d+) ", re.MULTILINE)
 _NODE_LIST = re.compile(r"^ +NodeList=(\S+)", re.MULTILINE)
 _NODE_GRES = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
 _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
@@ -89,9 +90,11 @@ _ENDINGS = {
     "CANCELLED": "the job was cancelled",
     "PREEMPTED": "the job was preempted",
     "NODE_FAIL": "a node of the job failed",
+    "NodeDown": "a node of the job failed",
     "OUT_OF_MEMORY": "the job ran out of memory",
+    "OutOfMemory": "the job ran out of memory",
 }
-"""States and reasons of ending jobs."""
+"""States and reasons of ending jobs. While its processes get SIGTERM, a job's state is COMPLETING."""
 
 
 class Slurm:
@@ -141,11 +144,18 @@ class Slurm:
     def why_ending(self, job_id: str) -> str:
         """Return why a job that gets SIGTERM ends, as a clause; empty if Slurm is slow or doesn't say."""
         try:
-            records = parse_jobs(self._run(_SQUEUE_TIMEOUT_S, "scontrol", "show", "job", job_id))
+            text = self._run(_SQUEUE_TIMEOUT_S, "scontrol", "show", "job", job_id)
         except SlurmError:
             return ""
-        words = (word for record in records for word in (record.state, record.reason))
-        return next((_ENDINGS[word] for word in words if word in _ENDINGS), "")
+        records = parse_jobs(text)
+        words = [word for record in records for word in (record.state, record.reason)]
+        if why := next((_ENDINGS[word] for word in words if word in _ENDINGS), ""):
+            return why
+        if "COMPLETING" not in words:
+            return ""
+        restarts = max(map(int, _RESTARTS.findall(text)), default=0)
+        requeued = restarts > int(self._environ.get("SLURM_RESTART_COUNT", "0"))
+        return "the job was requeued" if requeued else "the job was cancelled or preempted"
 
     def running_jobs(self) -> tuple[str, ...]:
         """Return the calling user's running jobs, the newest first; none if Slurm is slow or missing."""

@@ -20,6 +20,7 @@ JobId={job_id} {kind}JobName={name}
    UserId={user}({uid}) GroupId=staff(50) MCS_label=N/A
    Priority=4294901759 Nice=0 Account=(null) QOS=(null)
    JobState={state} Reason={reason} Dependency=(null)
+   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0
    RunTime=00:00:02 TimeLimit=UNLIMITED TimeMin=N/A
    StartTime={start} EndTime={end} Deadline=N/A
    Partition=main AllocNode:Sid=login:4821
@@ -43,6 +44,7 @@ def block(
     uid: int | None = None,
     state: str = "RUNNING",
     reason: str = "None",
+    restarts: int = 0,
     start: str = "2026-11-21T08:05:10",
     end: str = "Unknown",
     nodes: str = "gpu[01-02]",
@@ -57,6 +59,7 @@ def block(
         uid=os.getuid() if uid is None else uid,
         state=state,
         reason=reason,
+        restarts=restarts,
         start=start,
         end=end,
         nodes=nodes,
@@ -78,7 +81,8 @@ class Programs:
     def scontrol(self, jobs: dict[str, str], config: str = "ClusterName             = hopper") -> None:
         """Write a fake scontrol that prints ``jobs``, by its arguments."""
         cases = "".join(
-            f"'show job -d {asked}') cat <<'END'\n{said}END\n;;\n" for asked, said in jobs.items()
+            f"'show job -d {asked}' | 'show job {asked}') cat <<'END'\n{said}END\n;;\n"
+            for asked, said in jobs.items()
         )
         self.add(
             "scontrol",
@@ -285,6 +289,26 @@ def test_job_end_is_reported_in_every_state(programs: Programs, state: str, end:
     programs.scontrol({"4711": block(state=state, end=end)})
     at = math.inf if end == "Unknown" else datetime.fromisoformat(end).timestamp()
     assert programs.slurm().end_of("4711") == JobEnd(at, told)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "restarts", "why"),
+    [
+        ("COMPLETING", "TimeLimit", 1, "the job reached its time limit"),
+        ("COMPLETING", "NodeDown", 1, "a node of the job failed"),
+        ("OUT_OF_MEMORY", "None", 1, "the job ran out of memory"),
+        ("COMPLETING", "None", 2, "the job was requeued"),
+        ("COMPLETING", "job_requeued_in_held_state", 2, "the job was requeued"),
+        ("COMPLETING", "None", 1, "the job was cancelled or preempted"),
+        ("RUNNING", "None", 2, ""),
+    ],
+)
+def test_reason_of_a_jobs_end_is_known_while_its_processes_are_signalled(
+    programs: Programs, state: str, reason: str, restarts: int, why: str
+) -> None:
+    programs.scontrol({"4711": block(state=state, reason=reason, restarts=restarts)})
+    assert programs.slurm(SLURM_RESTART_COUNT="1").why_ending("4711") == why
+    assert programs.slurm().why_ending("4712") == ""
 
 
 def test_requeued_job_has_no_end(programs: Programs) -> None:
