@@ -336,7 +336,7 @@ def test_report_is_written_and_replaces_that_of_a_requeued_run(
         (["--report", "x.pdf"], 2, "--report: x.pdf doesn't end in .html; name an HTML file."),
         (["--report", "no/x.html"], 2, "no folder no; create it, or name another one with -o."),
         (["--demo", "--job", "1"], 2, "--demo simulates its nodes; remove --job."),
-        (["--no-record"], 2, 'unknown option "--no-record"; perhaps you meant --no-arm.'),
+        (["--no-record"], 2, 'unknown option "--no-record"; see --help.'),
     ],
 )
 def test_invalid_command_lines_get_one_sentence_and_run_nothing(
