@@ -1,6 +1,6 @@
 """Nodes of the job that this shell runs in, from the variables of PBS, LSF, SGE, OAR and Flux.
 
-docs/guide/schedulers.md lists the variables and where they are documented.
+docs/guide/schedulers.md lists the variables and links to their documentation.
 """
 
 from __future__ import annotations
