@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_standard_files()
     _print_in_any_locale()
+    if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # the user presses the tab key
+        from gswarm_tui.commands.completion import complete
+
+        return complete(os.environ)
     args = _command_first(sys.argv[1:] if argv is None else list(argv))
     try:
         for command in COMMANDS:

@@ -13,22 +13,27 @@ from gswarm_tui.options.arguments import CommandParser, UsageError
 
 WAIT_S = 90.0
 """Longest wait for the end: agents may take 15 s to end, then the file is sorted and closed."""
+_STOP = "[--recording RECORDING] [--db PATH] [--json]"
+_DESCRIPTION = (
+    "End the recording of a running gswarm-tui as quitting does, with its sessions, and wait until the file "
+    "is closed. A command that gswarm-tui record runs continues."
+)
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """End a recording and wait until its file is closed. Raises UserError."""
-    parser = CommandParser(
-        "recording",
-        "stop [--recording RECORDING] [--db PATH] [--json]",
-        "End the recording of a running gswarm-tui as quitting does, with its sessions, and wait until the "
-        "file is closed. A command that gswarm-tui record runs continues.",
-        usual=USUAL,
-    )
-    parser.add_argument("action", nargs="?", metavar="stop", help="what to do")
+    if args and args[0] == "stop":
+        return _stop(args[1:], environ)
+    parser = CommandParser("recording", f"stop {_STOP}", _DESCRIPTION, database=False)
+    parser.add_argument("action", nargs="?", metavar="stop", help="has its own --help")
+    parser.read(args)
+    raise UsageError("write gswarm-tui recording stop; see --help.")
+
+
+def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    parser = CommandParser("recording stop", _STOP, _DESCRIPTION, usual=USUAL)
     add_head_options(parser)
     arguments = parser.read(args)
-    if arguments.action != "stop":
-        raise UsageError("write gswarm-tui recording stop; see --help.")
     head = choose_head(arguments, environ)
     request_head(head, StopRecording())
     _wait(head)

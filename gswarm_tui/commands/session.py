@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gswarm_tui.commands.head_choice import (
     USUAL,
@@ -14,44 +13,45 @@ from gswarm_tui.commands.head_choice import (
 )
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import age, duration
-from gswarm_tui.control.client import Head
 from gswarm_tui.control.intents import ChangeSession, IntentError, StartSession, StopSession
 from gswarm_tui.options.arguments import CommandParser, UsageError
+
+_OPTIONS = "[--recording RECORDING] [--db PATH] [--json]"
+_START = f"[NAME] [--at TIME] [--note TEXT] {_OPTIONS}"
+_STOP = f"[SESSION] [--at TIME] {_OPTIONS}"
+_RENAME = f"SESSION NEW-NAME {_OPTIONS}"
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Start, stop or rename a session. Raises UserError."""
+    if args and (act := _ACTIONS.get(args[0])) is not None:
+        try:
+            return act(args[1:], environ)
+        except IntentError as error:
+            raise UsageError(f"{error}.") from None
     parser = CommandParser(
         "session",
-        "start [NAME] [--at TIME] [--note TEXT] [options]\n"
-        "stop [NAME] [--at TIME] [options]\n"
-        "rename NAME NEW-NAME [options]",
-        "Start, stop or rename a session of a running gswarm-tui. Without NAME, start takes the next free "
-        "session-1, session-2 ..., and stop ends all running sessions. gswarm-tui sessions lists them.",
-        usual=USUAL,
+        f"start {_START}\nstop {_STOP}\nrename {_RENAME}",
+        "Start, stop or rename a session of a running gswarm-tui. gswarm-tui sessions lists them.",
+        database=False,
     )
-    parser.add_argument("action", nargs="?", metavar="start|stop|rename", help="what to do")
-    parser.add_argument("names", nargs="*", metavar="SESSION", help="name of the session")
-    parser.add_argument("--at", metavar="TIME", help="start or end: -2m, 14:05 (default: now)")
-    parser.add_argument("--note", metavar="TEXT", help="note of the session that starts")
+    parser.add_argument("action", nargs="?", metavar="start|stop|rename", help="each has its own --help")
+    parser.read(args)
+    raise UsageError("write gswarm-tui session start, session stop or session rename; see --help.")
+
+
+def _start(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    parser = CommandParser("session start", _START, "Start a session, now or in the past.", usual=USUAL)
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="default: the next of session-1, session-2 ..."
+    )
+    parser.add_argument("--at", metavar="TIME", help="start of the session: -2m, 14:05 (default: now)")
+    parser.add_argument("--note", metavar="TEXT", default="", help="note of the session")
     add_head_options(parser)
     arguments = parser.read(args)
-    if (act := _ACTIONS.get(arguments.action)) is None:
-        raise UsageError("write gswarm-tui session start, session stop or session rename; see --help.")
-    if arguments.note is not None and arguments.action != "start":
-        raise UsageError("--note belongs to a session that starts; remove it.")
-    if len(arguments.names) > 1 and arguments.action != "rename":
-        raise UsageError("a session has one name; quote a name of several words.")
-    try:
-        return act(arguments, choose_head(arguments, environ))
-    except IntentError as error:
-        raise UsageError(f"{error}.") from None
-
-
-def _start(arguments: argparse.Namespace, head: Head) -> int:
-    name = arguments.names[0] if arguments.names else None
+    head = choose_head(arguments, environ)
     at = parse_head_time(arguments.at, head)
-    session = request_head(head, StartSession(name, at, arguments.note or ""))
+    session = request_head(head, StartSession(arguments.name, at, arguments.note))
     if arguments.json:
         _print_json(session)
     else:
@@ -60,9 +60,15 @@ def _start(arguments: argparse.Namespace, head: Head) -> int:
     return 0
 
 
-def _stop(arguments: argparse.Namespace, head: Head) -> int:
-    name = arguments.names[0] if arguments.names else None
-    stopped = request_head(head, StopSession(name, parse_head_time(arguments.at, head)))["stopped"]
+def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    parser = CommandParser("session stop", _STOP, "End a running session, or all.", usual=USUAL)
+    parser.add_argument("session", nargs="?", metavar="SESSION", help="name (default: all running sessions)")
+    parser.add_argument("--at", metavar="TIME", help="end of the session: -2m, 14:05 (default: now)")
+    add_head_options(parser)
+    arguments = parser.read(args)
+    head = choose_head(arguments, environ)
+    at = parse_head_time(arguments.at, head)
+    stopped = request_head(head, StopSession(arguments.session, at))["stopped"]
     if arguments.json:
         _print_json(stopped)
     else:
@@ -71,17 +77,20 @@ def _stop(arguments: argparse.Namespace, head: Head) -> int:
     return 0
 
 
-def _rename(arguments: argparse.Namespace, head: Head) -> int:
-    if len(arguments.names) != 2:
-        raise UsageError("session rename needs the session's name and its new name.")
-    if arguments.at is not None:
-        raise UsageError("--at belongs to start and stop; remove it.")
-    before, name = arguments.names
-    session = request_head(head, ChangeSession(before, name))
+def _rename(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    parser = CommandParser(
+        "session rename", _RENAME, "Rename a session, a running or an ended one.", usual=USUAL
+    )
+    parser.add_argument("session", metavar="SESSION", help="name of the session")
+    parser.add_argument("name", metavar="NEW-NAME", help="its new name")
+    add_head_options(parser)
+    arguments = parser.read(args)
+    head = choose_head(arguments, environ)
+    session = request_head(head, ChangeSession(arguments.session, arguments.name))
     if arguments.json:
         _print_json(session)
     else:
-        print(f"{printable(before)} is now {printable(session['name'])}")
+        print(f"{printable(arguments.session)} is now {printable(session['name'])}")
     return 0
 
 
@@ -91,8 +100,4 @@ def _print_json(value: dict[str, object] | list[dict[str, object]]) -> None:
     print_json(with_times(value) if isinstance(value, dict) else list(map(with_times, value)))
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace, Head], int]] = {
-    "start": _start,
-    "stop": _stop,
-    "rename": _rename,
-}
+_ACTIONS = {"start": _start, "stop": _stop, "rename": _rename}

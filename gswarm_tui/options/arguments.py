@@ -94,6 +94,14 @@ class Options(NamedTuple):
     metric: str
 
 
+_observers: list[Callable[[argparse.ArgumentParser], None]] = []
+
+
+def observe_parser(observer: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Pass the next complete parser to the observer before it parses, as completion by a shell needs."""
+    _observers[:] = [observer]
+
+
 class _Parser(argparse.ArgumentParser):
     """Parser that raises UsageError where argparse would print its usage and exit."""
 
@@ -101,6 +109,12 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**settings)
         # Private to argparse: -1h is a value and no option. test_arguments.py notices when it changes.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, after an observer has seen the parser."""
+        if _observers:
+            _observers.pop()(self)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         for pattern, wording in _REWORDED:
@@ -114,14 +128,21 @@ class _Parser(argparse.ArgumentParser):
 
 
 class CommandParser(_Parser):
-    """Parser of a subcommand, with ``--db`` and ``--help``.
+    """Parser of a subcommand, with ``--help`` and, unless ``database`` is false, ``--db``.
 
     ``usage`` has the words after the name, a line for each form. With ``writes`` the recording need not exist
     yet. ``usual`` describes the default recording in the help.
     """
 
     def __init__(
-        self, name: str, usage: str, description: str, *, writes: bool = False, usual: str = ""
+        self,
+        name: str,
+        usage: str,
+        description: str,
+        *,
+        writes: bool = False,
+        usual: str = "",
+        database: bool = True,
     ) -> None:
         super().__init__(
             prog=f"gswarm-tui {name}",
@@ -136,7 +157,8 @@ class CommandParser(_Parser):
         self._name = name
         self._database = values.database if writes else values.recording
         usual = usual or ("a new file here, named after PATH" if writes else "the newest in this folder")
-        self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
+        if database:
+            self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
         self.add_argument("--help", "-h", action="help", help="print help and exit")
 
     def add_connection_options(self, title: str) -> None:
@@ -147,6 +169,7 @@ class CommandParser(_Parser):
 
     def read(self, args: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; ``db`` becomes a Path or None. Raises UsageError."""
+        namespace: argparse.Namespace
         namespace, rest = self.parse_known_args(args)
         if rest:
             option = rest[0].partition("=")[0]
@@ -156,7 +179,7 @@ class CommandParser(_Parser):
             if (answer := profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
                 raise UsageError(f"{option} is an option of gswarm-profiler; {answer}.")
             raise UsageError(f"{self.prog} has no option {quote(option)}{self.hint(option)}.")
-        if namespace.db is not None:
+        if getattr(namespace, "db", None) is not None:
             namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", self._database, None)
         return namespace
 

@@ -9,7 +9,8 @@ class Command(NamedTuple):
     """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python.
 
     ``screen``: it takes the whole terminal, which a parent process restores if it dies. ``runs_another``: it
-    runs a command of the user's, which keeps the user's umask.
+    runs a command of the user's, which keeps the user's umask. ``actions`` are the words that may follow it,
+    each with options of its own.
     """
 
     name: str
@@ -17,6 +18,7 @@ class Command(NamedTuple):
     module: str = ""
     screen: bool = False
     runs_another: bool = False
+    actions: tuple[str, ...] = ()
 
 
 COMMANDS = (
@@ -26,11 +28,15 @@ COMMANDS = (
     Command("doctor", "check this machine and the nodes, and print what is to mend"),
     Command("status", "print the state of your running gswarm-tui"),
     Command("nodes", "list the nodes of a running gswarm-tui"),
-    Command("session", "start, stop or rename a session of a running gswarm-tui"),
+    Command(
+        "session",
+        "start, stop or rename a session of a running gswarm-tui",
+        actions=("start", "stop", "rename"),
+    ),
     Command("mark", "mark this moment in the running recordings"),
     Command("interval", "show or change the sampling interval of a running gswarm-tui"),
     Command("metrics", "show or switch the metric groups of a running gswarm-tui"),
-    Command("recording", "end the recording of a running gswarm-tui"),
+    Command("recording", "end the recording of a running gswarm-tui", actions=("stop",)),
     Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),
     Command("summary", "summarise a session: utilisation, idle phases, energy, memory"),
@@ -41,5 +47,6 @@ COMMANDS = (
     Command("plot", "plot a session as PDF, PNG or SVG"),
     Command("report", "write a session's report as one HTML page"),
     Command("recover", "list interrupted recordings, resume or finish one", screen=True),
+    Command("completion", "print the completion script of bash, zsh or fish"),
 )
 COMMAND_NAMES = tuple(command.name for command in COMMANDS)

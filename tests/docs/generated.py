@@ -26,7 +26,7 @@ from gswarm_agent.metrics import (
     Metric,
 )
 from gswarm_tui.cli import main
-from gswarm_tui.options.command_table import COMMAND_NAMES
+from gswarm_tui.options.command_table import COMMANDS
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import TABLES, create_statements
 from gswarm_tui.store.sql.views import view_statements
@@ -93,7 +93,8 @@ def _where(action: Action) -> str:
 def commands() -> str:
     """Return the help text of gswarm-tui and of each of its commands."""
     parts = [f"## gswarm-tui\n\n```text\n{_help()}\n```"]
-    parts += [f"## gswarm-tui {word}\n\n```text\n{_help(word)}\n```" for word in COMMAND_NAMES]
+    words = [(one.name, *action) for one in COMMANDS for action in [(), *((each,) for each in one.actions)]]
+    parts += [f"## gswarm-tui {' '.join(each)}\n\n```text\n{_help(*each)}\n```" for each in words]
     return "\n\n".join(parts)
 
 

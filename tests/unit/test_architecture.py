@@ -151,6 +151,7 @@ ROOMS: dict[str, set[str]] = {
 
 # Where each library may be imported, and nowhere else.
 HOMES: dict[str, set[str]] = {
+    "argcomplete": {"gswarm_tui.commands.completion"},
     "asyncssh": {"gswarm_tui.launch.ssh"},
     "duckdb": {"gswarm_tui.store"},
     "textual": {"gswarm_tui.tui"},

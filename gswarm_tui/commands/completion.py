@@ -1,0 +1,151 @@
+"""``gswarm-tui completion``: print the script with which a shell completes commands, options and names.
+
+The script runs ``gswarm-tui`` with the variable ``_ARGCOMPLETE`` at each press of the tab key. ``complete``
+then lets the parser of the command that is being typed suggest words, and the running heads and recordings
+those that only they know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import argcomplete
+from argcomplete.completers import FilesCompleter
+from argcomplete.lexers import split_line
+from argcomplete.shell_integration import shellcode
+
+from gswarm_agent.metrics import METRIC_GROUPS
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.arguments import CommandParser, UsageError, observe_parser, parse
+from gswarm_tui.options.command_table import COMMANDS, Command
+
+SHELLS = ("bash", "zsh", "fish")
+_PROGRAM = "gswarm-tui"
+
+Suggestions = Mapping[str, str]
+"""Words that fit, and a description of each."""
+Completer = Callable[..., Suggestions | Sequence[str]]
+"""Called by argcomplete with the keywords ``prefix``, ``action``, ``parser`` and ``parsed_args``."""
+
+
+def run(args: Sequence[str], _environ: Mapping[str, str]) -> int:
+    """Print a shell's completion script. Raises UserError."""
+    parser = CommandParser(
+        "completion",
+        "|".join(SHELLS),
+        "Print the script with which bash, zsh or fish completes commands, options, sessions and recordings. "
+        f'For bash, put this line into ~/.bashrc: eval "$({_PROGRAM} completion bash)"',
+        database=False,
+    )
+    parser.add_argument("shell", metavar="|".join(SHELLS), help="the shell")
+    shell = parser.read(args).shell
+    if shell not in SHELLS:
+        raise UsageError(f"completion is for {', '.join(SHELLS[:-1])} or {SHELLS[-1]}.")
+    print(shellcode([_PROGRAM], shell=shell))
+    return 0
+
+
+def complete(environ: Mapping[str, str]) -> int:
+    """Write the words that fit to the shell, which passes the line in the environment, and exit."""
+    typed = split_line(environ["COMP_LINE"], int(environ["COMP_POINT"]))[3]
+    command = next((one for one in COMMANDS if typed[1:2] == [one.name]), None)
+    action = typed[2:3] if command is not None and typed[2:3] and typed[2] in command.actions else []
+    observe_parser(partial(_suggest, command, environ))
+    with contextlib.suppress(UserError):
+        if command is None:
+            parse([], environ)
+        else:
+            os.environ["_ARGCOMPLETE"] = str(2 + len(action))  # the parser's own words follow these
+            importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}").run(
+                action, environ
+            )
+    return 0
+
+
+def _suggest(command: Command | None, environ: Mapping[str, str], parser: argparse.ArgumentParser) -> None:
+    """Write the words that fit into the command's parser, and exit."""
+    if command is None:
+        parser.add_argument("command", nargs="?", metavar="COMMAND")
+    elif command.name == "record":
+        parser.add_argument("command", nargs="*", metavar="FILE")
+    name = "" if command is None else command.name
+    for action in parser._actions:  # argparse has no public list of them
+        action.completer = _completer(name, action, environ)  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]) -> Completer:
+    """Return what completes an option's value or a positional argument."""
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    if "|" in metavar or action.dest == "action":
+        return _constant(dict.fromkeys(metavar.split("|"), ""))
+    if action.dest == "db":
+        return FilesCompleter(("duckdb",))
+    if metavar == "GROUPS":
+        return _constant(METRIC_GROUPS)
+    if metavar == "COMMAND":
+        return _constant({one.name: one.help for one in COMMANDS})
+    if metavar == "RECORDING":
+        return partial(_recordings, environ)
+    if metavar == "ID" and command == "recover":
+        return partial(_interrupted, environ)
+    if metavar in ("SESSION", "RUN"):
+        return partial(_running_sessions if command == "session" else _recorded_sessions, environ)
+    return FilesCompleter() if metavar.startswith(("PATH", "FILE")) else _constant({})
+
+
+def _constant(suggestions: Suggestions) -> Completer:
+    return lambda **_keywords: suggestions
+
+
+def _recordings(environ: Mapping[str, str], **_keywords: object) -> Suggestions:
+    """Return the IDs of the recordings that are being written."""
+    from gswarm_tui.commands.head_choice import SHORT_ID, describe_head
+    from gswarm_tui.control.client import running_heads
+
+    return {head.uid[:SHORT_ID]: describe_head(head) for head in running_heads(environ) if head.uid}
+
+
+def _running_sessions(
+    environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
+) -> Suggestions:
+    """Return the running sessions of the chosen heads, for ``session stop`` and ``session rename``."""
+    from gswarm_tui.commands.head_choice import named_heads
+    from gswarm_tui.control.client import running_heads
+
+    heads = named_heads(running_heads(environ), parsed_args.recording, parsed_args.db)
+    return {one["name"]: "running" for head in heads for one in head.status.get("sessions", ())}
+
+
+def _recorded_sessions(
+    environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
+) -> Suggestions:
+    """Return the sessions of the recording that the command would read."""
+    from pathlib import Path
+
+    from gswarm_tui.analysis import periods
+    from gswarm_tui.commands.recording_choice import open_source
+
+    db = None if parsed_args.db is None else Path(parsed_args.db).expanduser()
+    with contextlib.suppress(UserError), contextlib.closing(open_source(db, environ)) as source:
+        sessions = periods.load_sessions(source)
+        return dict(zip(periods.references(sessions), (one.note for one in sessions), strict=True))
+    return {}
+
+
+def _interrupted(
+    _environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
+) -> Suggestions:
+    """Return the IDs of the interrupted recordings of this folder."""
+    from pathlib import Path
+
+    from gswarm_tui.run import interrupted
+
+    db = None if parsed_args.db is None else Path(parsed_args.db).expanduser()
+    found, _ = interrupted.find(Path(), db)
+    return {interrupted.short_id(one.interrupted): str(one.path) for one in found}
