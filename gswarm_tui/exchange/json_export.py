@@ -29,6 +29,7 @@ from gswarm_tui.exchange.time_windows import micros, sample_span, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
+from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"
@@ -53,20 +54,28 @@ FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) A
       FROM gpus g JOIN nodes n USING (node_id) WHERE recording_id = {recording} AND {own})
 """
 
+# Means are those of summaries: a sample counts by the part of its interval in the session.
 _DEVICES = """
-WITH places AS ({places})
+WITH places AS ({places}), inside AS (
+  SELECT s.*, ts < make_timestamp({until}) AS exported,
+         greatest(0, least(epoch_us(ts), {end})
+           - greatest(epoch_us(ts) - 1000 * coalesce(interval_ms, 0)::BIGINT, {begin})) AS us
+  FROM gpu_samples s
+  WHERE ts >= make_timestamp({since})
+    AND ts < make_timestamp({until}) + INTERVAL {longest_s} SECOND
+)
 SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_index,
        arg_max(name, gpu_id) AS name, arg_max(uuid, gpu_id) AS uuid,
        arg_max(memory_total_mib, gpu_id) AS memory_total_mib, arg_max(simulated, gpu_id) AS simulated,
-       sum(util_pct * interval_ms::BIGINT) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS avg_gpu_util,
-       100.0 * sum(mem_used_mib * interval_ms::BIGINT) / sum(interval_ms) FILTER (mem_used_mib IS NOT NULL)
+       sum(util_pct::DOUBLE * us) / nullif(sum(us) FILTER (util_pct IS NOT NULL), 0) AS avg_gpu_util,
+       100 * sum(mem_used_mib::DOUBLE * us) / nullif(sum(us) FILTER (mem_used_mib IS NOT NULL), 0)
          / nullif(max(memory_total_mib), 0) AS avg_gpu_memory,
-       count(*) AS samples,
+       count(*) FILTER (exported) AS samples,
        count(pcie_rx_mb_s) + count(pcie_tx_mb_s) AS pcie,
        count(nvlink_rx_mb_s) + count(nvlink_tx_mb_s) AS nvlink
-FROM gpu_samples JOIN places USING (gpu_id)
-WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
+FROM inside JOIN places USING (gpu_id)
 GROUP BY place
+HAVING samples > 0
 ORDER BY place
 """
 
@@ -164,7 +173,9 @@ def write_json(
     own = "true" if all_gpus else "g.allocated IS NOT FALSE"
     places = _PLACES.format(recording=period.recording_id, own=own)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]
-    devices = source.query(_DEVICES.format(places=places, since=begin, until=end)).dicts()
+    span = {"begin": micros(period.started_at), "end": micros(period.until), "since": begin, "until": end}
+    query = _DEVICES.format(places=places, longest_s=LONGEST_INTERVAL_S, **span)
+    devices = source.query(query).dicts()
     layout = _layout(devices)
     out.write("{\n")
     recording["interval_ms"] = _interval_ms(source, period, recording["interval_ms"])

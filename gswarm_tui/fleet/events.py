@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -83,6 +84,15 @@ class LinkMeasured:
     at: float
     offset_s: float
     round_trip_s: float
+
+
+@dataclass(frozen=True)
+class RefreshMeasured:
+    """A node's driver was seen to change metrics more slowly than they are sampled: every so many ms."""
+
+    node: str
+    at: float
+    refresh_ms: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -245,6 +255,7 @@ Event = (
     LinkChanged
     | NodeIntroduced
     | LinkMeasured
+    | RefreshMeasured
     | FrameArrived
     | FramesLost
     | IntervalChanged

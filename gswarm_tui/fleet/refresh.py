@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.events import RefreshMeasured, json_object
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.fleet.node import NodeState
 
+REFRESH_MS = "refresh_ms"
+"""The member of a node's recorded capabilities that is no reason, but what was measured here."""
 FLUCTUATING = ("util_pct", "mem_util_pct", "power_w")
 """Metrics whose value repeats because the driver hasn't refreshed it; others may repeat for being steady."""
 FASTEST_WATCHED_MS = 500
 """Longest sampling interval at which refreshing is measured: drivers refresh at least once a second."""
 SPAN_S = 60.0
 CHANGES_LEAST = 8
+MEASURE_EVERY_S = 1.0
+"""Pause before the next node's refreshing is measured."""
+_ALIKE = 1.2
+"""Refresh times within this factor count as equal."""
+
+
+def unmeasured_reasons(capabilities: object) -> dict[str, str]:
+    """Return why metrics could not be measured, from the recorded capabilities of a node."""
+    return {name: str(why) for name, why in json_object(capabilities).items() if name != REFRESH_MS}
+
+
+class RefreshWatch:
+    """Measures how often the drivers of a fleet refresh values, of one node after the other."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, int]] = {}
+        self._turn = 0
+        self._next_at = -math.inf
+
+    def measure(self, nodes: Sequence[NodeState], now: float) -> list[RefreshMeasured]:
+        """Measure the next node's refreshing if it is due; return what is new."""
+        if now < self._next_at or not nodes:
+            return []
+        self._next_at, self._turn = now + MEASURE_EVERY_S, self._turn + 1
+        node = nodes[self._turn % len(nodes)]
+        known = self._known.get(node.name, {})
+        new = {
+            name: round(ms)
+            for name, (ms, _) in slow_refreshes(node, now).items()
+            if name not in known or not known[name] / _ALIKE < ms < known[name] * _ALIKE
+        }
+        if not new:
+            return []
+        self._known[node.name] = known | new
+        return [RefreshMeasured(node.name, now, self._known[node.name])]
 
 
 def refresh_ms(times: Floats, values: Singles) -> float | None:

@@ -24,6 +24,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.control import registry
 from gswarm_tui.options.arguments import parse, parse_record
 from gswarm_tui.options.command_table import COMMAND_NAMES
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 from gswarm_tui.tui.actions import ACTIONS, key_name
 from tests.docs.example import DATABASE, record_example
 from tests.docs.generated import DOCS, ROOT, pages, regenerated
@@ -90,6 +91,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_generated_parts_are_current(page: Path) -> None:
     text = page.read_text()
     assert regenerated(text) == text, "run `python -m tests.docs`"
+
+
+def test_the_page_on_the_schema_has_its_version() -> None:
+    assert f"\nSchema version {SCHEMA_VERSION}. " in (DOCS / "reference" / "schema.md").read_text()
 
 
 def test_pictures_exist() -> None:

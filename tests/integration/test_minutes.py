@@ -138,7 +138,7 @@ def hours(node: str, power_w: int) -> list[Event]:
 
 def test_looking_back_takes_sums_of_its_own_recording(tmp_path: Path) -> None:
     path, end = tmp_path / "run.duckdb", T0 + 10_800
-    session = [SessionStarted("s", end, "s", T0 + 1005), SessionStopped("s", end, T0 + 9005)]
+    session: list[Event] = [SessionStarted("s", end, "s", T0 + 1005), SessionStopped("s", end, T0 + 9005)]
     record(path, hours("n2", 600), ended_at=end)
     record(path, [*hours("n1", 100), *session], ended_at=end)
     with duckdb.connect(str(path)) as connection:
@@ -161,7 +161,7 @@ def test_looking_back_takes_sums_of_its_own_recording(tmp_path: Path) -> None:
 
 def test_imported_samples_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    session = [SessionStarted("s", T0, "s", T0), SessionStopped("s", T0 + 10_800, T0 + 10_800)]
+    session: list[Event] = [SessionStarted("s", T0, "s", T0), SessionStopped("s", T0 + 10_800, T0 + 10_800)]
     record(Path("run.duckdb"), [*hours("n1", 100), *session], ended_at=T0 + 10_800)
     assert main(["export", "s", "--db", "run.duckdb", "-o", "run.parquet"]) == 0
     assert main(["import", "run.parquet", "--db", "again.duckdb"]) == 0

@@ -118,7 +118,12 @@ NODES = TableSchema(
         ColumnSchema("cuda_version", "VARCHAR", "Newest CUDA version that the driver supports"),
         ColumnSchema("agent_version", "VARCHAR", "Version of the agent"),
         ColumnSchema("simulated", "BOOLEAN", "Whether the node is simulated"),
-        ColumnSchema("capabilities", "VARCHAR", "JSON object: reasons by metric that could not be measured"),
+        ColumnSchema(
+            "capabilities",
+            "VARCHAR",
+            "JSON object: reasons by metric that could not be measured; refresh_ms has the metrics that the "
+            "driver refreshed more slowly than they were sampled, with the time between two values [ms]",
+        ),
     ),
     key=("node_id",),
 )
