@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
 from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.recording.database import Database, RecordingInfo
+from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.recording.sorting import Sorter
 from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
@@ -75,14 +77,12 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
         sorter.added(tables)
         for _ in tables:
             sorter.work()
-        while database.roll_up():
-            pass
         database.checkpoint()
-    while database.roll_up(at_close=True):
-        pass
     database.end_recording(recording, BEGAN + size.seconds)
     database.checkpoint()
     database.close()
+    with duckdb.connect(str(path), config={"threads": 2}) as connection:
+        add_all_sums(connection)
 
 
 def _things(recording: int, size: Size) -> list[tuple[TableSchema, Columns]]:
