@@ -15,6 +15,8 @@ Singles = npt.NDArray[np.float32]
 Indices = list[int] | npt.NDArray[np.intp]
 
 
+_MOMENT_S = 1e-6
+
 BLOCK_BYTES = 4 * 1024 * 1024
 VALUE_BYTES = 4
 Slot = tuple[int, int]
@@ -153,19 +155,33 @@ class History:
         return self._times[order], self.block.values[order, self.seat]
 
 
-def binned(times: Floats, values: Singles, start: float, end: float, bins: int) -> npt.NDArray[np.float64]:
-    """Return a series' means in equal bins of time, NaN where nothing was measured."""
+Series = tuple[Floats, Singles, Singles]
+"""Times of frames, values of shape (frames,) or (frames, rows), and intervals."""
+
+
+def binned(series: Series, start: float, end: float, bins: int) -> npt.NDArray[np.float64]:
+    """Return a series' means in equal bins of time, NaN where nothing was measured.
+
+    Samples count by their intervals; one without an interval, after a start or a gap, as a moment.
+    """
+    times, values, intervals = series
     out = np.full(bins, np.nan)
     if bins < 1 or end <= start or not len(times):
         return out
     flat = values if values.ndim == 1 else _nanmean_rows(values)
     where = np.floor((times - start) / (end - start) * bins).astype(np.int64)
     good = (where >= 0) & (where < bins) & np.isfinite(flat)
-    sums = np.bincount(where[good], weights=flat[good], minlength=bins)
-    counts = np.bincount(where[good], minlength=bins)
-    filled = counts > 0
-    out[filled] = sums[filled] / counts[filled]
+    weights = weights_of(intervals)[good]
+    sums = np.bincount(where[good], weights=flat[good] * weights, minlength=bins)
+    seconds = np.bincount(where[good], weights=weights, minlength=bins)
+    filled = seconds > 0
+    out[filled] = sums[filled] / seconds[filled]
     return out
+
+
+def weights_of(intervals: Singles) -> Floats:
+    """Return the seconds by which samples count in a mean: their intervals, else a moment."""
+    return np.fmax(intervals.astype(np.float64), _MOMENT_S)
 
 
 def _nanmean_rows(values: Singles) -> Singles:

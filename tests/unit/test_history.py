@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,13 +62,21 @@ def test_history_since_a_time_excludes_older_frames() -> None:
 def test_bins_hold_means_and_keep_gaps() -> None:
     times = np.array([0.0, 0.5, 1.0, 3.0])
     values = np.array([10, 20, np.nan, 40], dtype=np.float32)
-    bins = binned(times, values, 0, 4, 4)
+    bins = binned((times, values, np.ones(4, dtype=np.float32)), 0, 4, 4)
     assert bins[[0, 3]].tolist() == [15, 40]
     assert np.isnan(bins[[1, 2]]).all()
 
 
+def test_samples_of_one_bin_count_by_their_intervals() -> None:
+    """100 at 0.1 s, then one at 10 s; one after a gap counts only where it is alone."""
+    times = np.array([*np.arange(1, 101) / 10, 20.0, 20.5, 31.0])
+    values = np.array([90] * 100 + [0, 77, 50], dtype=np.float32)
+    intervals = np.array([0.1] * 100 + [10, np.nan, np.nan], dtype=np.float32)
+    assert binned((times, values, intervals), 0, 60, 2) == pytest.approx([45, 50], rel=1e-4)
+
+
 def test_bins_of_several_gpus_skip_unmeasured_values() -> None:
     values = np.array([[10, np.nan], [np.nan, np.nan]], dtype=np.float32)
-    bins = binned(np.array([0.0, 1.0]), values, 0, 2, 2)
+    bins = binned((np.array([0.0, 1.0]), values, np.ones(2, dtype=np.float32)), 0, 2, 2)
     assert bins[0] == 10
     assert np.isnan(bins[1])

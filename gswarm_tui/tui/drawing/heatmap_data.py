@@ -134,4 +134,4 @@ class HeatmapData:
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
         interval_s = history.longest_interval(frame.start, node.interval_s)
-        return buckets(in_bins(times, scaled, frame, interval_s))
+        return buckets(in_bins((times, scaled, history.intervals(frame.start)), frame, interval_s))

@@ -10,7 +10,7 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.units import nice_ceiling
-from gswarm_tui.fleet.history import Floats, History, Singles
+from gswarm_tui.fleet.history import Floats, History, Series
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -106,10 +106,11 @@ class Trends:
             return np.full(bins, np.nan)
         frame = window(now, self.span_s, bins)
         interval_s = history.longest_interval(frame.start, node.interval_s)
-        return in_bins(*history.series(*cell, frame.start), frame, interval_s)
+        times, values = history.series(*cell, frame.start)
+        return in_bins((times, values, history.intervals(frame.start)), frame, interval_s)
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
-        """Return the plot of a metric's mean over all GPUs in a session, as far as the history reaches."""
+        """Return the plot of a metric's mean over the job's GPUs in a session, as far as history reaches."""
         session_time = session_window(session, fleet.interval_s, bins, now)
         histories = [node.gpu_history for node in fleet.nodes.values() if node.gpu_history is not None]
         longest = (one.longest_interval(session_time.start, fleet.interval_s) for one in histories)
@@ -118,11 +119,12 @@ class Trends:
         before = min(math.ceil(HOLD_INTERVALS * interval_s / session_time.bin_s), 2 * bins)
         frame = Window(session_time.start - before * session_time.bin_s, session_time.end, before + bins)
         column = GPU_METRICS.index(metric)
-        taken: dict[int, list[tuple[Floats, Singles]]] = {}  # by number of GPUs
+        taken: dict[int, list[Series]] = {}  # by number of GPUs
         for node in fleet.nodes.values():
-            if node.gpu_history is not None and node.facts:
-                series = node.gpu_history.series(column, since=frame.start)
-                taken.setdefault(len(node.facts), []).append(series)
+            if node.gpu_history is not None and any(node.mine):
+                times, readings = node.gpu_history.series(column, since=frame.start)
+                own, intervals = readings[:, node.mine], node.gpu_history.intervals(frame.start)
+                taken.setdefault(own.shape[1], []).append((times, own, intervals))
         total, weight = np.zeros(bins), np.zeros(bins)
         for alike in taken.values():
             sums, counts = in_bins_by_node(alike, frame, interval_s)
