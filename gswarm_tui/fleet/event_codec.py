@@ -23,6 +23,7 @@ from gswarm_tui.fleet.events import (
     MetricsChanged,
     NodeIntroduced,
     Phase,
+    RefreshMeasured,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -39,6 +40,7 @@ _PLAIN: dict[int, type[Any]] = {
     10: SessionStopped,
     11: StopUndone,
     12: EventLogged,
+    13: RefreshMeasured,
 }
 """Events whose fields are plain values, by tag."""
 _TAGS = {kind: tag for tag, kind in _PLAIN.items()}
