@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gswarm_agent import __version__
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.slurm.nodes import SlurmNode
 
 
@@ -93,9 +94,8 @@ class DoctorReport:
     def verdict(self) -> str:
         """The last line: how many nodes are ready, and how much is to mend."""
         ready = sum(node.ready for node in self.nodes)
-        mend = len(self.to_mend)
-        what = f"{mend} thing{'' if mend == 1 else 's'} to mend" if mend else "nothing to mend"
-        return f"{ready:,} of {len(self.nodes):,} node{'' if len(self.nodes) == 1 else 's'} ready, {what}."
+        what = plural(len(self.to_mend), "thing") if self.to_mend else "nothing"
+        return f"{ready:,} of {plural(len(self.nodes), 'node')} ready, {what} to mend."
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
