@@ -10,6 +10,7 @@ from itertools import islice
 from gswarm_agent.frame import INFO
 from gswarm_tui.common.quantities import elapsed, plural
 from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.fleet.state import Fleet
 
 GROUPED_S = 60.0
@@ -61,9 +62,13 @@ class EventGroup:
         return self.first.gpu if len(gpus) == 1 else None
 
     def _places(self) -> str:
-        """Return the GPUs or nodes by name, or how many there are."""
-        gpus = list(dict.fromkeys((e.node or "", e.gpu) for e in self.events))
-        nodes = list(dict.fromkeys(node for node, _ in gpus))
+        """Return the GPUs or nodes by name in their order, or their number."""
+        gpus = list({(e.node or "", e.gpu) for e in self.events})
+        nodes = list({node for node, _ in gpus})
+        if len(gpus) <= NAMED_MOST:
+            gpus.sort(key=lambda each: (natural_key(each[0]), -1 if each[1] is None else each[1]))
+        if len(nodes) <= NAMED_MOST:
+            nodes.sort(key=natural_key)
         if len(gpus) == 1:
             return f"{len(self.events):,} times"
         if any(gpu is None for _, gpu in gpus):

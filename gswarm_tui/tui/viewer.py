@@ -94,6 +94,7 @@ class Viewer(TerminalApp):
         self._write_files = options.get("write_files")
         self.player: Player | None = None
         self.begun: float | None = None
+        self.picked_sessions: set[str] = set()
         self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
         self._first_theme = options.get("theme", DARK)

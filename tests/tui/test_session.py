@@ -172,6 +172,9 @@ async def test_picked_sessions_are_compared(app: GswarmApp) -> None:
         await pilot.pause()
         assert "✓ full_training" in screen_text(app)
         assert "warm_up" in line_with(app, "▸")
+        await pilot.press("f", "S", "down")
+        await pilot.pause()
+        assert "✓ full_training" in screen_text(app)  # also after the screen was left
         await pilot.press("c")
         await computed(app, pilot)
         assert "warm_up vs full_training" in screen_text(app)

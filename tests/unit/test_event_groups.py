@@ -23,9 +23,9 @@ def test_events_of_one_kind_and_minute_are_counted_in_one_line() -> None:
 
 
 def test_few_gpus_are_named_and_one_node_is_named() -> None:
-    (few,) = grouped([cap(T0, "gpu01", 4), cap(T0, "gpu02", 5)])
-    assert few.message == "power cap: gpu01:4, gpu02:5"
-    (two,) = grouped([cap(T0, "gpu02", 5), cap(T0, "gpu02", 7)])
+    (few,) = grouped([cap(T0, "gpu10", 5), cap(T0, "gpu9", 4)])
+    assert few.message == "power cap: gpu9:4, gpu10:5"
+    (two,) = grouped([cap(T0, "gpu02", 7), cap(T0, "gpu02", 5)])
     assert (two.message, two.node) == ("power cap: GPUs 5, 7", "gpu02")
     (one_node,) = grouped([cap(T0, "gpu01", gpu) for gpu in range(8)])
     assert (one_node.message, one_node.node) == ("power cap: 8 GPUs", "gpu01")

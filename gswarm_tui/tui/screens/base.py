@@ -52,7 +52,7 @@ class ViewerApp(Protocol):
 
     ``open_queries`` opens a connection for queries; None where nothing is recorded. ``player`` is None while
     the screen shows the live fleet. ``timezone`` None is the machine's own. ``begun`` is where a session of a
-    finished recording begins that has no end yet.
+    finished recording begins that has no end yet. ``picked_sessions`` are the ids of those to compare.
     """
 
     feed: Feed
@@ -61,6 +61,7 @@ class ViewerApp(Protocol):
     timezone: tzinfo | None
     open_queries: Callable[[], RecordingQueries] | None
     begun: float | None
+    picked_sessions: set[str]
 
     def name_interval(self, start: float, end: float) -> None:
         """Ask for the name of a past interval, and save it as a session."""

@@ -185,7 +185,6 @@ class SessionsScreen(ViewerScreen):
         super().__init__()
         self._shown: list[Session] = []
         self._begun = 0
-        self._picked: set[str] = set()
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
         self._recorded: dict[tuple[str, int], Summary] = {}
@@ -227,7 +226,7 @@ class SessionsScreen(ViewerScreen):
         rows = session_rows(begun, self.fleet, now, zone, self._recorded)
         rows += [ahead_row(one, now, zone) for one in ahead]
         for at, session in enumerate(self._shown):
-            if session.session_id in self._picked:
+            if session.session_id in self.viewer.picked_sessions:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
         table.show_columns(session_columns(rows, self.size.width), rows)
         keys = [session.key for session in self._shown]
@@ -324,14 +323,14 @@ class SessionsScreen(ViewerScreen):
         """Pick the session under the cursor for a comparison, or unpick it."""
         session = self.chosen_session()
         if session is not None:
-            self._picked ^= {session.session_id}
+            self.viewer.picked_sessions ^= {session.session_id}
             self.query_one(TableView).move("down")
             self.update_view()
 
     def action_compare(self) -> None:
         """Compare the picked sessions; a single one with the session under the cursor."""
         chosen = self.chosen_session()
-        picked = [s for s in self._shown if s.session_id in self._picked]
+        picked = [s for s in self._shown if s.session_id in self.viewer.picked_sessions]
         if len(picked) == 1 and chosen is not None and chosen not in picked:
             picked.append(chosen)
         if len(picked) > 1:
