@@ -46,11 +46,16 @@ def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> Do
     from gswarm_tui.doctor.local import check_here
     from gswarm_tui.run import build, event_loop
     from gswarm_tui.run.doctor import examine, slurms_view
-    from gswarm_tui.run.plan import resolve_nodes
+    from gswarm_tui.run.plan import NoNodesError, resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
 
     slurm = Slurm()
-    plan = resolve_nodes(options, environ, slurm)
+    try:
+        plan = resolve_nodes(options, environ, slurm)
+    except NoNodesError as error:
+        here = check_here(environ, 0, Path())
+        here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
+        return DoctorReport("", here, (), findings(here, (), ""))
     here = check_here(environ, len(plan.nodes), Path())
     nodes = event_loop.run(examine(options, plan, limit_s))
     if nodes is None:
@@ -70,8 +75,9 @@ def _print(report: DoctorReport) -> None:
     for line in text.here_lines(report.here):
         print(printable(line))
     print()
-    show(text.HEADS, text.node_rows(report), sys.stdout)
-    print()
+    if report.nodes:
+        show(text.HEADS, text.node_rows(report), sys.stdout)
+        print()
     for line in text.finding_lines(report):
         print(printable(line))
     print(printable(report.verdict))

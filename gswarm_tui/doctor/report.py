@@ -95,7 +95,8 @@ class DoctorReport:
         """The last line: how many nodes are ready, and how much is to mend."""
         ready = sum(node.ready for node in self.nodes)
         what = plural(len(self.to_mend), "thing") if self.to_mend else "nothing"
-        return f"{ready:,} of {plural(len(self.nodes), 'node')} ready, {what} to mend."
+        nodes = f"{ready:,} of {plural(len(self.nodes), 'node')} ready" if self.nodes else "no node checked"
+        return f"{nodes}, {what} to mend."
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

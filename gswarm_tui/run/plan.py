@@ -16,6 +16,10 @@ from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Job, Slurm, SlurmCommandError, SlurmError, allocation
 
 
+class NoNodesError(UserError):
+    """Raised if neither the command line nor a job names nodes."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Nodes to monitor.
@@ -118,7 +122,7 @@ def _nodes(
         return other.nodes, f"{other.label} ({other.variable})"
     running = slurm.running_jobs()
     examples = f" (running now: {', '.join(running[:5])})" if running else ""
-    raise UserError(
+    raise NoNodesError(
         f"no nodes: use --nodes gpu[01-04], --hostfile FILE or --job ID{examples}, or start inside a job, "
         "as with salloc; --demo simulates nodes."
     )

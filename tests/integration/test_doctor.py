@@ -93,6 +93,16 @@ def test_json_holds_the_whole_report(server: SshServer, tmp_path: Path) -> None:
     assert done.returncode == (1 if any(each["mend"] for each in report["findings"]) else 0)
 
 
+def test_without_nodes_this_machine_is_checked(tmp_path: Path) -> None:
+    done = doctor(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert any(
+        line.startswith("  here: only this machine was checked: no nodes: use --nodes") for line in lines
+    )
+    assert lines[-1] == "no node checked, nothing to mend."
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
