@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from typing import cast
@@ -20,6 +21,7 @@ from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
 from gswarm_tui.run.supervisor import supervise
 
+LEAST_ADDRESS_SPACE = 1 << 30
 _MAPPING_FAILED = "failed to map segment"
 """The dynamic loader's text about a library that doesn't fit into the address space."""
 
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complete(os.environ)
     args = _command_first(sys.argv[1:] if argv is None else list(argv))
     try:
+        _check_address_space()
         for command in COMMANDS:
             if args[:1] == [command.name]:
                 return _command(command, args[1:])
@@ -52,6 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print_notice("there isn't enough memory; raise the limit of this shell (ulimit -v) or of its job.")
         return 1
+
+
+def _check_address_space() -> None:
+    """Raise MemoryError below a limit at which libraries end the process with a message of their own, or none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
+        raise MemoryError
 
 
 def _open_standard_files() -> None:

@@ -14,6 +14,7 @@ from tests.unit.store_recording import introduced, record
 
 PROGRAM = f"{shlex.quote(sys.executable)} -m gswarm_tui --demo 1x1"
 NO_TERMINAL = "the screen needs a terminal, but standard {} isn't one; remove the pipe."
+NO_MEMORY = "there isn't enough memory; raise the limit of this shell"
 
 
 def in_shell(line: str) -> InTerminal:
@@ -39,7 +40,8 @@ def test_signal_ends_the_program_without_standard_error(tmp_path: Path) -> None:
     [
         (f"{PROGRAM} <&-", 2, NO_TERMINAL.format("input")),
         (f"{PROGRAM} >&-", 2, NO_TERMINAL.format("output")),
-        (f"ulimit -v 60000; {PROGRAM}", 1, "there isn't enough memory; raise the limit of this shell"),
+        (f"ulimit -v 60000; {PROGRAM}", 1, NO_MEMORY),
+        (f"ulimit -v 400000; {PROGRAM}", 1, NO_MEMORY),
         (f"HOME=/dev/null XDG_STATE_HOME= {PROGRAM.partition(' --')[0]} recover", 0, "nothing to recover"),
     ],
 )
