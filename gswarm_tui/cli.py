@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_address_space() -> None:
-    """Raise MemoryError below a limit at which libraries end the process with a message of their own, or none."""
+    """Raise MemoryError below a limit at which libraries end the process with their own message, or none."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
         raise MemoryError
