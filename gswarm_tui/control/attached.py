@@ -38,7 +38,7 @@ from gswarm_tui.control.messages import (
     encode,
     message_length,
 )
-from gswarm_tui.fleet.event_codec import EventError, EventReader
+from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
 from gswarm_tui.fleet.events import EventLogged, FrameArrived, RecorderStatus
 from gswarm_tui.fleet.history import HistoryAllocator
 from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_fleet, restore_history
@@ -216,8 +216,9 @@ class AttachedRun:
         fleet = restore_fleet(state, self._events)
         adopt_histories(fleet, self.fleet)
         self.fleet, self._allocator = fleet, HistoryAllocator(len(fleet.nodes))
-        self.started_at, self.label = state["started_at"], state["label"]
-        self.path, self.uid, self.recording_id = Path(state["path"]), state["uid"], state["recording_id"]
+        self.started_at, self.label = float(state["started_at"]), str(state["label"])
+        self.path, self.uid = Path(state["path"]), str(state["uid"])
+        self.recording_id = int(state["recording_id"])
 
     def _apply(self, packed: list[list[Any]]) -> None:
         frames: list[FrameArrived] = []
@@ -327,4 +328,4 @@ def _status(counts: list[Any] | None) -> RecorderStatus | None:
     if counts is None:
         return None
     path, rows, file_bytes, waiting, error, closed = counts
-    return RecorderStatus(path, rows, file_bytes, waiting, {}, error, closed)
+    return typed(RecorderStatus, path, rows, file_bytes, waiting, {}, error, closed)

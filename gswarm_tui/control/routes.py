@@ -17,6 +17,8 @@ from gswarm_tui.control.relay import MAGIC
 
 NOISE_MOST = 64 * 1024
 """Bytes that a login shell may print before the relay answers."""
+LINE_MOST = 400
+"""Bytes at the end of a line on standard error that are shown."""
 ENDS_S = 2.0
 _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
 
@@ -95,8 +97,12 @@ class SshRoute:
 
     async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None  # noqa: S101 - a pipe
-        while line := await process.stderr.readline():
-            self._lines.append(printable(line.decode(errors="replace").strip()))
+        rest = b""
+        while piece := await process.stderr.read(NOISE_MOST):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[-LINE_MOST:]  # a host may send a line without end
+            self._lines += [_shown(line) for line in lines]
+        self._lines.append(_shown(rest))
 
     async def why_closed(self) -> str:
         """Return the last line that ssh or the relay printed."""
@@ -116,6 +122,10 @@ class SshRoute:
         if self._reading is not None:
             await self._reading
         self._process = self._reading = None
+
+
+def _shown(line: bytes) -> str:
+    return printable(line[-LINE_MOST:].decode(errors="replace").strip())
 
 
 def relay_command(recording: str) -> str:

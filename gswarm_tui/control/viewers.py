@@ -55,6 +55,7 @@ class _ViewerStream:
         self.following = False
         self.history: asyncio.Task[None] | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
+        self._replying = asyncio.Lock()
 
     @property
     def unread(self) -> int:
@@ -63,8 +64,9 @@ class _ViewerStream:
 
     async def reply(self, number: int, message: bytes) -> None:
         """Send a message that replies to the viewer's request with this number."""
-        await self.writer.drain()
-        self.writer.write(encode({"reply": number, "message": message}, MAX_STREAMED))
+        async with self._replying:  # else all replies that wait here would be written at once
+            await self.writer.drain()
+            self.writer.write(encode({"reply": number, "message": message}, MAX_STREAMED))
 
     def cancel(self) -> None:
         """End its tasks."""
@@ -196,11 +198,14 @@ class Viewers:
 
     def _request(self, stream: _ViewerStream, request: dict[str, Any], answer: Answer) -> None:
         """Start to answer a request, or cancel one. Raises MessageError."""
-        if (cancelled := stream.requests.get(request.pop("cancel", None))) is not None:
-            cancelled.cancel()
-        if (number := request.pop("number", None)) is None:
+        cancelled, number = request.pop("cancel", None), request.pop("number", None)
+        if isinstance(cancelled, int) and cancelled in stream.requests:
+            stream.requests[cancelled].cancel()
+        if number is None:
             return
-        if not isinstance(number, int) or len(stream.requests) >= MAX_REQUESTS:
+        if not isinstance(number, int) or number in stream.requests:
+            raise MessageError("each request needs a number of its own")
+        if len(stream.requests) >= MAX_REQUESTS:
             raise MessageError("too many requests at once")
 
         async def respond() -> None:

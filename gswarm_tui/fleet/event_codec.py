@@ -7,7 +7,9 @@ them, so that they have one format; a frame's energy isn't sent, as each fleet d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, encode
@@ -48,8 +50,33 @@ _LIVES_MOST = 2
 """Runs of one agent whose frames may still come: the present one and one before it."""
 
 
+T = TypeVar("T")
+
+
 class EventError(ValueError):
     """Raised for values that are no event."""
+
+
+def typed(kind: type[T], *values: Any) -> T:
+    """Return an instance of a dataclass, whose fields have their types. Raises TypeError for others."""
+    dataclass: Any = kind
+    for (name, hint), value in zip(field_types(dataclass).items(), values, strict=False):
+        if not is_of(hint, value):
+            raise TypeError(f"{kind.__name__}.{name} is no {hint}")
+    return kind(*values)
+
+
+@cache
+def field_types(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of a dataclass's fields."""
+    return get_type_hints(kind)
+
+
+def is_of(hint: Any, value: object) -> bool:
+    """Return whether a plain value is of a type; parts of a list or mapping aren't looked at."""
+    if isinstance(hint, UnionType):
+        return any(is_of(one, value) for one in get_args(hint))
+    return type(value) in ((int, float) if hint is float else (get_origin(hint) or hint,))
 
 
 def encode_event(event: Event) -> list[Any]:
@@ -81,17 +108,17 @@ class EventReader:
             match tag:
                 case 1:
                     node, at, ts, life, offset_s, frame = fields
-                    return FrameArrived(node, at, ts, life, self.frame(node, life, frame), offset_s)
+                    return typed(FrameArrived, node, at, ts, life, self.frame(node, life, frame), offset_s)
                 case 2:
                     node, at, former, hello = fields
-                    return NodeIntroduced(node, at, self.hello(node, hello), former)
+                    return typed(NodeIntroduced, node, at, self.hello(node, hello), former)
                 case 3:
                     node, at, phase, *why = fields
-                    return LinkChanged(node, at, Phase(phase), *why)
+                    return typed(LinkChanged, node, at, Phase(phase), *why)
                 case 4:
                     at, groups = fields
-                    return MetricsChanged(at, tuple(groups))
-            event: Event = _PLAIN[tag](*fields)
+                    return typed(MetricsChanged, at, tuple(groups))
+            event: Event = typed(_PLAIN[tag], *fields)
         except (ValueError, TypeError, KeyError, WireError) as error:
             raise EventError(f"invalid event: {error}") from None
         return event

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from gswarm_agent.frame import Frame, Hello, Processes
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_agent.wire import encode
 from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
-from gswarm_tui.fleet.event_codec import EventReader, encode_event
+from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, is_of, typed
 from gswarm_tui.fleet.events import NodeIntroduced, Phase
 from gswarm_tui.fleet.history import Floats, History, HistoryAllocator, NodeHistory, empty_history
 from gswarm_tui.fleet.node import NodeState
@@ -100,6 +100,8 @@ def _restored(state: Mapping[str, Any], reader: EventReader) -> Fleet:
         raise ValueError("its metrics are those of another version")
     allocation = {name: frozenset(minors) for name, minors in state["allocation"].items()}
     nodes = {node["name"]: node for node in state["nodes"]}
+    if not MIN_INTERVAL_MS <= state["interval_ms"] <= MAX_INTERVAL_MS:
+        raise ValueError("its interval can't be set")
     fleet = Fleet(
         list(nodes), state["interval_ms"], allocation, metrics=tuple(state["metrics"]), derive_events=False
     )
@@ -107,7 +109,7 @@ def _restored(state: Mapping[str, Any], reader: EventReader) -> Fleet:
         _restore_node(fleet, fleet.nodes[name], values, reader)
     fleet.energy_j = state["energy_j"]
     for values in state["sessions"]:
-        fleet.sessions.restore(Session(*values))
+        fleet.sessions.restore(typed(Session, *values))
     for values in state["log"]:
         fleet.apply(reader.event(values))
     return fleet
@@ -117,7 +119,10 @@ def _restore_node(fleet: Fleet, node: NodeState, values: Mapping[str, Any], read
     for packed, former in ((values.get("former"), True), (values.get("hello"), False)):
         if packed is not None:
             fleet.apply(NodeIntroduced(node.name, 0.0, reader.hello(node.name, packed), former))
+    types = field_types(NodeState)
     for name in _SCALARS:
+        if not is_of(types[name], values[name]):
+            raise TypeError(f"{name} is no {types[name]}")
         setattr(node, name, values[name])
     node.phase = Phase(values["phase"])
     for life, seq, ts_ns in values["lives"]:
