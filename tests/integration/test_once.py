@@ -71,7 +71,7 @@ def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
         (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 1 h.'),
         (["--demo", "--json", "--csv"], "--json and --csv are two formats; remove one of them."),
         (["--demo", "--job", "1"], "--demo simulates its nodes; remove --job."),
-        (["--theme", "dark"], 'unknown option "--theme"; perhaps you meant --timeout.'),
+        (["--theme", "dark"], 'unknown option "--theme"; see --help.'),
     ],
 )
 def test_invalid_options_get_one_sentence(
