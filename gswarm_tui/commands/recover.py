@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gswarm_tui.common.errors import quote
+from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import CommandParser, UsageError, parse_connection
 from gswarm_tui.store.duckdb_internals import share_one_arena
@@ -18,7 +18,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """List interrupted recordings, or resume one. Raises UserError, StoreError."""
     parser = CommandParser(
         "recover",
-        "[ID] [--finish [--abandon]] [--trust] [--db PATH] [connection options]",
+        "[ID] [--detach] [--finish [--abandon]] [--trust] [--db PATH] [connection options]",
         "List interrupted recordings, or resume one with its sessions and the frames that wait on its nodes.",
         usual="all in this folder",
     )
@@ -34,12 +34,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         action="store_true",
         help="connect without asking, even if the recording was made elsewhere",
     )
+    parser.add_argument("--detach", action="store_true", help="resume it without a screen, in the background")
     parser.add_connection_options("connection (overrides the recording's options)")
     arguments = parser.read(args)
     if arguments.recording.endswith(".duckdb"):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
     if arguments.finish and not arguments.recording:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
+    if arguments.detach and (arguments.finish or not arguments.recording):
+        raise UsageError("--detach resumes a recording: it needs its ID, and no --finish.")
     if arguments.abandon and not arguments.finish:
         raise UsageError("--abandon closes a recording, so it needs --finish.")
     settings, given = parse_connection(arguments, environ)
@@ -71,6 +74,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
         log_file.begin()
         return asyncio.run(finish(chosen, settings, sys.stdout, abandon=arguments.abandon))
+
+    if arguments.detach:
+        from gswarm_tui.run.detach import detach
+        from gswarm_tui.run.headless import OpenRecording
+
+        recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
+        print_notice(detach(*chosen.restore(settings), recording, environ))
+        return 0
 
     from gswarm_tui.run.watch import run_app
 

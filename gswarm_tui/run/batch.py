@@ -48,7 +48,8 @@ class _Recorder:
 class BatchRun:
     """Runs a recorder, and below it a command, until both have ended.
 
-    ``record`` runs in the recorder's process. ``command`` is empty if only signals end the recording; it gets
+    ``record`` runs in the recorder's process. ``recording`` is one to
+    resume, None to start one. ``command`` is empty if only signals end the recording; it gets
     ``umask``, and the environment that ``arm`` returns for the recording. ``why_ending`` returns why Slurm
     ends the job, as a clause, or an empty text.
     """
@@ -73,7 +74,7 @@ class BatchRun:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's end isn't reported
         try:
             status = self._start_recorder("")
-            if self.recording is None:
+            if status or self.recording is None:
                 return status or 1
             if self.command:
                 self._start_command(mask, self.arm(self.recording))

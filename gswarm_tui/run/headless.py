@@ -42,7 +42,10 @@ class OpenRecording:
 
 @dataclass
 class Headless:
-    """Recorder of a run without a screen; ``name`` is its session's, ``words`` are the command line."""
+    """Recorder of a run without a screen; ``words`` are the command line.
+
+    ``name`` is the session to start, empty for none.
+    """
 
     options: Options
     plan: Plan
@@ -115,7 +118,8 @@ class _RecorderLife:
         recorder, uid = self._open(chosen)
         if why_resumed:
             self._publish_restart(why_resumed)
-        if not any(session.name == self._name for session in self._hub.fleet.sessions.running):
+        running = {session.name for session in self._hub.fleet.sessions.running}
+        if self._name and self._name not in running:
             self._hub.start_session(self._name)
         opened(OpenRecording(uid, recorder.path))
         self._hub.sinks.append(self)

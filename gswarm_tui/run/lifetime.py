@@ -52,7 +52,8 @@ class Lifetime:
     salloc's job. Nothing is written to a terminal that is gone, and an alarm ends a process that hangs.
 
     ``lasting``: agents outlive their links and keep frames that aren't on disk. ``waiting`` is called with
-    the nodes whose last frames take long.
+    the nodes whose last frames take long. ``leaves_agents`` returns, once the screen has ended, whether
+    another recorder resumes the recording: sessions and agents run on then.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Lifetime:
         lasting: bool = False,
         waiting: Callable[[Sequence[str]], None] = lambda _nodes: None,
         ending: Collection[signal.Signals] = ENDING,
+        leaves_agents: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hub = hub
         self._launcher = launcher
@@ -73,6 +75,7 @@ class Lifetime:
         self._lasting = lasting
         self._waiting = waiting
         self._ending = ending
+        self._leaves_agents = leaves_agents
         self._end_requested = asyncio.Event()
 
     async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> RunResult:
@@ -108,13 +111,17 @@ class Lifetime:
         self._end_requested.set()
 
     async def _close(self, problem: str, *tasks: asyncio.Task[Any]) -> RunResult:
-        self._hub.stop_all_sessions()
-        await self._stop_links()
+        leaves_agents = self._leaves_agents()
+        if not leaves_agents:
+            self._hub.stop_all_sessions()
+            await self._stop_links()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=SCREEN_ENDS_S)
         self._hub.flush()
         await self._launcher.close()
+        if leaves_agents and self._recorder is not None:
+            return RunResult(problem, await asyncio.to_thread(self._recorder.close, None))
         if self._recorder is None:
             return RunResult(problem, None)
         holding = tuple(self._hub.nodes_with_frames()) if self._lasting else ()

@@ -42,10 +42,12 @@ async def monitor(
     request_quit: Callable[[str], None],
     end_recording: Callable[[], None],
     ending: Collection[signal.Signals] = ENDING,
+    leaves_agents: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Connect to all nodes and answer requests until ``screen`` or one of the signals ``ending`` ends it.
 
     ``request_quit`` ends the screen; ``end_recording`` is called when a command ends the recording.
+    ``leaves_agents`` returns, once the screen has ended, whether another recorder resumes the recording.
     """
     from gswarm_tui.run.job_end import follow
     from gswarm_tui.run.lifetime import Lifetime
@@ -61,6 +63,7 @@ async def monitor(
         lasting=build.keeps_agents(options),
         waiting=_print_waiting,
         ending=ending,
+        leaves_agents=leaves_agents,
     )
     following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
     control = None
@@ -73,7 +76,7 @@ async def monitor(
         if following is not None:
             following.cancel()
         if control is not None:
-            await control.close()
+            await control.close(ended=not leaves_agents())
 
 
 def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:

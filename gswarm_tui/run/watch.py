@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from gswarm_tui.common.errors import print_notice, printable
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.first_demo import is_first_demo
+from gswarm_tui.run.headless import OpenRecording
 from gswarm_tui.run.monitoring import STOPPED_BY, monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from gswarm_tui.tui.app import GswarmApp
 
 
-QUIT, STOPPED = "quit", "stopped"
-"""Return values of an app that its user quit, or ended with ``gswarm-tui recording stop``."""
+QUIT, STOPPED, DETACHED = "quit", "stopped", "detached"
+"""Return values of an app that its user quit, ended with ``gswarm-tui recording stop``, or left."""
 
 
 def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: InterruptedRun | None = None) -> int:
@@ -80,6 +81,7 @@ async def watch(
             painted=app.painted,
             request_quit=app.request_quit,
             end_recording=lambda: app.request_quit(STOPPED),
+            leaves_agents=lambda: app.return_value == DETACHED,
         )
     except asyncio.CancelledError:
         # A signal before the screen handles them.
@@ -91,6 +93,10 @@ async def watch(
         if not signals:
             raise
         return 128 + signals[0]
+    if app.return_value == DETACHED and recorder is not None:
+        report_recording("", None)
+        exit_status = _print_result(hub, ended, 0, log, uid)
+        return exit_status or _detach(options, plan, OpenRecording(uid, recorder.path.absolute()))
     if ended.status is not None and not ended.status.error and not ended.holding:
         remove_note(uid)
     report_recording("", None)
@@ -111,6 +117,18 @@ async def watch(
     if recorder is not None and recorder.queried:
         _exit_despite_query(recorder.path, exit_status)
     return exit_status
+
+
+def _detach(options: Options, plan: Plan, recording: OpenRecording) -> int:
+    """Start a recorder that resumes the closed recording; return the exit status."""
+    from gswarm_tui.run.detach import detach
+
+    try:
+        print_notice(detach(options, plan, recording, os.environ))
+    except UserError as error:
+        print_notice(str(error))
+        return 1
+    return 0
 
 
 def _exit_despite_query(recording: Path, exit_status: int) -> NoReturn:
@@ -159,7 +177,14 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
         history=history,
         write_files=write_files,
         hints=options.demo is not None and is_first_demo(),
+        why_not_detached=_why_not_detached(options),
     )
+
+
+def _why_not_detached(options: Options) -> str:
+    if options.demo is not None:
+        return "simulated nodes end with this program; use gswarm-tui record --demo instead"
+    return "" if options.record else "nothing is recorded; start gswarm-tui without --no-record"
 
 
 def _write_files(recorder: Recorder, session: str, name: str) -> Sequence[str]:

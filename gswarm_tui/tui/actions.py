@@ -466,6 +466,14 @@ ACTIONS: tuple[Action, ...] = (
         modes=(LIVE,),
         words="measure pcie nvlink host processes off on cost",
     ),
+    Action(
+        "detach",
+        ("D",),
+        "Leave screen, keep recording",
+        PROGRAM,
+        modes=_RECORDED,
+        words="detach background",
+    ),
     Action("command_palette", ("colon", "ctrl+p"), "Find command", PROGRAM, (), 70, "command", palette=False),
     Action(
         "help",

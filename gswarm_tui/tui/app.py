@@ -48,7 +48,8 @@ class GswarmApp(Viewer):
 
     It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
     after the app ended. ``past`` returns a player of what is recorded so far, in any thread; it raises an
-    error where that can't be read. None is for a run that isn't recorded.
+    error where that can't be read. None is for a run that isn't recorded. ``why_not_detached`` is a
+    clause if no recorder elsewhere can go on with this one.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class GswarmApp(Viewer):
         *,
         past: Callable[[], Player] | None = None,
         hints: bool = False,
+        why_not_detached: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(LiveFeed(run), LIVE, **options)
@@ -64,6 +66,7 @@ class GswarmApp(Viewer):
         self.painted = asyncio.Event()
         self._past = past
         self._hints = hints
+        self._why_not_detached = why_not_detached
         self._stopped: list[tuple[str, float]] = []
         self._changed_at = math.inf
         self._sessions_version = 0
@@ -368,6 +371,14 @@ class GswarmApp(Viewer):
             ends = f"Quitting ends {'it' if len(running) == 1 else 'them'} and closes the recording."
             lines = [f"{plural(len(running), 'session')} running: {names}", ends]
         ask(self, ConfirmDialog("quit?", lines, "end and quit"), lambda _: self.request_quit("quit"))
+
+    def action_detach(self) -> None:
+        """Let a recorder without a screen go on with the recording, and end; confirm it first."""
+        if self._why_not_detached:
+            self.show_notice(f"can't detach: {self._why_not_detached}", error=True)
+            return
+        lines = ["Recording goes on without this screen, and sessions run on.", "gswarm-tui attach shows it."]
+        ask(self, ConfirmDialog("detach?", lines, "detach"), lambda _: self.exit("detached"))
 
     def request_quit(self, reason: str) -> None:
         """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""

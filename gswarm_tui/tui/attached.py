@@ -13,6 +13,10 @@ class AttachedApp(GswarmApp):
         """End this viewer."""
         self.request_quit("quit")
 
+    def action_detach(self) -> None:
+        """Explain how to leave."""
+        self.show_notice("q closes this screen; recording goes on")
+
     def request_quit(self, reason: str) -> None:
         """End this viewer, as after SIGTERM or when the terminal closes; sessions continue."""
         Viewer.request_quit(self, reason)

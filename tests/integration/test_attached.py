@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,6 +19,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.cli import main
 from gswarm_tui.commands.head_choice import choose_head
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry, viewers
@@ -31,7 +34,7 @@ from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.tui.attached import AttachedApp
-from tests.integration.heads import eventually, head, nothing_left
+from tests.integration.heads import eventually, head, nothing_left, rows
 from tests.integration.test_record import record
 from tests.terminal import PATIENCE_S, InTerminal
 from tests.tui.conftest import screen_text, shows
@@ -367,3 +370,50 @@ def test_without_a_recording_attach_says_so(tmp_path: Path) -> None:
     with head("attach", str(tmp_path / "none.duckdb")) as viewer:
         viewer.wait_for("no gswarm-tui of yours")
         assert viewer.exit_status() == 3
+
+
+def test_detaching_loses_no_sample_and_keeps_sessions(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    with nothing_left(path), head("--launcher", "local", "--db", str(path)) as watched:
+        watched.wait_for("1/1")
+        watched.press("s")
+        watched.wait_for("start session")
+        watched.press("train\r")
+        watched.wait_for("● train")
+        watched.press("D")
+        watched.wait_for("detach?")
+        watched.press("y")
+        watched.wait_for("recording goes on in process")
+        assert watched.exit_status() == 0
+        try:
+            with head("attach", str(path)) as viewer:
+                viewer.wait_for("● train")
+                viewer.press("q")
+                assert viewer.exit_status() == 0
+        finally:
+            assert main(["recording", "stop", "--db", str(path)]) == 0
+        eventually(lambda: not path.with_name("run.duckdb.wal").exists(), "the closed file")
+    assert query(path, "SELECT name, status FROM sessions") == [("train", "stopped")]
+    runs = query(path, "SELECT life, last_seq, lost_frames FROM links")
+    assert [lost for _, _, lost in runs] == [0]
+    samples = "SELECT count(*), count(DISTINCT seq), min(seq), max(seq) FROM host_samples"
+    ((count, distinct, first, last),) = query(path, samples)
+    assert count == distinct == last - first + 1
+    assert first == 1
+
+
+def test_interrupted_recording_is_resumed_without_a_screen(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    with nothing_left(path), head("--launcher", "local", "--db", str(path)) as watched:
+        watched.wait_for("1/1")
+        eventually(lambda: rows(watched) > 0, "rows on disk")
+        os.killpg(watched.process.pid, signal.SIGKILL)
+        watched.exit_status()
+        ((uid,),) = query(path, "SELECT uid FROM recordings")
+        try:
+            recover = [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--detach", "--db", str(path)]
+            assert subprocess.run(recover, check=False).returncode == 0
+        finally:
+            assert main(["recording", "stop", "--db", str(path)]) == 0
+        eventually(lambda: not path.with_name("run.duckdb.wal").exists(), "the closed file")
+    assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]

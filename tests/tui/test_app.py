@@ -314,6 +314,26 @@ async def test_dialog_switches_metric_groups_as_an_event() -> None:
         assert listed == ["PCIe rx", "PCIe tx", "processes"]
 
 
+async def test_detaching_is_confirmed_and_ends_no_session() -> None:
+    made = scene(2, 2, 5)
+    made.recording()
+    made.hub.start_session("train")
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("D")
+        await shows(app, pilot, "detach?")
+        await pilot.press("y")
+    assert app.return_value == "detached"
+    assert [session.name for session in made.fleet.sessions.running] == ["train"]
+
+
+async def test_detaching_is_refused_where_nothing_could_go_on() -> None:
+    app = GswarmApp(scene(2, 2, 5).hub, why_not_detached="nothing is recorded")
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await pilot.press("D")
+        await shows(app, pilot, "can't detach: nothing is recorded")
+
+
 @pytest.mark.parametrize("keys", [("plus", "minus"), ("i", "escape"), ("i", "enter")])
 async def test_no_single_key_changes_the_interval(keys: tuple[str, ...]) -> None:
     made = scene(2, 2, 5)
