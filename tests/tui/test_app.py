@@ -167,6 +167,17 @@ async def test_form_error_wraps_in_a_small_terminal() -> None:
         assert "…" not in text.partition(wrong)[2].partition("╰")[0]
 
 
+async def test_form_is_usable_in_the_smallest_terminal() -> None:
+    app = app_on(scene(2, 2, 60).recording())
+    async with app.run_test(size=(40, 10)) as pilot:
+        await pilot.press("M", *"one", "tab", "tab")
+        await pilot.pause()
+        for shown in ("one", "values", "at  ", "now", "accept"):
+            assert shown in screen_text(app)
+        await pilot.press(*["delete"] * 3, *"then", "enter")
+        await shows(app, pilot, 'can\'t read "then"')
+
+
 @pytest.mark.parametrize(("since", "text"), [("now", "started one"), ("-30s", "started one, backdated 30 s")])
 async def test_starting_a_session_shows_a_notice(since: str, text: str) -> None:
     app = app_on(scene(2, 2, 60).recording())

@@ -158,7 +158,7 @@ def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
         max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE, START)
     )
     later = max(0, start - SESSION_TABLE[START].width)
-    spare = cells - 1 - later - sum(column.width + 1 for column in SESSION_TABLE)
+    spare = cells - 3 - later - sum(column.width + 1 for column in SESSION_TABLE)
     left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), max(0, spare // 2))
     more = min(max(0, longest - SESSION_TABLE[NAME].width), left) if left > 0 else left
     more = max(more, NAME_LEAST - SESSION_TABLE[NAME].width)
