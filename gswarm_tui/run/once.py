@@ -55,6 +55,8 @@ async def look(
 
     async def wait() -> None:
         await _settled(hub, ended, limit_s)
+        if ended.is_set():
+            return
         seen.append(describe(hub.fleet, hub.now()))
         silent[:] = silent_nodes(hub.fleet, hub.now())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.cli import main
+from tests.cluster.running import wait_until
 from tests.integration.sshd import free_port
 
 
@@ -79,6 +81,22 @@ def test_invalid_options_get_one_sentence(
 ) -> None:
     assert main(["once", *words]) == 2
     assert capsys.readouterr().err == f"gswarm-tui: {problem}\n"
+
+
+def test_signal_ends_it_with_status_130_and_no_output(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    config = tmp_path / "ssh_config"
+    proxy = tmp_path / "proxy"
+    proxy.write_text(f"#!/bin/sh\ntouch {started}\nexec sleep 60\n")
+    proxy.chmod(0o755)
+    config.write_text(f"Host *\n  ProxyCommand {proxy}\n")
+    command = [sys.executable, "-m", "gswarm_tui", "once", "--nodes", "gpu07", "--ssh-config", str(config)]
+    environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_until(started.exists, "the connection's start")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == (b"", b"")
+    assert process.returncode == 130
 
 
 def test_json_has_the_catalogues_names_and_null_where_nothing_is_measured(tmp_path: Path) -> None:
