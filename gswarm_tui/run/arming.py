@@ -33,8 +33,10 @@ def arm(
 ) -> dict[str, str]:
     """Return the command's environment, and print what was set. Variables that are set already stay."""
     folder = trace.socket_folder(recording)
-    trace.make_socket_folder(recording)  # Kineto tries it once, perhaps before this node's agent makes it
-    port = _RAS_PORTS[(int(job_id) if job_id else zlib.crc32(recording.encode())) % len(_RAS_PORTS)]
+    # Kineto tries it once, perhaps before this node's agent makes it; and it obeys whoever owns the folder.
+    obstacle = trace.make_socket_folder(recording)
+    number = int(job_id) if job_id.isdigit() else zlib.crc32((job_id or recording).encode())
+    port = _RAS_PORTS[number % len(_RAS_PORTS)]
     wanted = {
         "KINETO_USE_DAEMON": "1",
         "KINETO_IPC_SOCKET_DIR": folder,
@@ -43,10 +45,8 @@ def arm(
         "NCCL_RAS_ADDR": f"localhost:{port}",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{trace.PIPES_IN}/{trace.PIPE_PREFIX}{secrets.token_hex(6)}-",
     }
-    torch = _torch_version(command, environ)
-    if (numbers := re.match(r"(\d+)\.(\d+)", torch)) and (int(numbers[1]), int(numbers[2])) < FIRST_TORCH:
-        first = ".".join(map(str, FIRST_TORCH))
-        print_notice(f"no Kineto: torch {torch} may crash with it, {first} doesn't")
+    if obstacle := obstacle or _why_not(_torch_version(command, environ)):
+        print_notice(f"no Kineto: {obstacle}")
         wanted = {name: value for name, value in wanted.items() if not name.startswith("KINETO")}
     armed = dict(environ)
     for name, value in wanted.items():
@@ -56,6 +56,14 @@ def arm(
             print_notice(f"set {name}={value}")
             armed[name] = value
     return armed
+
+
+def _why_not(torch: str) -> str:
+    """Return why this version of PyTorch should not use Kineto's daemon, empty if it may."""
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    if numbers and (int(numbers[1]), int(numbers[2])) < FIRST_TORCH:
+        return f"torch {torch} may crash with it, {'.'.join(map(str, FIRST_TORCH))} doesn't"
+    return ""
 
 
 def clean_up() -> None:

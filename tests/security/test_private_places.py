@@ -26,7 +26,7 @@ from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.run import build, log_file
+from gswarm_tui.run import arming, build, log_file
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.agent_process import Agent
@@ -69,6 +69,17 @@ def test_agent_names_the_owners_if_no_folder_can_be_used(agents_tops: list[str],
         f"no private folder can be opened: {agents_tops[0]}: it belongs to nobody; "
         f"{agents_tops[1]}: it belongs to nobody; {tmp_path}/home: it isn't a folder"
     )
+
+
+@pytest.mark.root("give folders away")
+def test_command_is_not_armed_for_traces_in_the_folder_of_another_user(
+    agents_tops: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kineto obeys whoever answers in that folder, and writes traces where it is told to."""
+    armed = arming.arm(["sleep", "1"], {"PATH": ""}, "12345678-rec", "4711+1")
+    assert not [name for name in armed if name.startswith("KINETO")]
+    assert f"no Kineto: {agents_tops[0]}: it belongs to nobody\n" in capsys.readouterr().err
+    assert "NCCL_RAS_ADDR" in armed
 
 
 @pytest.mark.root("give folders away")
