@@ -189,7 +189,7 @@ class BatchRun:
             how += f" ({_signal(status - 128)})"
         ended = f"{Path(self.command[0]).name} {how} after {duration(time.monotonic() - self._began)}"
         print_notice(ended)
-        self._end_recorder(ended)
+        self._end_recorder(f"{self._reason}; {ended}" if self._reason else ended)
 
     def _end_recorder(self, reason: str) -> None:
         if self._recorder is not None and self._recorder.end >= 0:

@@ -125,6 +125,10 @@ def test_job_at_its_time_limit_saves_once_and_its_recording_is_complete(
     db = job.database()
     assert ask(db, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
     assert ask(db, "SELECT name FROM sessions WHERE ended_at IS NOT NULL") == [("train",)]
+    [(why,)] = ask(db, "SELECT message FROM events WHERE kind = 'recording_ended'")
+    assert why.startswith(
+        "received SIGTERM: the job reached its time limit; python ended with status 3 after "
+    )
 
 
 def test_step_on_several_nodes_is_recorded_with_its_exit_status(
