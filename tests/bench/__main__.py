@@ -14,7 +14,18 @@ from pathlib import Path
 
 from tests.bench.figures import Bench, BenchOptions, Figure, markdown
 
-USUAL = ("start", "fanout", "once", "agent", "throughput", "disk", "screen", "after_the_run", "past")
+USUAL = (
+    "start",
+    "fanout",
+    "once",
+    "agent",
+    "throughput",
+    "record",
+    "disk",
+    "screen",
+    "after_the_run",
+    "past",
+)
 LONG = ("memory", "growth", "soak")
 """Benches of minutes, a quarter of an hour and an hour; they run only when named."""
 BENCHES = (*USUAL, *LONG)
