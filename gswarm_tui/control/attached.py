@@ -45,6 +45,8 @@ from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_flee
 from gswarm_tui.fleet.state import Fleet
 
 FIRST_STATE_S = 30.0
+SILENT_S = 30.0
+"""A recorder sends something each second, or the connection is dead."""
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 """Pauses before reconnecting; the last one repeats."""
 NOT_CONNECTED = "not connected to the recorder"
@@ -67,6 +69,9 @@ class Route(Protocol):
 
     async def why_closed(self) -> str:
         """Return why the last connection ended, as a clause; empty if nothing is known of it."""
+
+    async def close(self) -> None:
+        """End what the last connection left."""
 
 
 class AttachedRun:
@@ -172,8 +177,11 @@ class AttachedRun:
         if self._reader is None:
             raise RouteError(NOT_CONNECTED)
         try:
-            length = message_length(await self._reader.readexactly(LENGTH.size), MAX_STREAMED)
+            prefix = await asyncio.wait_for(self._reader.readexactly(LENGTH.size), SILENT_S)
+            length = message_length(prefix, MAX_STREAMED)
             return decode(await self._reader.readexactly(length))
+        except TimeoutError:
+            raise RouteError(f"{self._subject()} sent nothing for {SILENT_S:.0f} s") from None
         except (OSError, asyncio.IncompleteReadError):
             why = await self._route.why_closed() or f"{self._subject()} {CLOSED.removeprefix('it ')}"
             raise RouteError(why) from None

@@ -59,11 +59,14 @@ class SocketRoute:
         """Return nothing: the end of a socket has no reason."""
         return ""
 
+    async def close(self) -> None:
+        """Do nothing: a socket is closed with its stream."""
+
 
 class SshRoute:
     """Way to a recorder on another host, by the user's own ssh to a relay there.
 
-    ``words`` are options for ssh. Passwords are asked for only once, before the screen is drawn.
+    Passwords are asked for only once, before the screen is drawn.
     """
 
     def __init__(self, host: str, recording: str) -> None:
@@ -75,7 +78,7 @@ class SshRoute:
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Run ssh, and wait for the relay's first line. Raises RouteError."""
-        await self._end()
+        await self.close()
         again = ("-o", "BatchMode=yes") if uid else ()
         command = ("ssh", "-T", *again, "--", self.place, relay_command(uid or self._recording))
         try:
@@ -113,7 +116,7 @@ class SshRoute:
         why = lines[-1].removeprefix("gswarm-tui: ").removesuffix(".") if lines else ""
         return f"{self.place}: {why}" if why else f"ssh to {self.place} ended without a reason"
 
-    async def _end(self) -> None:
+    async def close(self) -> None:
         """End the last ssh."""
         if self._process is not None:
             with suppress(ProcessLookupError):

@@ -111,7 +111,8 @@ class Viewers:
             for writer in following:
                 writer.transport.set_write_buffer_limits(0)
                 writer.write(encode({"ended": True, **self._progress()}))
-            await asyncio.wait([asyncio.ensure_future(one.drain()) for one in following], timeout=END_S)
+            drained = asyncio.gather(*(one.drain() for one in following), return_exceptions=True)
+            await asyncio.wait({drained}, timeout=END_S)
 
     def _add(self, stream: _ViewerStream) -> None:
         if not self._streams:

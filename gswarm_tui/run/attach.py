@@ -37,8 +37,16 @@ async def _view(route: Route, settings: Options, theme: str) -> int:
     from gswarm_tui.control.attached import AttachedRun
 
     attached = AttachedRun(route)
-    await attached.start()
-    app = _app(attached, route, settings, theme)
+    try:
+        await attached.start()
+        return await _show(attached, _app(attached, route, settings, theme))
+    finally:
+        attached.close()
+        await route.close()
+
+
+async def _show(attached: AttachedRun, app: AttachedApp) -> int:
+    """Show the run until the viewer ends; return the exit status. Raises UserError."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 

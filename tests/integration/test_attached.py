@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,7 @@ from gswarm_tui.control import registry, viewers
 from gswarm_tui.control.attached import AttachedRun, Route
 from gswarm_tui.control.attached_source import AttachedSource
 from gswarm_tui.control.messages import VERSION, encode
-from gswarm_tui.control.routes import SocketRoute
+from gswarm_tui.control.routes import SocketRoute, SshRoute, relay_command
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.replica import fleet_state
 from gswarm_tui.options.arguments import parse
@@ -34,7 +35,9 @@ from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.tui.attached import AttachedApp
+from tests.integration import sshd
 from tests.integration.heads import eventually, head, nothing_left, rows
+from tests.integration.sshd import SshServer, public
 from tests.integration.test_record import record
 from tests.terminal import PATIENCE_S, InTerminal
 from tests.tui.conftest import screen_text, shows
@@ -117,15 +120,17 @@ async def recording(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator
 async def attached(route: Route) -> AsyncIterator[AttachedRun]:
     """Follow a recorder."""
     run = AttachedRun(route)
-    await run.start()
-    following = asyncio.create_task(run.run())
+    following: asyncio.Task[None] | None = None
     try:
+        await run.start()
+        following = asyncio.create_task(run.run())
         yield run
     finally:
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         run.close()
+        await route.close()
 
 
 @asynccontextmanager
@@ -417,3 +422,64 @@ def test_interrupted_recording_is_resumed_without_a_screen(tmp_path: Path) -> No
             assert main(["recording", "stop", "--db", str(path)]) == 0
         eventually(lambda: not path.with_name("run.duckdb.wal").exists(), "the closed file")
     assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
+
+
+@pytest.fixture
+def login_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]
+) -> Iterator[SshServer]:
+    """Return a host that the user's own ssh reaches as gpu01, with the registry of ``environ``."""
+    runtime, folder = environ["XDG_RUNTIME_DIR"], tmp_path / "sshd"
+    folder.mkdir()
+    with sshd.running(folder, SetEnv=f"XDG_RUNTIME_DIR={runtime}") as server:
+        server.trust()
+        ssh = tmp_path / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {server.config()} "$@"\n')
+        ssh.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        yield server
+
+
+async def test_viewer_of_another_host_attaches_by_ssh(login_node: SshServer, recording: Recording) -> None:
+    async with on_screen(SshRoute("gpu01", UID[:8])) as (app, _, pilot):
+        await shows(app, pilot, "● attached to gpu01 · rec")
+        await pilot.press("s", *"train", "enter")
+        await shows(app, pilot, "● train")
+        for session in login_node.sessions():
+            os.kill(session, signal.SIGKILL)
+        log = login_node.folder / "sshd.log"
+        await recording.until(lambda: log.read_text().count("Accepted publickey") == 2, "another login")
+        await shows(app, pilot, "● attached to gpu01 · rec")
+    assert [one.name for one in recording.hub.fleet.sessions.running] == ["train"]
+
+
+async def test_failures_of_ssh_are_explained(login_node: SshServer) -> None:
+    for host, recorded, why in (
+        ("gpu01", "nothing", "^gpu01: no gswarm-tui of yours"),
+        ("unknown.invalid", "nothing", "^unknown.invalid: .*resolve hostname"),
+    ):
+        with pytest.raises(UserError, match=why):
+            async with attached(SshRoute(host, recorded)):
+                pass
+    login_node.trust(public(login_node.user_key))
+    with pytest.raises(UserError, match=r"^gpu01: Host key verification failed"):
+        async with attached(SshRoute("gpu01", "")):
+            pass
+
+
+def test_relay_is_run_by_this_interpreter_or_the_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(path: str) -> subprocess.CompletedProcess[str]:
+        words = ["sh", "-c", relay_command("no such recording")]
+        return subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=False)
+
+    assert "no gswarm-tui of yours" in answer("/usr/bin:/bin").stderr
+    monkeypatch.setattr("sys.executable", "/gone/bin/python")
+    missing = answer("/usr/bin:/bin")
+    assert missing.returncode == 127
+    assert missing.stderr == "gswarm-tui is not installed: neither /gone/bin/python nor PATH has it\n"
+    (tmp_path / "gswarm-tui").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "gswarm-tui").chmod(0o755)
+    assert answer(f"{tmp_path}:/usr/bin:/bin").stdout == "attach --relay no such recording\n"

@@ -123,7 +123,7 @@ async def test_line_without_end_on_standard_error_is_cut(
         reader, _ = await route.connect(uid)
         assert await reader.read() == b""
         assert await route.why_closed() == "evil: " + "x" * 400
-    await route._end()
+    await route.close()
 
 
 async def test_viewer_that_repeats_a_number_loses_its_connection(recording: Recording) -> None:
