@@ -50,7 +50,9 @@ def choose_head(arguments: argparse.Namespace, environ: Mapping[str, str]) -> He
     """
     found = find_heads(arguments, environ)
     if len(found) > 1 and not arguments.recording and arguments.db is None:
-        found = [head for head in found if head.of_job(environ.get("SLURM_JOB_ID", ""))] or found
+        from gswarm_tui.slurm.jobs import label_of_shell
+
+        found = [head for head in found if head.of_job(label_of_shell(environ))] or found
     if len(found) > 1:
         heads = ", ".join(map(describe_head, found))
         raise UsageError(f"{len(found)} gswarm-tui fit; choose one with --recording: {heads}.")

@@ -193,9 +193,11 @@ class ControlServer:
             raise IntentError("the running gswarm-tui doesn't know this request")
         result = self._executor.carry_out(intent)
         self._hub.flush()  # the screens show it at once, and viewers before the reply
-        await send(encode(result))
-        if isinstance(intent, StopRecording):
-            self._end()
+        try:
+            await send(encode(result))
+        finally:
+            if isinstance(intent, StopRecording):
+                self._end()
 
     @staticmethod
     def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:

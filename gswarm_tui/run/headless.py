@@ -64,7 +64,7 @@ class Headless:
         Args:
             resumed: the recording to resume, of a recorder that died.
             why_resumed: how it died.
-            opened: called when the recording and its session have begun.
+            opened: called when the recording and its session have begun and commands can control it.
             end: may hold the reason for the end, which becomes an event.
 
         The exit status has the bit ``STOPPED`` if a command ended the recording, not the pipe.
@@ -121,7 +121,6 @@ class _RecorderLife:
         running = {session.name for session in self._hub.fleet.sessions.running}
         if self._name and self._name not in running:
             self._hub.start_session(self._name)
-        opened(OpenRecording(uid, recorder.path))
         self._hub.sinks.append(self)
         painted = asyncio.Event()
         painted.set()
@@ -130,7 +129,7 @@ class _RecorderLife:
             self._plan,
             self._hub,
             recorder,
-            self._wait(),
+            self._wait(lambda: opened(OpenRecording(uid, recorder.path))),
             painted=painted,
             request_quit=lambda _reason: self._ended.set(),
             end_recording=self._stop,
@@ -193,8 +192,12 @@ class _RecorderLife:
             self._hub.publish(EventLogged(self._hub.now(), "recording_ended", INFO, reason))
         self._ended.set()
 
-    async def _wait(self) -> None:
-        """Wait for the end; print when all nodes send data, or which don't."""
+    async def _wait(self, opened: Callable[[], None]) -> None:
+        """Wait for the end; print when all nodes send data, or which don't.
+
+        It is called once the control socket listens, so that the command can start a session at once.
+        """
+        opened()
         self._hub.flushed.append(self._print_connected)
         overdue = asyncio.get_running_loop().call_later(CONNECT_S, self._print_silent)
         try:

@@ -217,6 +217,12 @@ class Slurm:
         return done.stdout
 
 
+def label_of_shell(environ: Mapping[str, str]) -> str:
+    """Return the label of the job of this shell; empty outside a job."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID", "")
+
+
 def allocation(environ: Mapping[str, str]) -> Job | None:
     """Return the job of this shell from its environment; None outside a job."""
     job_id = environ.get("SLURM_JOB_ID")
@@ -225,10 +231,9 @@ def allocation(environ: Mapping[str, str]) -> Job | None:
     groups = [name for name in environ if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_")]
     variables = sorted(groups) or ["SLURM_JOB_NODELIST"]
     nodes = [name for variable in variables for name in expand([environ.get(variable, "")], variable)]
-    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return Job(
         job_id=job_id,
-        label=f"{array}_{task}" if array and task else job_id,
+        label=label_of_shell(environ),
         nodes=tuple(dict.fromkeys(nodes)),
         name=environ.get("SLURM_JOB_NAME", ""),
         cluster=environ.get("SLURM_CLUSTER_NAME"),

@@ -26,8 +26,9 @@ while True:
     signal.pause()
 """
 BRIEFLY = """\
-import os, sys, time
+import subprocess, sys, time
 print("task", *sys.argv[1:], flush=True)
+subprocess.run(["gswarm-tui", "session", "start", "warm-up", "--json"], check=True)
 time.sleep(3)
 """
 REQUEUES_AT_USR1 = """\
@@ -157,12 +158,12 @@ def test_step_on_several_nodes_is_recorded_with_its_exit_status(
 
 def test_each_task_of_an_array_has_its_own_file(cluster: Cluster, folder: Path) -> None:
     job = BatchJob(cluster, folder, ARRAY, ["--array=0-1", "-w", "gpu01"], BRIEFLY)
-    assert job.wait_ended() == {"COMPLETED"}
+    assert job.wait_ended() == {"COMPLETED"}, job.log
     for task in "01":
         assert f"task --lr {task}" in job.log
         db = job.database(f"_{task}")
-        found = ask(db, "SELECT session, gpus FROM session_summary WHERE scope = 'all'")
-        assert found == [(f"lr{task}", 1)]
+        found = ask(db, "SELECT session, gpus FROM session_summary WHERE scope = 'all' ORDER BY session")
+        assert found == [(f"lr{task}", 1), ("warm-up", 1)], job.log
         assert ask(db, "SELECT slurm_job_id FROM recordings") == [(f"{job.id}_{task}",)]
 
 

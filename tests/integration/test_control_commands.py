@@ -16,7 +16,6 @@ import pytest
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.options import profiler_words
 from tests.integration.heads import head as in_terminal
 from tests.integration.test_control import RunningHead
@@ -164,11 +163,11 @@ async def test_interval_and_metrics_are_shown_and_switched(
 async def test_mark_of_a_past_time_prints_json(
     environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with head(tmp_path / "run.duckdb", environ) as running:
+    path = tmp_path / "run.duckdb"
+    async with head(path, environ):
         marked = await run_json(capsys, environ, "mark", "epoch 3", "--at", "-10s")
         assert marked == {"name": "epoch 3", "recordings": [ONE]}
-        marks = [event for event in running.hub._queued if isinstance(event, EventLogged)]
-        assert [(mark.message, mark.at) for mark in marks] == [("epoch 3", T0 + 50)]
+    assert query(path, "SELECT mark, epoch(ts) FROM marks") == [("epoch 3", T0 + 50)]
     assert await run(environ, "mark", "epoch 3", "--at", "-10s") == 3
     assert "--at works on the machine that runs gswarm-tui" in capsys.readouterr().out
 
@@ -221,8 +220,11 @@ async def test_commands_that_change_something_name_the_choice_of_heads(
         assert await run(environ, "interval", "2", "--db", str(tmp_path / "two.duckdb")) == 0
         assert await run(environ, "interval", "3", "--recording", "12") == 0
         assert await run({**environ, "SLURM_JOB_ID": "4711"}, "session", "start", "x") == 0
+        two.control._label = "job 4711_3"
+        array_task = {"SLURM_JOB_ID": "4714", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3"}
+        assert await run({**environ, **array_task}, "session", "start", "y") == 0
         assert (one.hub.fleet.interval_ms, two.hub.fleet.interval_ms) == (3000, 2000)
-        assert (len(one.hub.fleet.sessions.running), len(two.hub.fleet.sessions.running)) == (0, 1)
+        assert (len(one.hub.fleet.sessions.running), len(two.hub.fleet.sessions.running)) == (0, 2)
         assert len(await run_json(capsys, environ, "status")) == 2
         assert await run(environ, "status", "--recording", "nope") == 3
         assert 'the recording, job or file name "nope"; running: ' in capsys.readouterr().out
@@ -273,46 +275,41 @@ async def test_head_without_a_recording_refuses_sessions_marks_and_the_end(
         assert await run(environ, "interval", "2") == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "problem"),
-    [
-        (("session",), 2, "write gswarm-tui session start, session stop or session rename; see --help."),
-        (("session", "begin"), 2, "write gswarm-tui session start, session stop or session rename"),
-        (("session", "start", "my", "run"), 2, 'unexpected argument "run" after gswarm-tui session start'),
-        (("session", "start", " "), 2, "a session needs a name."),
-        (("session", "start", "x" * 201), 2, "can have 200 characters; this one has 201."),
-        (("session", "start", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),
-        (("session", "start", "x", "--at", "-3h"), 2, '--at: "-3h" isn\'t in the recording'),
-        (("session", "start", "train"), 1, "a session of this name is running: train."),
-        (("session", "stop", "tarin"), 1, 'there is no session "tarin"; running: train.'),
-        (("session", "stop", "x", "--note", "y"), 2, 'gswarm-tui session stop has no option "--note"'),
-        (("session", "rename", "train"), 2, "NEW-NAME is missing; see --help."),
-        (("session", "rename", "a", "b", "--at", "-1s"), 2, 'gswarm-tui session rename has no option "--at"'),
-        (("session", "rename", "a", "b"), 1, 'there is no session "a"; there are train.'),
-        (("interval", "3h"), 2, '"3h" isn\'t a time such as 1, 0.5s or 500ms.'),
-        (("interval", "0.01"), 2, '"0.01" isn\'t between 0.1 s and 60 s.'),
-        (("recording",), 2, "write gswarm-tui recording stop; see --help."),
-        (("recording", "pause"), 2, "write gswarm-tui recording stop; see --help."),
-        (("nodes", "n1"), 2, 'unexpected argument "n1" after gswarm-tui nodes; see --help.'),
-        (("status", "--db", "no.duckdb"), 2, "no.duckdb"),
-        (("mark", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),
-    ],
+WRONG = (
+    (("session",), 2, "write gswarm-tui session start, session stop or session rename; see --help."),
+    (("session", "begin"), 2, "write gswarm-tui session start, session stop or session rename"),
+    (("session", "start", "my", "run"), 2, 'unexpected argument "run" after gswarm-tui session start'),
+    (("session", "start", " "), 2, "a session needs a name."),
+    (("session", "start", "x" * 201), 2, "can have 200 characters; this one has 201."),
+    (("session", "start", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),
+    (("session", "start", "x", "--at", "-3h"), 2, '--at: "-3h" isn\'t in the recording'),
+    (("session", "start", "train"), 1, "a session of this name is running: train."),
+    (("session", "stop", "tarin"), 1, 'there is no session "tarin"; running: train.'),
+    (("session", "stop", "x", "--note", "y"), 2, 'gswarm-tui session stop has no option "--note"'),
+    (("session", "rename", "train"), 2, "NEW-NAME is missing; see --help."),
+    (("session", "rename", "a", "b", "--at", "-1s"), 2, 'gswarm-tui session rename has no option "--at"'),
+    (("session", "rename", "a", "b"), 1, 'there is no session "a"; there are train.'),
+    (("interval", "3h"), 2, '"3h" isn\'t a time such as 1, 0.5s or 500ms.'),
+    (("interval", "0.01"), 2, '"0.01" isn\'t between 0.1 s and 60 s.'),
+    (("recording",), 2, "write gswarm-tui recording stop; see --help."),
+    (("recording", "pause"), 2, "write gswarm-tui recording stop; see --help."),
+    (("nodes", "n1"), 2, 'unexpected argument "n1" after gswarm-tui nodes; see --help.'),
+    (("status", "--db", "no.duckdb"), 2, "no.duckdb"),
+    (("mark", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),
 )
+
+
 async def test_wrong_input_is_answered_with_one_sentence(
-    environ: Mapping[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    status: int,
-    problem: str,
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with head(tmp_path / "run.duckdb", environ) as running:
         running.hub.start_session("train")
-        assert await run(environ, *words) == status
-        printed = capsys.readouterr().out
-        assert problem in printed
-        assert printed.count("\n") == 1
-        assert [session.name for session in running.hub.fleet.sessions.running] == ["train"]
+        for words, status, problem in WRONG:
+            assert await run(environ, *words) == status, words
+            printed = capsys.readouterr().out
+            assert problem in printed
+            assert printed.count("\n") == 1, words
+            assert [session.name for session in running.hub.fleet.sessions.running] == ["train"], words
 
 
 @pytest.mark.parametrize("word", profiler_words.COMMANDS)
