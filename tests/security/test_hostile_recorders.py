@@ -57,6 +57,9 @@ class Sent(Route):
         """Return nothing."""
         return ""
 
+    async def close(self) -> None:
+        """Leave nothing to close."""
+
 
 class Nowhere:
     """Writer of which nobody reads."""
