@@ -1,0 +1,75 @@
+"""Variables of a recorded command: which are set for which PyTorch, and switched off by flag or setting."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent import folder
+from gswarm_tui.options.arguments import parse_record
+from gswarm_tui.run.arming import arm
+
+RECORDING = "1a2b3c4d-5e6f-4711-8000-0123456789ab"
+COMMAND = ("srun", sys.executable, "train.py")
+
+
+@pytest.fixture(autouse=True)
+def own_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put socket folders below the test's folder."""
+    (tmp_path / "var").mkdir()
+    monkeypatch.setattr(folder, "PARENTS", (str(tmp_path / "var"),))
+
+
+def with_torch(site: Path, version: str) -> dict[str, str]:
+    """Return an environment whose Python has this version of PyTorch."""
+    metadata = site / "torch-2.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(site)}
+
+
+@pytest.mark.parametrize(("version", "is_armed"), [("2.9.1+cu128", False), ("2.10.0a0", True)])
+def test_kineto_is_left_out_where_this_torch_may_crash_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, is_armed: bool
+) -> None:
+    armed = arm(COMMAND, with_torch(tmp_path / "site", version), RECORDING)
+    assert [name for name in armed if name.startswith("KINETO_")] == (
+        [
+            "KINETO_USE_DAEMON",
+            "KINETO_IPC_SOCKET_DIR",
+            "KINETO_LOG_LEVEL",
+            "KINETO_ONDEMAND_TRACE_DIR",
+        ]
+        if is_armed
+        else []
+    )
+    assert {"NCCL_RAS_ADDR", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"} <= armed.keys()
+    complaint = f"gswarm-tui: no Kineto: torch {version} may crash with it, 2.10 doesn't\n"
+    assert (complaint in capsys.readouterr().err) is not is_armed
+
+
+def test_jobs_have_ports_and_pipes_of_their_own() -> None:
+    environ = {"PATH": os.environ["PATH"]}
+    armed = [arm(COMMAND, environ, RECORDING, job_id) for job_id in ("4711", "4712", "")]
+    assert len({one["NCCL_RAS_ADDR"] for one in armed}) == 3
+    assert len({one["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] for one in armed}) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "is_armed"),
+    [
+        (["--", "train"], {}, True),
+        (["--no-arm", "--", "train"], {}, False),
+        (["--", "train"], {"GSWARM_TUI_ARM": "false"}, False),
+        (["--arm", "--", "train"], {"GSWARM_TUI_ARM": "false"}, True),
+        ([], {}, False),
+    ],
+)
+def test_arming_is_switched_by_flag_or_setting_and_needs_a_command(
+    words: list[str], environ: dict[str, str], is_armed: bool
+) -> None:
+    options, _ = parse_record(["--demo", "1x1", *words], {"HOME": "/nonexistent", **environ})
+    assert options.arm is is_armed
