@@ -19,7 +19,7 @@ from gswarm_tui.fleet.totals import Totals, totals
 
 _WITH_VALUES = (Standing.LIVE, Standing.STALE)
 MOST_NAMED = 8
-"""Nodes or GPUs that a sentence about several names."""
+"""Nodes or GPUs that a sentence about several names, and errors of one node."""
 
 
 def silent_nodes(fleet: Fleet, now: float) -> list[str]:
@@ -53,11 +53,16 @@ def _problems(fleet: Fleet, now: float) -> list[str]:
                 lines.append(_gpu(node, row))
             elif reasons := reason_names(bits):
                 throttled.setdefault(reasons, []).append(f"{node.name}:{fact.index}")
-    lines += [
-        _sentence(event.node or event.kind, ["" if event.gpu is None else f"GPU {event.gpu}", event.message])
-        for event in fleet.event_log
-        if event.severity == ERROR and event.kind not in (LINK_LOST, UNREACHABLE)
-    ]
+    errors: dict[str, list[str]] = {}
+    for event in fleet.event_log:
+        if event.severity == ERROR and event.kind not in (LINK_LOST, UNREACHABLE):
+            subject = event.node or event.kind
+            facts = ["" if event.gpu is None else f"GPU {event.gpu}", event.message]
+            errors.setdefault(subject, []).append(_sentence(subject, facts))
+    for subject, sentences in errors.items():
+        lines += sentences[:MOST_NAMED]
+        if (more := len(sentences) - MOST_NAMED) > 0:
+            lines.append(_sentence(subject, [f"{more:,} more errors"]))
     if stale:
         lines.append(_sentence("stale, so the last values are shown", [_first(stale)]))
     lines += [_sentence(f"throttled by {why}", [_first(gpus)]) for why, gpus in throttled.items()]

@@ -74,6 +74,15 @@ def test_errors_and_stale_nodes_come_before_the_nodes() -> None:
     assert "stale, so the last values are shown: gpu01, gpu02." in fleet_sentences(made.fleet, later)[:4]
 
 
+def test_many_errors_of_one_node_do_not_bury_the_others() -> None:
+    made = scene(2, 1, 5)
+    for number in range(300):
+        made.note("gpu01", Note("xid", ERROR, f"XID {number}"))
+    made.note("gpu02", Note("xid", ERROR, "XID 79")).advance(1)
+    lines = fleet_sentences(made.fleet, made.time)
+    assert lines[8:11] == ["gpu01: XID 7.", "gpu01: 292 more errors.", "gpu02: XID 79."]
+
+
 def test_fleet_without_data_is_one_sentence_and_its_nodes() -> None:
     made = Scene(1, 2)
     assert fleet_sentences(made.fleet, made.time) == [
