@@ -134,8 +134,17 @@ class Viewers:
         self._events = events
 
     def _flushed(self) -> None:
-        """Send events to the viewers that keep up, and the state to those that have read all."""
+        """Send what happened; an error loses the viewers, who reconnect, and never the recorder."""
         events, self._events = self._events, ()
+        try:
+            self._send(events)
+        except Exception:
+            _LOG.exception("viewers could not be sent what happened")
+            for stream in self._streams:
+                stream.writer.transport.abort()
+
+    def _send(self, events: Sequence[Event]) -> None:
+        """Send events to the viewers that keep up, and the state to those that have read all."""
         message = b""
         for stream in self._streams:
             unread = stream.unread

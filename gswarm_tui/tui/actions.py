@@ -488,7 +488,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     *(
         Action("quit", keys, text, PROGRAM, screens, 90, "quit", modes=modes, words="exit close leave stop")
-        for text, modes in (("End recording and quit", _RECORDED), ("Quit", (REPLAY, QUERY)))
+        for text, modes in (("Quit; ends recording unless attached", _RECORDED), ("Quit", (REPLAY, QUERY)))
         for keys, screens in ((("q", *_QUIT), (FLEET,)), (_QUIT, (*_ABOVE_FLEET, SQL)))
     ),
 )

@@ -21,6 +21,7 @@ USUAL = (
     "agent",
     "throughput",
     "record",
+    "viewers",
     "disk",
     "screen",
     "after_the_run",

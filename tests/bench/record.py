@@ -43,7 +43,7 @@ def _share(options: BenchOptions, served: Nodes, stem: Path, *, is_record: bool)
     """Return the share of a core that a recorder and its parent need, in percent."""
     journal, db = stem.with_suffix(".jsonl"), stem.with_suffix(".duckdb")
     if is_record:
-        head = _recording(journal, served.folder, served.nodes, db)
+        head = recording(journal, served.folder, served.nodes, db)
     else:
         head = _headless(journal, served, db)
     with head as pids:
@@ -61,7 +61,7 @@ def _headless(journal: Path, served: Nodes, db: Path) -> Iterator[Sequence[int]]
 
 
 @contextmanager
-def _recording(journal: Path, sockets: Path, nodes: int, db: Path) -> Iterator[Sequence[int]]:
+def recording(journal: Path, sockets: Path, nodes: int, db: Path) -> Iterator[Sequence[int]]:
     """Run ``record`` until the end of the block; yield the pids of parent and recorder."""
     own = [str(journal), str(sockets), "inf", "0"]
     words = ["record", "--demo", f"{nodes}x{GPUS_A_NODE}", "--db", str(db)]

@@ -307,6 +307,20 @@ async def test_viewer_that_reads_nothing_costs_no_memory_and_catches_up(
     assert control._viewers not in recording.hub.sinks
 
 
+async def test_error_of_the_viewers_part_costs_viewers_and_not_the_recording(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with on_screen(recording.route()) as (app, run, pilot):
+        with monkeypatch.context() as broken:
+            broken.setattr(viewers, "encode_event", 1 / 1)
+            await shows(app, pilot, "reconnecting")
+        await shows(app, pilot, "● attached · rec")
+        frames = run.fleet.nodes["sim01"].frames
+        await recording.until(lambda: run.fleet.nodes["sim01"].frames > frames, "new frames")
+    assert recording.running is not None
+    assert not recording.running.done()
+
+
 async def test_viewer_says_that_the_recording_ended_and_stays(recording: Recording) -> None:
     async with on_screen(recording.route()) as (app, run, pilot):
         await recording.stop_serving(ended=True)

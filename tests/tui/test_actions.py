@@ -179,7 +179,7 @@ def test_footer_of_120_columns_has_the_worst_gpus() -> None:
         ("plot", "Show sessions"),
         ("idle", "Filter idle GPUs"),
         ("refresh", "Redraw screen"),
-        ("exit", "End recording and quit"),
+        ("exit", "Quit; ends recording unless attached"),
         ("undo", "Undo stop within 10 s"),
         ("nvlink", "Show NVLink tx"),
         ("power", "Show power"),
