@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
 from gswarm_tui.common.time_input import INTERVAL_HINT, TimeInputError, parse_interval_ms
 from gswarm_tui.control.client import describe_hang
-from gswarm_tui.control.intents import SetInterval
+from gswarm_tui.control.intents import ChangeInterval
 from gswarm_tui.options.arguments import CommandParser, UsageError
 
 
@@ -31,7 +31,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise RefusedError(f"{describe_hang(head)}.")
     interval_ms = head.status.get("interval_ms", 0)
     if wanted is not None:
-        interval_ms = request_head(head, SetInterval(wanted))["interval_ms"]
+        interval_ms = request_head(head, ChangeInterval(wanted))["interval_ms"]
     if arguments.json:
         from gswarm_tui.printing.json_output import print_json
 

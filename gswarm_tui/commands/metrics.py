@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gswarm_agent.metrics import ALL_GROUPS, METRIC_GROUPS
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
 from gswarm_tui.control.client import describe_hang
-from gswarm_tui.control.intents import SetMetrics
+from gswarm_tui.control.intents import ChangeMetrics
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, UsageError
 
@@ -40,7 +40,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise RefusedError(f"{describe_hang(head)}.")
     if changed:
         wanted = tuple(name for name in ALL_GROUPS if name in {*head.metrics, *on} - {*off})
-    measured = head.metrics if wanted is None else request_head(head, SetMetrics(wanted))["groups"]
+    measured = head.metrics if wanted is None else request_head(head, ChangeMetrics(wanted))["groups"]
     if arguments.json:
         from gswarm_tui.printing.json_output import print_json
 

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control.intents import (
+    ChangeInterval,
+    ChangeMetrics,
     ChangeSession,
     Intent,
     IntentError,
-    SetInterval,
     SetMark,
-    SetMetrics,
     StartSession,
     StopSession,
     UndoStop,
@@ -292,11 +292,11 @@ class AttachedRun:
 
     def set_interval(self, interval_ms: int) -> None:
         """Change the sampling interval of all nodes."""
-        self._want(SetInterval, interval_ms)
+        self._want(ChangeInterval, interval_ms)
 
     def set_metrics(self, groups: tuple[str, ...]) -> None:
         """Measure only these groups of metrics on all nodes."""
-        self._want(SetMetrics, groups)
+        self._want(ChangeMetrics, groups)
 
     def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
         """Start a session now or backdated; return an id for ``stop_session``."""

@@ -8,12 +8,12 @@ from gswarm_agent.mark import checked
 from gswarm_agent.metrics import known_groups
 from gswarm_tui.common.errors import quote
 from gswarm_tui.control.intents import (
+    ChangeInterval,
+    ChangeMetrics,
     ChangeSession,
     Intent,
     IntentError,
-    SetInterval,
     SetMark,
-    SetMetrics,
     StartSession,
     StopRecording,
     StopSession,
@@ -50,10 +50,10 @@ class Executor:
                 return self._change_session(intent)
             case SetMark():
                 return self._mark(intent)
-            case SetInterval():
+            case ChangeInterval():
                 self._hub.set_interval(intent.interval_ms)
                 return {"interval_ms": self._hub.fleet.interval_ms}
-            case SetMetrics():
+            case ChangeMetrics():
                 self._hub.set_metrics(known_groups(intent.groups))
                 return {"groups": list(self._hub.fleet.metrics)}
             case StopRecording():

@@ -107,7 +107,7 @@ class SetMark(Intent):
 
 
 @dataclass(frozen=True)
-class SetInterval(Intent):
+class ChangeInterval(Intent):
     """Change the sampling interval of all nodes."""
 
     want = "interval"
@@ -119,7 +119,7 @@ class SetInterval(Intent):
 
 
 @dataclass(frozen=True)
-class SetMetrics(Intent):
+class ChangeMetrics(Intent):
     """Measure only these groups of metrics on all nodes."""
 
     want = "metrics"
@@ -146,8 +146,8 @@ INTENTS: dict[str, type[Intent]] = {
         UndoStop,
         ChangeSession,
         SetMark,
-        SetInterval,
-        SetMetrics,
+        ChangeInterval,
+        ChangeMetrics,
         StopRecording,
     )
 }

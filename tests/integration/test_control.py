@@ -35,10 +35,10 @@ from gswarm_tui.control.client import (
     running_heads,
 )
 from gswarm_tui.control.intents import (
+    ChangeInterval,
     ChangeSession,
     Intent,
     IntentError,
-    SetInterval,
     SetMark,
     StartSession,
     StopRecording,
@@ -372,7 +372,7 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
 
 async def test_interval_and_the_end_reach_the_head(running: RunningHead, environ: Mapping[str, str]) -> None:
     head = await asyncio.to_thread(only_head, environ)
-    assert await asyncio.to_thread(carry_out, head, SetInterval(500)) == {"interval_ms": 500}
+    assert await asyncio.to_thread(carry_out, head, ChangeInterval(500)) == {"interval_ms": 500}
     assert running.hub.fleet.interval_ms == 500
     assert await asyncio.to_thread(carry_out, head, StopRecording()) == {"ending": True}
     await asyncio.wait_for(running.end_requested.wait(), 30)

@@ -259,6 +259,15 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
     assert circles(arrows) == []
 
 
+def test_a_class_name_has_one_meaning() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for statement in ast.parse(path.read_text()).body:
+            if isinstance(statement, ast.ClassDef):
+                homes.setdefault(statement.name, []).append(name)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
 def test_protocol_modules_import_each_other_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}

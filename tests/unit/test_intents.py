@@ -10,12 +10,12 @@ import pytest
 
 from gswarm_tui.control.intents import (
     INTENTS,
+    ChangeInterval,
+    ChangeMetrics,
     ChangeSession,
     Intent,
     IntentError,
-    SetInterval,
     SetMark,
-    SetMetrics,
     StartSession,
     StopRecording,
     StopSession,
@@ -33,8 +33,8 @@ EXAMPLES = [
     ChangeSession("train", name="eval"),
     ChangeSession("train", note=""),
     SetMark("epoch 3", {"loss": 1.2, "app": "bert"}, 1.8e9),
-    SetInterval(500),
-    SetMetrics(("core", "pcie")),
+    ChangeInterval(500),
+    ChangeMetrics(("core", "pcie")),
     StopRecording(),
 ]
 
@@ -94,7 +94,7 @@ def test_invalid_message_is_refused_with_its_reason(message: dict[str, Any], pro
 
 
 @pytest.mark.parametrize(
-    "create", [lambda: StartSession(""), lambda: SetInterval(10), lambda: SetMetrics(("gpu",))]
+    "create", [lambda: StartSession(""), lambda: ChangeInterval(10), lambda: ChangeMetrics(("gpu",))]
 )
 def test_invalid_intent_cannot_be_created(create: Callable[[], Intent]) -> None:
     with pytest.raises(IntentError):
