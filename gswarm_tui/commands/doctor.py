@@ -1,4 +1,4 @@
-"""``gswarm-tui doctor``: check this machine and the nodes, and print what is to mend."""
+"""``gswarm-tui doctor``: check this machine and the nodes, and print what to fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIX = ".tar.gz"
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print the report and return the exit status: 1 if something is to mend. Raises UserError."""
+    """Print the report and return the exit status: 1 if something needs fixing. Raises UserError."""
     options, chosen = parse_doctor(args, environ)
     if chosen.bundle is not None and not chosen.bundle.name.endswith(SUFFIX):
         raise UserError(f"--bundle: name a {SUFFIX} file, such as doctor{SUFFIX}.")
@@ -38,7 +38,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         _print(report)
     if chosen.bundle is not None:
         _write(chosen.bundle, report, options, log)
-    return 1 if report.to_mend else 0
+    return 1 if report.to_fix else 0
 
 
 def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> DoctorReport | None:

@@ -1,4 +1,4 @@
-"""Rules: what is to mend or to know about nodes, each in one sentence. Pure."""
+"""Rules: what to fix or to know about nodes, one sentence each. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANY_NODE = "NODE"
 
 
 def findings(here: LocalReport, nodes: Sequence[NodeReport], user: str) -> tuple[Finding, ...]:
-    """Return what is to mend first, then notes; ``user`` is this user's name on the nodes."""
+    """Return what to fix first, then notes; ``user`` is this user's name on the nodes."""
     found = [
         *(Finding(True, (), text) for text in here.problems),
         *_unreachable(nodes),
@@ -31,17 +31,17 @@ def findings(here: LocalReport, nodes: Sequence[NodeReport], user: str) -> tuple
         *_counters(nodes, user),
         *_unmeasured(nodes),
     ]
-    return tuple(sorted(found, key=lambda finding: not finding.mend))
+    return tuple(sorted(found, key=lambda finding: not finding.fix))
 
 
-def _grouped(mend: bool, told: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def _grouped(fix: bool, texts: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     """Return a finding for each text, with all nodes that it is about."""
     groups: dict[str, list[str]] = {}
-    for node, text in told:
+    for node, text in texts:
         groups.setdefault(text, []).append(node)
     for text, names in groups.items():
         shown = text if len(names) > 1 else text.replace(_ANY_NODE, names[0])
-        yield Finding(mend, tuple(names), shown)
+        yield Finding(fix, tuple(names), shown)
 
 
 def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def _differences(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
 
 def _difference(
     nodes: Sequence[NodeReport],
-    mend: bool,
+    fix: bool,
     what: str,
     value: Callable[[NodeReport], str | int | None],
     remedy: str,
@@ -94,7 +94,7 @@ def _difference(
     if len(set(values.values())) < 2:
         return
     usual, count = Counter(values.values()).most_common(1)[0]
-    told = (
+    texts = (
         (
             node,
             f"{what} {each}, but {usual} on {plural(count, 'other node')}{'; ' if remedy else ''}{remedy}.",
@@ -102,7 +102,7 @@ def _difference(
         for node, each in values.items()
         if each != usual
     )
-    yield from _grouped(mend, told)
+    yield from _grouped(fix, texts)
 
 
 def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Finding]:

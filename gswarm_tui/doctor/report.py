@@ -69,9 +69,9 @@ class LocalReport:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence about some nodes, or about this machine if there are none; to ``mend``, or a note."""
+    """A sentence about some nodes, or about this machine if there are none; something to fix, or a note."""
 
-    mend: bool
+    fix: bool
     nodes: tuple[str, ...]
     text: str
 
@@ -86,17 +86,17 @@ class DoctorReport:
     findings: tuple[Finding, ...]
 
     @property
-    def to_mend(self) -> tuple[Finding, ...]:
-        """The findings that somebody should mend."""
-        return tuple(finding for finding in self.findings if finding.mend)
+    def to_fix(self) -> tuple[Finding, ...]:
+        """Findings that somebody should fix."""
+        return tuple(finding for finding in self.findings if finding.fix)
 
     @property
     def verdict(self) -> str:
-        """The last line: how many nodes are ready, and how much is to mend."""
+        """The last line: how many nodes are ready, and how much is to be fixed."""
         ready = sum(node.ready for node in self.nodes)
-        what = plural(len(self.to_mend), "thing") if self.to_mend else "nothing"
+        what = plural(len(self.to_fix), "thing") if self.to_fix else "nothing"
         nodes = f"{ready:,} of {plural(len(self.nodes), 'node')} ready" if self.nodes else "no node checked"
-        return f"{nodes}, {what} to mend."
+        return f"{nodes}, {what} to fix."
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

@@ -1,4 +1,4 @@
-"""The report as text: this machine, a table of nodes, what is to mend, notes, and the verdict."""
+"""The report as text: this machine, a table of nodes, what to fix, notes, and the verdict."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def node_rows(report: DoctorReport) -> list[list[str]]:
 
 
 def finding_lines(report: DoctorReport) -> Iterator[str]:
-    """Return what is to mend, then the notes, each under a heading."""
-    for heading, mend in (("To mend:", True), ("Notes:", False)):
-        if chosen := [finding for finding in report.findings if finding.mend is mend]:
+    """Return what to fix, then the notes, each under a heading."""
+    for heading, fix in (("To fix:", True), ("Notes:", False)):
+        if chosen := [finding for finding in report.findings if finding.fix is fix]:
             yield heading
             yield from (f"  {subject(finding)}: {finding.text}" for finding in chosen)
 

@@ -547,8 +547,8 @@ def _doctor_parser() -> _Parser:
         ),
         description=textwrap.fill(
             "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
-            "disk, Slurm's view, and what differs from the other nodes. Prints what to mend. Installs and "
-            "records nothing. The exit status is 1 if something is to mend.",
+            "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
+            "records nothing. The exit status is 1 if something needs fixing.",
             _width(),
         ),
         formatter_class=_help_format,

@@ -29,7 +29,7 @@ def faulty(cluster: Cluster) -> Iterator[None]:
     Scenario.of(node.name, node.gpus).write(node.scenario)
 
 
-def test_doctor_says_what_to_mend(cluster: Cluster, faulty: None, tmp_path: Path) -> None:
+def test_doctor_says_what_to_fix(cluster: Cluster, faulty: None, tmp_path: Path) -> None:
     folder = cluster.home / tmp_path.name
     folder.mkdir()
     bundle = folder / "bundle.tar.gz"
@@ -52,12 +52,12 @@ def test_doctor_says_what_to_mend(cluster: Cluster, faulty: None, tmp_path: Path
     assert nodes["gpu01"]["slurm"]["gpus"] == 8
     assert "DRAIN" in nodes["gpu04"]["slurm"]["state"]
     assert nodes["bad01"]["slurm"] is None, "Slurm doesn't know it"
-    mend = {tuple(each["nodes"]): each["text"] for each in report["findings"] if each["mend"]}
-    texts = [(tuple(each["nodes"]), each["text"]) for each in report["findings"] if each["mend"]]
+    fix = {tuple(each["nodes"]): each["text"] for each in report["findings"] if each["fix"]}
+    texts = [(tuple(each["nodes"]), each["text"]) for each in report["findings"] if each["fix"]]
     assert (("gpu02",), "Slurm has 8 GPUs, the driver shows 7; run nvidia-smi there.") in texts
     assert any(names == ("gpu02",) and "the driver is 535.104.05" in text for names, text in texts), texts
     assert any(names == ("gpu04",) and "(fan noise)" in text for names, text in texts), texts
-    assert "no GPU can be measured" in mend["bad03",]
+    assert "no GPU can be measured" in fix["bad03",]
     assert report["verdict"].startswith("5 of 8 nodes ready, "), report["verdict"]
 
     with tarfile.open(bundle) as tar:

@@ -84,7 +84,7 @@ def parsed(text: str) -> list[Any]:
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: " ".join(block.split()[:2]))
 def test_examples_run_and_print_json(block: str, ran: dict[str, Ran]) -> None:
     one = ran[block]
-    # Without a GPU here, doctor has something to mend.
+    # Without a GPU here, doctor finds something to fix.
     assert one.status in ((0, 1) if " doctor" in block else (0,)), one.problem
     if "gswarm-tui record" in block:
         assert one.out == "trained\n"
@@ -100,7 +100,7 @@ def test_fields_that_the_skill_names_are_printed(ran: dict[str, Ran]) -> None:
     printed = "".join(one.out for block, one in ran.items() if " record " not in block)
     cells = re.findall(r"^\| (`.+?) \| ", SKILL, re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"[a-z_]{4,}", cell) if "_" in name}
-    named |= {"coverage", "speed_up", "efficiency", "energy_ratio", "findings", "mend", "state", "processes"}
+    named |= {"coverage", "speed_up", "efficiency", "energy_ratio", "findings", "fix", "state", "processes"}
     assert len(named) > 15
     assert [name for name in sorted(named) if f'"{name}"' not in printed] == []
 

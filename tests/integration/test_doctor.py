@@ -51,7 +51,7 @@ def test_nodes_are_checked_and_the_failing_one_is_named(server: SshServer, tmp_p
     assert lines[0].startswith("here: Python 3.")
     (row,) = (line for line in lines if line.startswith("closed1 "))
     assert "failed to connect" in row
-    assert "To mend:" in lines
+    assert "To fix:" in lines
     assert (
         "  closed1: failed to connect: it refuses connections: nothing listens on its SSH port; try "
         f"`ssh -F {config} closed1`."
@@ -90,7 +90,7 @@ def test_json_holds_the_whole_report(server: SshServer, tmp_path: Path) -> None:
     assert node["clock_offset_ms"] == pytest.approx(0, abs=1000)
     assert node["spool_free_mib"] > 0
     assert report["here"]["python_version"] == ".".join(map(str, sys.version_info[:3]))
-    assert done.returncode == (1 if any(each["mend"] for each in report["findings"]) else 0)
+    assert done.returncode == (1 if any(each["fix"] for each in report["findings"]) else 0)
 
 
 def test_without_nodes_this_machine_is_checked(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_without_nodes_this_machine_is_checked(tmp_path: Path) -> None:
     assert any(
         line.startswith("  here: only this machine was checked: no nodes: use --nodes") for line in lines
     )
-    assert lines[-1] == "no node checked, nothing to mend."
+    assert lines[-1] == "no node checked, nothing to fix."
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,15 @@ def fleet(**changes: dict[str, Any]) -> list[NodeReport]:
 
 
 def told(nodes: list[NodeReport], here: LocalReport = HERE) -> list[str]:
-    """Return the findings as lines, those to mend with an exclamation mark."""
+    """Return the findings as lines, those to fix with an exclamation mark."""
     found = findings(here, nodes, "me")
-    return [f"{'! ' if each.mend else ''}{subject(each)}: {each.text}" for each in found]
+    return [f"{'! ' if each.fix else ''}{subject(each)}: {each.text}" for each in found]
 
 
 def test_nodes_without_faults_have_no_findings() -> None:
     nodes = fleet()
     assert told(nodes) == []
-    assert DoctorReport("", HERE, tuple(nodes), ()).verdict == "4 of 4 nodes ready, nothing to mend."
+    assert DoctorReport("", HERE, tuple(nodes), ()).verdict == "4 of 4 nodes ready, nothing to fix."
 
 
 def test_nodes_that_fail_alike_share_a_sentence() -> None:
@@ -143,12 +143,12 @@ def test_gpus_that_slurm_hides_from_the_job_are_no_fault() -> None:
     assert told(nodes) == []
 
 
-def test_what_is_to_mend_comes_first_and_is_counted() -> None:
+def test_what_is_to_fix_comes_first_and_is_counted() -> None:
     nodes = fleet(gpu01={"kernel": "6.1"}, gpu02={"failed_step": "connect", "reason": "no route"})
     lines = told(nodes)
     assert [line.startswith("!") for line in lines] == [True, False]
     report = DoctorReport("", HERE, tuple(nodes), findings(HERE, nodes, "me"))
-    assert report.verdict == "3 of 4 nodes ready, 1 thing to mend."
+    assert report.verdict == "3 of 4 nodes ready, 1 thing to fix."
 
 
 def test_this_machine_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
