@@ -87,6 +87,5 @@ def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, 
 
 def _print(*words: str) -> None:
     """Run another command of this program; its output goes to standard error, as all of this one's."""
-    sys.stderr.flush()
     command = [sys.executable, "-P", "-m", "gswarm_tui", *words]
     subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable
 
@@ -35,5 +36,15 @@ def quote(text: str) -> str:
 
 
 def print_notice(*lines: str) -> None:
-    """Print lines to standard error, with escapes of untrusted text spelt out."""
-    print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)
+    """Print lines to standard error, with escapes of untrusted text spelt out.
+
+    Lines that can't be written, because the terminal or the reader of a pipe is gone or a disk is full, are
+    lost: what they report goes on.
+    """
+    try:
+        print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr, flush=True)
+    except OSError:
+        # Without a buffer, which would keep the line and fail with it at every flush and at the exit.
+        old = sys.stderr
+        file = io.FileIO(2, "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(file, old.encoding, old.errors, write_through=True)

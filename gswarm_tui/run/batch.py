@@ -118,7 +118,6 @@ class BatchRun:
         told, tell = os.pipe()
         end_read, end_write = os.pipe()
         sys.stdout.flush()
-        sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
             os.close(told)
@@ -159,7 +158,6 @@ class BatchRun:
             print_notice(f"internal error of the recorder: {type(error).__name__}: {error}")
         finally:
             sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(status)
 
     def _start_command(self, mask: set[signal.Signals | int], environ: Mapping[str, str]) -> None:
@@ -256,8 +254,8 @@ class BatchRun:
 
 def _sent_to_all(received: signal.struct_siginfo, why: str) -> bool:
     """Return whether the command got this signal, too: from a terminal, or from Slurm, which ends the job."""
-    if received.si_code > 0:
-        return True
+    if received.si_code > 0:  # from the kernel: a closed terminal signals its session leader alone
+        return received.si_signo != signal.SIGHUP or os.getsid(0) != os.getpid()
     try:
         sender = Path(f"/proc/{received.si_pid}/comm").read_text()
     except OSError:

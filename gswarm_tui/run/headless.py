@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -245,4 +244,3 @@ class _RecorderLife:
             if event.at - self._printed_at.get(event.kind, -NOTICE_EVERY_S) >= NOTICE_EVERY_S:
                 self._printed_at[event.kind] = event.at
                 print_notice(f"{event.node}: {event.message}" if event.node else event.message)
-        sys.stderr.flush()

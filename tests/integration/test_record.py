@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -233,6 +234,26 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
         running.press("\x03")
         running.wait_for("over")
         assert running.screen().count("interrupted") == 1
+
+
+def test_closed_terminal_ends_the_command_and_keeps_its_status(tmp_path: Path) -> None:
+    """The kernel sends SIGHUP to the session's leader alone, and what is printed from then on fails."""
+    words = ["record", "--demo", "1x1", "--db", str(tmp_path / "run.duckdb"), "--"]
+    script = "trap 'exit 7' HUP; echo ready; while :; do sleep 0.1; done"
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        ["setsid", "--ctty", "--wait", sys.executable, "-m", "gswarm_tui", *words, "sh", "-c", script],
+        stdin=its_end, stdout=its_end, stderr=its_end,
+    ) as running:  # fmt: skip
+        try:
+            os.close(its_end)
+            shown = b""
+            while b"ready" not in shown:
+                shown += os.read(terminal, 1 << 16)
+            os.close(terminal)
+            assert running.wait(PATIENCE_S) == 7
+        finally:
+            running.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -327,3 +328,12 @@ def test_progress_is_silent_for_quick_work_or_without_a_terminal() -> None:
     with Progress("reading", out=pipe, after_s=0.0):
         pass
     assert terminal.getvalue() == pipe.getvalue() == ""
+
+
+def test_notices_that_cannot_be_written_change_no_exit_status() -> None:
+    words = (
+        "import sys; from gswarm_tui.common.errors import print_notice; "
+        "print_notice('one'); print_notice('two'); sys.exit(7)"
+    )
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run([sys.executable, "-c", words], stderr=full, check=False).returncode == 7
