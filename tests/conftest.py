@@ -40,6 +40,7 @@ SLOWEST = (
     "tests/tui/test_app.py",
     "tests/security/test_rogue_nodes.py",
     "tests/integration/test_attach.py",
+    "tests/integration/test_attached.py",
     "tests/integration/test_probes_processes.py",
 )
 """Groups of tests that take longest, those that compute beside those that wait."""

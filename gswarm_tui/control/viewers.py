@@ -3,6 +3,7 @@
 A viewer's stream begins with the fleet's state. After each flush of the hub follow the events since the last
 one, encoded once for all viewers. Nothing waits for a viewer: one that doesn't keep up is sent nothing until
 it has read all, and then the state again. Histories follow the state as fast as the viewer reads.
+docs/decisions/014-viewers.md has the reasons.
 """
 
 from __future__ import annotations
