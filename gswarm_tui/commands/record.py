@@ -7,12 +7,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.options.arguments import RecordOptions, parse_record
+
+if TYPE_CHECKING:
+    from gswarm_tui.run.headless import OpenRecording
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses, as those of shells."""
@@ -51,9 +56,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if batch.recording is not None:
         db = f"--db={batch.recording.path}"
         width = () if sys.stderr.isatty() else (f"--width={_MAIL_COLUMNS}",)
-        _print("summary", db, *width, "--", name)
+        session = _session(batch.recording, name)
+        _print("summary", db, *width, "--", session)
         if chosen.report is not None:
-            _print("report", db, "-o", str(chosen.report), "--force", "--", name)
+            _print("report", db, "-o", str(chosen.report), "--force", "--", session)
     return status
 
 
@@ -73,6 +79,20 @@ def _name(command: Sequence[str], job: str) -> str:
     return Path(command[0]).name if command else job or "recording"
 
 
+def _session(recording: OpenRecording, name: str) -> str:
+    """Return the number of the session that was started first, as it may have another name by now."""
+    from gswarm_tui.store.errors import StoreError
+    from gswarm_tui.store.querying.file_source import FileSource
+
+    first = "SELECT min(session_id) FROM sessions JOIN recordings USING (recording_id) WHERE uid = ?"
+    try:
+        with closing(FileSource(recording.path, for_people=False)) as source:
+            ((number,),) = source.query(first, recording.uid).rows()
+    except StoreError:
+        return name  # the commands that read the file print why they can't
+    return name if number is None else str(number)
+
+
 def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, str]) -> None:
     """Refuse a report's file that can't be written. Raises UserError."""
     if chosen.report is None:
@@ -82,7 +102,8 @@ def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, 
     requeued = environ.get("SLURM_RESTART_COUNT", "0") != "0"
     check_output_file(chosen.report, force=chosen.force or requeued, recording=db or Path())
     if not os.access(chosen.report.parent, os.W_OK):
-        raise UserError(f"--report: the folder {chosen.report.parent} is read-only for you; name another.")
+        folder = chosen.report.parent.absolute()
+        raise UserError(f"--report: the folder {folder} is read-only for you; name another.")
 
 
 def _print(*words: str) -> None:

@@ -155,13 +155,13 @@ def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO) -> None:
 
 
 def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO, width: int | None) -> None:
-    """Write labelled lines; long ones wrap at commas."""
+    """Write labelled lines; long ones wrap at commas and semicolons."""
     from gswarm_tui.printing.table import width_of
 
     labels = max((len(label) for label, _ in lines), default=0) + 2
     room = max(40, (width or width_of(out) or 120) - labels)
     for label, words in lines:
-        parts = printable(words).replace(" ", "\0").replace(",\0", ", ")
+        parts = printable(words).replace(" ", "\0").replace(",\0", ", ").replace(";\0", "; ")
         filled = textwrap.fill(parts, room, break_on_hyphens=False)
         text = textwrap.indent(filled, " " * labels).replace("\0", " ")
         out.write(label + text[len(label) :] + "\n")

@@ -232,7 +232,7 @@ class BatchRun:
             if code > 0:  # it has printed why it can't go on
                 break
             why = _killed_by(-code)
-        print_notice(f"the recorder {why} again and stays down; {self._advice()}")
+        print_notice(f"the recorder stays down: it {why}; {self._advice()}")
         if not self.command:
             self.exit_status = 1
 

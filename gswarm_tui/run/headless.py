@@ -104,6 +104,7 @@ class _RecorderLife:
         self._ended = asyncio.Event()
         self._stopped = False
         self._printed_at: dict[str, float] = {}
+        self._unwritten = ""
 
     async def record(
         self,
@@ -197,7 +198,7 @@ class _RecorderLife:
         It is called once the control socket listens, so that the command can start a session at once.
         """
         opened()
-        self._hub.flushed.append(self._print_connected)
+        self._hub.flushed += (self._print_connected, self._print_unwritten)
         overdue = asyncio.get_running_loop().call_later(CONNECT_S, self._print_silent)
         try:
             await self._ended.wait()
@@ -212,6 +213,13 @@ class _RecorderLife:
             print_notice(f"{plural(len(nodes), 'node')} {send} data, {plural(gpus, 'GPU')}")
             self._print_obstacles()
             self._hub.flushed.remove(self._print_connected)
+
+    def _print_unwritten(self) -> None:
+        """Print why the recorder can't write, when that begins."""
+        error = self._hub.recorder.error if self._hub.recorder is not None else ""
+        if error and not self._unwritten:
+            print_notice(error)
+        self._unwritten = error
 
     def _print_silent(self) -> None:
         silent = {node.name: node for node in self._hub.fleet.nodes.values() if node.last_arrival is None}

@@ -134,7 +134,7 @@ def _exit_status(status: int, settings: list[Any], reports: int) -> int:
         what = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
         if number == signal.SIGKILL:
             what += ", as happens when memory runs out"
-    advice = "no recording was open, so restart gswarm-tui"
+    advice = "it had no recording open; start it again"
     if path:
         import shlex
 

@@ -296,7 +296,7 @@ def test_third_death_within_five_minutes_ends_the_recording_but_not_the_command(
         for _ in range(3):
             running.wait_for("1 node sends data")
             os.kill(running.recorder(), signal.SIGKILL)
-        running.wait_for("again and stays down; `gswarm-tui recover ")
+        running.wait_for("the recorder stays down: it was killed by SIGKILL, ")
         assert running.end("still here\n") == (3, "ready\nstill here\n")
 
 
@@ -366,6 +366,7 @@ def test_recording_that_cannot_be_opened_runs_nothing(tmp_path: Path) -> None:
 def test_recording_stop_ends_the_recording_and_not_the_command(tmp_path: Path) -> None:
     with record(tmp_path, "--demo", "2x2", "--", *UNTIL_INPUT_ENDS) as running:
         running.wait_for("2 nodes send data, 4 GPUs")
+        assert run_beside(tmp_path, "session", "rename", "sh", "train") == 0
         assert run_beside(tmp_path, "recording", "stop") == 0
         assert ended_recordings(tmp_path) == [(True,)]
         running.wait_for("sh continues without a recording")
@@ -376,6 +377,7 @@ def test_recording_stop_ends_the_recording_and_not_the_command(tmp_path: Path) -
     assert "the recording was ended by gswarm-tui recording stop" in text
     assert "restarting" not in text
     assert "gswarm-tui: sh ended with status 3 after " in text
+    assert f"\ntrain · {tmp_path}/run.duckdb\n" in text, "the summary of the renamed session"
 
 
 def test_recording_stop_ends_record_without_a_command(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def test_killed_program_without_a_recording_is_reported_in_one_line() -> None:
         running.wait_for("sim01")
         os.kill(running.pid, signal.SIGKILL)
         assert running.exit_status() == 128 + signal.SIGKILL
-        sentence = "the program was killed by SIGKILL, as happens when memory runs out; no recording was open"
-        assert f"gswarm-tui: {sentence}, so restart gswarm-tui" in running.screen().replace("\n", "")
+        sentence = "the program was killed by SIGKILL, as happens when memory runs out; it had no recording"
+        assert f"gswarm-tui: {sentence} open; start it again" in running.screen().replace("\n", "")
         assert running.settings() == running.first_settings
 
 
