@@ -64,7 +64,7 @@ class LiveRun(Protocol):
     """A run that the screens show and its user changes: a hub, or one whose recorder is elsewhere.
 
     ``place`` is the host of a recorder elsewhere, empty for this host and None for a hub of this process.
-    ``interruption`` says why nothing new comes from it, empty while it does. The callbacks in ``flushed`` are
+    ``interruption`` is why it sends nothing, empty while it does. The callbacks in ``flushed`` are
     called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that wasn't made.
     """
 

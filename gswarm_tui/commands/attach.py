@@ -22,7 +22,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "attach",
         "[RECORDING] [--host HOST]",
         "Show a running recording on the screen: one of record, of another terminal, or of another host. "
-        "q closes the screen, and recording goes on.",
+        "q closes the screen, and recording continues.",
         usual="the only running recording",
     )
     parser.add_argument(

@@ -53,7 +53,7 @@ def run(args: Sequence[str], _environ: Mapping[str, str]) -> int:
 def complete(environ: Mapping[str, str]) -> int:
     """Write the words that fit to the shell, which passes the line in the environment, and exit."""
     typed = split_line(environ["COMP_LINE"], int(environ["COMP_POINT"]))[3]
-    command = next((one for one in COMMANDS if typed[1:2] == [one.name]), None)
+    command = next((each for each in COMMANDS if typed[1:2] == [each.name]), None)
     action = typed[2:3] if command is not None and typed[2:3] and typed[2] in command.actions else []
     observe_parser(partial(_suggest, command, environ))
     with contextlib.suppress(UserError):
@@ -89,7 +89,7 @@ def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]
     if metavar == "GROUPS":
         return _constant(METRIC_GROUPS)
     if metavar == "COMMAND":
-        return _constant({one.name: one.help for one in COMMANDS})
+        return _constant({command.name: command.help for command in COMMANDS})
     if metavar == "RECORDING":
         return partial(_recordings, environ)
     if metavar == "ID" and command == "recover":
@@ -119,7 +119,7 @@ def _running_sessions(
     from gswarm_tui.control.client import running_heads
 
     heads = named_heads(running_heads(environ), parsed_args.recording, parsed_args.db)
-    return {one["name"]: "running" for head in heads for one in head.status.get("sessions", ())}
+    return {session["name"]: "running" for head in heads for session in head.status.get("sessions", ())}
 
 
 def _recorded_sessions(
@@ -134,7 +134,7 @@ def _recorded_sessions(
     db = None if parsed_args.db is None else Path(parsed_args.db).expanduser()
     with contextlib.suppress(UserError), contextlib.closing(open_source(db, environ)) as source:
         sessions = periods.load_sessions(source)
-        return dict(zip(periods.references(sessions), (one.note for one in sessions), strict=True))
+        return dict(zip(periods.references(sessions), (session.note for session in sessions), strict=True))
     return {}
 
 
@@ -148,4 +148,4 @@ def _interrupted(
 
     db = None if parsed_args.db is None else Path(parsed_args.db).expanduser()
     found, _ = interrupted.find(Path(), db)
-    return {interrupted.short_id(one.interrupted): str(one.path) for one in found}
+    return {interrupted.short_id(run.interrupted): str(run.path) for run in found}

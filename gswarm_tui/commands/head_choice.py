@@ -55,7 +55,7 @@ def choose_head(arguments: argparse.Namespace, environ: Mapping[str, str]) -> He
         found = [head for head in found if head.of_job(label_of_shell(environ))] or found
     if len(found) > 1:
         heads = ", ".join(map(describe_head, found))
-        raise UsageError(f"{len(found)} gswarm-tui fit; choose one with --recording: {heads}.")
+        raise UsageError(f"{len(found)} running gswarm-tui match; choose one with --recording: {heads}.")
     return found[0]
 
 

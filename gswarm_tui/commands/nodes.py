@@ -20,7 +20,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser(
         "nodes",
         "[--recording RECORDING] [--db PATH] [--json]",
-        "List the nodes of a running gswarm-tui: their state and why, the means of their GPUs, the age of "
+        "List the nodes of a running gswarm-tui: state and reason, the means of their GPUs, the age of "
         "their last sample.",
         usual=USUAL,
     )

@@ -1,7 +1,7 @@
-"""A run whose recorder is another process: its fleet for the screens, and changes that its user wants.
+"""A run whose recorder is another process: its fleet for the screens, and the changes that its user requests.
 
-The fleet is a replica, see ``fleet/replica.py``: it changes only by what the recorder sends. Changes are
-requests, carried out there in the order in which they were made.
+The fleet is a replica, see ``fleet/replica.py``: only the recorder's messages change it. The
+user's changes are requests, which the recorder carries out in order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RouteError(Exception):
 
 
 class Route(Protocol):
-    """Way to a recorder; ``place`` is its host, empty on this one."""
+    """Route to a recorder; ``place`` is its host, empty on this one."""
 
     place: str
 
@@ -148,7 +148,7 @@ class AttachedRun:
         self.interruption = ""
 
     async def _reconnect(self, why: str) -> None:
-        """Connect again, as often as it takes; meanwhile ``interruption`` says why nothing new comes."""
+        """Retry until connected; meanwhile ``interruption`` has the reason."""
         self.close()
         for attempt in itertools.count():
             self.interruption = f"{why}; reconnecting …"
@@ -262,7 +262,7 @@ class AttachedRun:
         return cancel
 
     async def _carry_out_all(self) -> None:
-        """Send the changes that were wanted, one after the other, and report those that were refused."""
+        """Send the requested changes one after the other, and report those that were refused."""
         while True:
             intent, key = await self._intents.get()
             if isinstance(intent, StopSession) and intent.session in self._started:
@@ -279,7 +279,7 @@ class AttachedRun:
         for callback in list(self.refused):
             callback(f"nothing was changed: {why}")
 
-    def _want(self, kind: Callable[..., Intent], *values: Any, key: str = "") -> None:
+    def _request_change(self, kind: Callable[..., Intent], *values: Any, key: str = "") -> None:
         if self._writer is None:
             self._refuse(NOT_CONNECTED if self._ended_at is None else "the recording has ended")
             return
@@ -292,40 +292,40 @@ class AttachedRun:
 
     def set_interval(self, interval_ms: int) -> None:
         """Change the sampling interval of all nodes."""
-        self._want(ChangeInterval, interval_ms)
+        self._request_change(ChangeInterval, interval_ms)
 
     def set_metrics(self, groups: tuple[str, ...]) -> None:
         """Measure only these groups of metrics on all nodes."""
-        self._want(ChangeMetrics, groups)
+        self._request_change(ChangeMetrics, groups)
 
     def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
         """Start a session now or backdated; return an id for ``stop_session``."""
-        key = f"wanted {next(self._numbers)}"
-        self._want(StartSession, name, started_at, note, key=key)
+        key = f"requested {next(self._numbers)}"
+        self._request_change(StartSession, name, started_at, note, key=key)
         return key
 
     def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
         """End a session now or in the past."""
-        self._want(StopSession, session_id, ended_at)
+        self._request_change(StopSession, session_id, ended_at)
 
     def undo_stop(self, session_id: str) -> None:
         """Continue a stopped session as if it had never been stopped."""
-        self._want(UndoStop, session_id)
+        self._request_change(UndoStop, session_id)
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""
-        self._want(ChangeSession, session_id, name, note)
+        self._request_change(ChangeSession, session_id, name, note)
 
     def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
         """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
         now = self.now()
         mark = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
-        self._want(SetMark, name, json.loads(detail), mark.at)
+        self._request_change(SetMark, name, json.loads(detail), mark.at)
         return mark
 
     def stop_all_sessions(self) -> None:
         """End every running session."""
-        self._want(StopSession)
+        self._request_change(StopSession)
 
 
 def _boot_time() -> float:

@@ -64,7 +64,7 @@ class Executor:
     def _start_session(self, intent: StartSession) -> dict[str, Any]:
         self._require_recording("no session started")
         book = self._hub.fleet.sessions
-        name = (intent.name or suggest_name(one.name for one in book.sessions.values())).strip()
+        name = (intent.name or suggest_name(session.name for session in book.sessions.values())).strip()
         self._check_name(name)
         at = self._time(intent.started_at)
         return session_row(
@@ -129,15 +129,20 @@ class Executor:
         return min(max(at, start), end)
 
     def _running(self, wanted: str | None) -> list[Session]:
-        """Return the running session with this id or name, all if None. Raises IntentError without one."""
+        """Return the running session with this id or name, all if None. Raises IntentError."""
         running = self._hub.fleet.sessions.running
-        found = [one for one in running if wanted is None or wanted in (one.session_id, one.name)]
+        found = [
+            session for session in running if wanted is None or wanted in (session.session_id, session.name)
+        ]
         if found:
             return found
         if wanted is None:
             raise IntentError("no session is running")
         others = f"; running: {_list_names(running)}" if running else "; no session is running"
-        if any(wanted in (one.session_id, one.name) for one in self._hub.fleet.sessions.sessions.values()):
+        if any(
+            wanted in (session.session_id, session.name)
+            for session in self._hub.fleet.sessions.sessions.values()
+        ):
             raise IntentError(f"{quote(wanted)} has already ended{others}")
         raise IntentError(f"there is no session {quote(wanted)}{others}")
 
@@ -146,8 +151,8 @@ class Executor:
         sessions = self._hub.fleet.sessions.sessions
         if wanted in sessions:
             return sessions[wanted]
-        if named := [one for one in sessions.values() if one.name == wanted]:
-            return max(named, key=lambda one: (one.running, one.started_at))
+        if named := [session for session in sessions.values() if session.name == wanted]:
+            return max(named, key=lambda session: (session.running, session.started_at))
         others = f"; there are {_list_names(list(sessions.values()))}" if sessions else ""
         raise IntentError(f"there is no session {quote(wanted)}{others}")
 
@@ -173,6 +178,6 @@ def rounded(value: float | None) -> float | None:
 
 
 def _list_names(sessions: list[Session]) -> str:
-    names = ", ".join(one.name for one in sessions[-MAX_NAMED:])
+    names = ", ".join(session.name for session in sessions[-MAX_NAMED:])
     more = len(sessions) - MAX_NAMED
     return f"{names} and {more} more" if more > 0 else names

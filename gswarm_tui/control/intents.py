@@ -15,7 +15,7 @@ from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 MAX_NAME = 200
 MAX_NOTE = 4000
 MAX_TIME = 1e11
-"""Unix seconds; NaN and infinity lie beyond, too."""
+"""Latest Unix time in seconds; also excludes NaN and infinity."""
 
 
 class IntentError(Exception):
@@ -115,7 +115,9 @@ class ChangeInterval(Intent):
 
     def __post_init__(self) -> None:
         if type(self.interval_ms) is not int or not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
-            raise IntentError(f"an interval has {MIN_INTERVAL_MS} to {MAX_INTERVAL_MS} whole milliseconds")
+            raise IntentError(
+                f"an interval must be {MIN_INTERVAL_MS} to {MAX_INTERVAL_MS} ms, a whole number"
+            )
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ class ChangeMetrics(Intent):
 
     def __post_init__(self) -> None:
         groups: object = self.groups
-        if not isinstance(groups, (list, tuple)) or any(one not in ALL_GROUPS for one in groups):
-            raise IntentError(f"metric groups are {', '.join(ALL_GROUPS)}")
+        if not isinstance(groups, (list, tuple)) or any(group not in ALL_GROUPS for group in groups):
+            raise IntentError(f"unknown metric groups; choose from {', '.join(ALL_GROUPS)}")
 
 
 @dataclass(frozen=True)
@@ -159,17 +161,17 @@ def read_intent(message: Mapping[str, Any]) -> Intent | None:
     if not isinstance(want, str) or (kind := INTENTS.get(want)) is None:
         return None
     given = {key: value for key, value in message.items() if key not in ("want", "version")}
-    if unknown := given.keys() - {one.name for one in fields(kind)}:
-        raise IntentError(f"{want} has no {min(map(str, unknown))}")
+    if unknown := given.keys() - {each.name for each in fields(kind)}:
+        raise IntentError(f"{want} takes no {min(map(str, unknown))}")
     try:
         return kind(**given)
     except TypeError:
-        raise IntentError(f"{want} lacks a value") from None
+        raise IntentError(f"{want} lacks a required value") from None
 
 
 def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
-        raise IntentError(f"{what} is a text")
+        raise IntentError(f"{what} must be a non-empty text")
 
 
 def _check_name(name: object) -> None:
@@ -180,12 +182,12 @@ def _check_name(name: object) -> None:
     if len(name) > MAX_NAME:
         raise IntentError(f"a session's name can have {MAX_NAME} characters; this one has {len(name)}")
     if not name.isprintable():
-        raise IntentError("a session's name is one line of printable characters")
+        raise IntentError("a session's name must be one line of printable characters")
 
 
 def _check_note(note: object) -> None:
     if not isinstance(note, str) or not note.isprintable():
-        raise IntentError("a session's note is one line of printable characters")
+        raise IntentError("a session's note must be one line of printable characters")
     if len(note) > MAX_NOTE:
         raise IntentError(f"a session's note can have {MAX_NOTE:,} characters; this one has {len(note):,}")
 
@@ -193,4 +195,4 @@ def _check_note(note: object) -> None:
 def _check_time(time: object) -> None:
     if time is None or (isinstance(time, int | float) and type(time) is not bool and 0 <= time < MAX_TIME):
         return
-    raise IntentError("a time is a number of seconds since 1970")
+    raise IntentError("a time must be a number of seconds since 1970")

@@ -1,4 +1,4 @@
-"""Ways of a viewer to a recorder: its socket on this host, or an ssh to the host where it runs."""
+"""Routes from a viewer to a recorder: its socket on this host, or an ssh to the host where it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui'
 
 
 class SocketRoute:
-    """Way to a recorder on this host; ``choose`` returns its head, or raises UserError."""
+    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError."""
 
     place = ""
 
@@ -49,7 +49,7 @@ class SocketRoute:
         return connection
 
     def _running(self, uid: str) -> Head:
-        """Return the head that records this, also one that was started meanwhile. Raises RouteError."""
+        """Return the head that records this, even if it was restarted. Raises RouteError."""
         for head in running_heads(self._environ):
             if head.uid == uid:
                 return head
@@ -64,7 +64,7 @@ class SocketRoute:
 
 
 class SshRoute:
-    """Way to a recorder on another host, by the user's own ssh to a relay there.
+    """Route to a recorder on another host, by the user's own ssh to a relay there.
 
     Passwords are asked for only once, before the screen is drawn.
     """

@@ -77,7 +77,7 @@ class _ViewerStream:
 
 
 class Viewers:
-    """All viewers of a hub; ``description`` is what each is told first about the recording.
+    """All viewers of a hub; ``description`` returns facts about the recording, sent first.
 
     A viewer's requests have a number, which their replies repeat. ``{"cancel": number}`` cancels one.
     """
@@ -90,7 +90,7 @@ class Viewers:
         self._status: RecorderStatus | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
-        """Send a viewer what happens until it leaves. Raises OSError, IncompleteReadError, MessageError."""
+        """Send a viewer all events until it leaves. Raises OSError, IncompleteReadError, MessageError."""
         if len(self._streams) >= MAX_VIEWERS:
             writer.write(encode({"error": f"{len(self._streams)} viewers are attached; close one first"}))
             return
@@ -112,7 +112,7 @@ class Viewers:
             for writer in following:
                 writer.transport.set_write_buffer_limits(0)
                 writer.write(encode({"ended": True, **self._progress()}))
-            drained = asyncio.gather(*(one.drain() for one in following), return_exceptions=True)
+            drained = asyncio.gather(*(writer.drain() for writer in following), return_exceptions=True)
             await asyncio.wait({drained}, timeout=END_S)
 
     def _add(self, stream: _ViewerStream) -> None:
@@ -135,12 +135,12 @@ class Viewers:
         self._events = events
 
     def _flushed(self) -> None:
-        """Send what happened; an error loses the viewers, who reconnect, and never the recorder."""
+        """Send the events; an error disconnects the viewers, which reconnect, but not the recorder."""
         events, self._events = self._events, ()
         try:
             self._send(events)
         except Exception:
-            _LOG.exception("viewers could not be sent what happened")
+            _LOG.exception("events could not be sent to the viewers")
             for stream in self._streams:
                 stream.writer.transport.abort()
 

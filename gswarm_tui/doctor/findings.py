@@ -1,4 +1,4 @@
-"""Rules: what to fix or to know about nodes, one sentence each. Pure."""
+"""Rules of ``doctor``: findings about this machine and the nodes, one sentence each. Pure."""
 
 from __future__ import annotations
 

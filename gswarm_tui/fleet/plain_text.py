@@ -84,10 +84,10 @@ def _whole(sums: Totals) -> str:
         lowest = f"lowest on {sums.lowest_util[0]}:{sums.lowest_util[1]}"
     facts = [
         f"{sums.busy:,} of {plural(sums.gpus, 'GPU')} busy",
-        f"mean utilisation {_said(percent(sums.mean_util))}",
+        f"mean utilisation {_figure(percent(sums.mean_util))}",
         lowest,
-        f"power {_said(watts(sums.power_w))}",
-        f"GPU memory {_said(_used(sums.memory_used_mib, sums.memory_total_mib))}",
+        f"power {_figure(watts(sums.power_w))}",
+        f"GPU memory {_figure(_used(sums.memory_used_mib, sums.memory_total_mib))}",
     ]
     return _sentence(nodes, facts)
 
@@ -122,12 +122,12 @@ def _gpu(node: NodeState, row: int) -> str:
     name = f"{node.name}:{fact.index}"
     if not np.isfinite(values).any():
         return _sentence(name, ["does not respond"])
-    process = next((one for one in node.processes if one.gpu == row), None)
+    process = next((each for each in node.processes if each.gpu == row), None)
     facts = [
         "" if node.mine[row] else "not in your job",
-        f"utilisation {_said(percent(value['util_pct']))}",
-        f"memory {_said(_used(value['mem_used_mib'], fact.memory_total_mib))}",
-        f"power {_said(watts(value['power_w']))}",
+        f"utilisation {_figure(percent(value['util_pct']))}",
+        f"memory {_figure(_used(value['mem_used_mib'], fact.memory_total_mib))}",
+        f"power {_figure(watts(value['power_w']))}",
         _unless_missing("temperature", _celsius(value["temp_c"])),
         f"throttled by {words}" if (words := reason_names(node.clock_reasons[row])) else "",
     ]
@@ -155,5 +155,5 @@ def _sentence(subject: str, facts: Iterable[str]) -> str:
     return f"{subject}: {', '.join(filter(None, facts))}".rstrip(".") + "."
 
 
-def _said(value: str) -> str:
+def _figure(value: str) -> str:
     return "not measured" if value == DASH else value

@@ -13,9 +13,9 @@ from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.fleet.node import NodeState
 
 REFRESH_MS = "refresh_ms"
-"""The member of a node's recorded capabilities that is no reason, but what was measured here."""
+"""Key of the refresh times in a node's recorded capabilities; all other keys hold reasons."""
 FLUCTUATING = ("util_pct", "mem_util_pct", "power_w")
-"""Metrics whose value repeats because the driver hasn't refreshed it; others may repeat for being steady."""
+"""Metrics whose value repeats because the driver hasn't refreshed it; others may just be steady."""
 FASTEST_WATCHED_MS = 500
 """Longest sampling interval at which refreshing is measured: drivers refresh at least once a second."""
 SPAN_S = 60.0

@@ -62,7 +62,7 @@ def _why_not(torch: str) -> str:
     """Return why this version of PyTorch should not use Kineto's daemon, empty if it may."""
     numbers = re.match(r"(\d+)\.(\d+)", torch)
     if numbers and (int(numbers[1]), int(numbers[2])) < FIRST_TORCH:
-        return f"torch {torch} may crash with it, {'.'.join(map(str, FIRST_TORCH))} doesn't"
+        return f"torch {torch} may crash with it; use {'.'.join(map(str, FIRST_TORCH))} or later"
     return ""
 
 

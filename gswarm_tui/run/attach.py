@@ -66,7 +66,7 @@ async def _show(attached: AttachedRun, app: AttachedApp) -> int:
             _LOG.error("the viewer failed", exc_info=error)
             app.request_quit("failed")
             await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
-            raise UserError(f"internal error of the viewer, see the log; recording goes on: {error}.")
+            raise UserError(f"internal error of the viewer, see the log; recording continues: {error}.")
     if not showing.done():
         app.request_quit("ended")
         await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
@@ -85,7 +85,7 @@ def _app(attached: AttachedRun, route: Route, settings: Options, theme: str) -> 
 
     def write_elsewhere(session: str, _name: str) -> Sequence[str]:
         word = shlex.join(["gswarm-tui", "plot", f"--db={attached.path}", "--", session])
-        raise UserError(f"plots are drawn where the recorder runs; on {route.place}: {word}")
+        raise UserError(f"the recording is on {route.place}, so plot it there: {word}")
 
     return AttachedApp(
         attached,

@@ -48,10 +48,9 @@ class _Recorder:
 class BatchRun:
     """Runs a recorder, and below it a command, until both have ended.
 
-    ``record`` runs in the recorder's process. ``recording`` is one to
-    resume, None to start one. ``command`` is empty if only signals end the recording; it gets
-    ``umask``, and the environment that ``arm`` returns for the recording. ``why_ending`` returns why Slurm
-    ends the job, as a clause, or an empty text.
+    ``record`` runs in the recorder's process. ``recording`` is one to resume, None to start one. ``command``
+    is empty if only signals end the recording; it gets ``umask``, and the environment that ``arm`` returns
+    for the recording. ``why_ending`` returns why Slurm ends the job, as a clause, or an empty text.
     """
 
     record: Record
@@ -115,18 +114,18 @@ class BatchRun:
 
     def _start_recorder(self, why_resumed: str) -> int:
         """Fork the recorder and wait until its recording is open; return its exit status if it fails to."""
-        told, tell = os.pipe()
+        opened_read, opened_write = os.pipe()
         end_read, end_write = os.pipe()
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
-            os.close(told)
+            os.close(opened_read)
             os.close(end_write)
-            self._be_recorder(why_resumed, tell, end_read)
-        os.close(tell)
+            self._be_recorder(why_resumed, opened_write, end_read)
+        os.close(opened_write)
         os.close(end_read)
         self._recorder = _Recorder(pid, end_write)
-        with os.fdopen(told, "rb") as pipe:
+        with os.fdopen(opened_read, "rb") as pipe:
             uid, _, path = pipe.read().partition(b"\0")
         if path:
             self.recording = OpenRecording(uid.decode(), Path(os.fsdecode(path)))
@@ -135,7 +134,7 @@ class BatchRun:
         self._forget_recorder()
         return os.waitstatus_to_exitcode(status)
 
-    def _be_recorder(self, why_resumed: str, tell: int, end: int) -> None:
+    def _be_recorder(self, why_resumed: str, opened_write: int, end: int) -> None:
         """Run the recorder in this process, which ends with it. Only ``end`` and SIGKILL end it."""
         status = 1
         try:
@@ -147,8 +146,8 @@ class BatchRun:
             os.dup2(nowhere, 0)
 
             def opened(recording: OpenRecording) -> None:
-                os.write(tell, recording.uid.encode() + b"\0" + os.fsencode(recording.path))
-                os.close(tell)
+                os.write(opened_write, recording.uid.encode() + b"\0" + os.fsencode(recording.path))
+                os.close(opened_write)
 
             status = self.record(self.recording, why_resumed, opened, end)
         except UserError as error:
@@ -229,15 +228,15 @@ class BatchRun:
             print_notice(f"the recorder {why}; restarting it")
             if (code := self._start_recorder(why)) == 0:
                 return
-            if code > 0:  # it has printed why it can't go on
+            if code > 0:  # it has printed why it can't resume
                 break
             why = _killed_by(-code)
-        print_notice(f"the recorder stays down: it {why}; {self._advice()}")
+        print_notice(f"the recorder isn't restarted: it {why}; {self._advice()}")
         if not self.command:
             self.exit_status = 1
 
     def _may_restart(self) -> bool:
-        """Take note of a death; return whether there were few within the last minutes."""
+        """Count a death of the recorder; return whether it may be restarted."""
         now = time.monotonic()
         self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]
         return len(self._deaths) < DEATHS_MOST

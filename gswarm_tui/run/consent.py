@@ -11,16 +11,16 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm import hosts
 
 
-def confirm(one: InterruptedRun, settings: Options, stdin: TextIO, stdout: TextIO) -> bool:
+def confirm(run: InterruptedRun, settings: Options, stdin: TextIO, stdout: TextIO) -> bool:
     """Print how the recording's nodes would be reached, and return whether the user agrees.
 
     Raises:
         UserError: the saved options can't be used, or nobody can be asked.
     """
-    options, plan = one.preview(settings)
-    uid = short_id(one.interrupted)
+    options, plan = run.preview(settings)
+    uid = short_id(run.interrupted)
     lines = [
-        f"Recording {uid} in {one.path} was made elsewhere, or its options were changed.",
+        f"Recording {uid} in {run.path} was made elsewhere, or its options were changed.",
         "If you didn't make it, don't connect: its options run commands. They are:",
         *(f"  {name:14}{value}" for name, value in _connection(options, plan).items()),
     ]

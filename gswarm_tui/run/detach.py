@@ -55,7 +55,7 @@ def detach(options: Options, plan: Plan, recording: OpenRecording, environ: Mapp
         why = lines_there[-1].removeprefix("gswarm-tui: ") if lines_there else "it doesn't answer"
         raise UserError(f"the detached recorder failed: {why} (log: {log}); {_advice(recording)}.")
     return (
-        f"recording goes on in process {started.pid}: gswarm-tui attach {short} shows it, "
+        f"recording continues in process {started.pid}: gswarm-tui attach {short} shows it, "
         f"gswarm-tui recording stop --recording {short} ends it (log: {log})"
     )
 

@@ -38,7 +38,7 @@ POLL_S = 0.1
 MICROSECOND = 1e-6
 
 
-async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon: bool = False) -> int:
+async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon: bool = False) -> int:
     """Fetch the frames on the nodes, close the recording, print its result and return the exit status.
 
     It stays open while an unreachable node may hold frames of it, unless ``abandon`` is set.
@@ -46,14 +46,14 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     Raises:
         UserError: the recording can't be written, or has no saved options.
     """
-    known = one.interrupted
-    options, plan = one.restore(settings) if known.uid else (settings, Plan(known.nodes))
+    known = run.interrupted
+    options, plan = run.restore(settings) if known.uid else (settings, Plan(known.nodes))
     answers = await query_all(options, plan, known.uid) if known.uid and not options.demo else {}
     away = {n: f"unreachable: {a.reason}" for n, a in answers.items() if isinstance(a, LaunchError)}
     left = [node for node, answer in answers.items() if isinstance(answer, NodeStatus) and answer.left]
     hub = build.build_hub(options, plan)
     try:
-        recorder = build.resume_recording(hub, options, plan, one.path, known.recording_id)
+        recorder = build.resume_recording(hub, options, plan, run.path, known.recording_id)
     except StoreError as error:
         raise UserError(f"{error}.") from None
     launcher = build.build_launcher(options, plan, known.uid, only_left=True)
@@ -67,7 +67,7 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
         hub.flush()
         status = recorder.close(None)
         stopped = f"recording {short_id(known)} stays open, with {_fetched(hub)}"
-        print(printable(f"{one.path}: stopped; {status.error or stopped}"), file=out)
+        print(printable(f"{run.path}: stopped; {status.error or stopped}"), file=out)
         raise
     holding = {node: reason for node, reason in away.items() if node in known.answered}
     gone = answers.keys() - away.keys() - set(left)
@@ -76,7 +76,7 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     _report_unreachable(hub, dict.fromkeys(endless, MORE_THAN_KEPT), abandon=True)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
-    newest += [one.at for one in hub.fleet.event_log if one.kind in KINDS_DURING_RUN]
+    newest += [event.at for event in hub.fleet.event_log if event.kind in KINDS_DURING_RUN]
     stays_open = bool(holding) and not abandon
     ended_at = None if stays_open else max([known.last_at, *newest]) + MICROSECOND
     status = await asyncio.to_thread(recorder.close, ended_at)
@@ -85,14 +85,14 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     if not stays_open:
         remove_note(known.uid)
     became = "stays open" if stays_open else "is closed"
-    print(printable(f"{one.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
+    print(printable(f"{run.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
     for node in endless:
         print(printable(f"{node}: {MORE_THAN_KEPT}; the rest was left there"), file=out)
     for node, reason in away.items():
         never = "" if node in holding else "; it never answered during the recording"
         print(printable(f"{node}: {reason}{never}"), file=out)
     if stays_open:
-        again = f"gswarm-tui recover {short_id(known)} --finish --db {shlex.quote(str(one.path))}"
+        again = f"gswarm-tui recover {short_id(known)} --finish --db {shlex.quote(str(run.path))}"
         nodes = hosts.fold(holding)
         print(printable(f"`{again}` tries again; --abandon closes the recording without {nodes}"), file=out)
     return 1 if stays_open else 0

@@ -152,9 +152,9 @@ class _RecorderLife:
         hub, options, plan = self._hub, self._options, self._plan
         try:
             if chosen is not None:
-                one = chosen.interrupted
-                recorder = build.resume_recording(hub, options, plan, chosen.path, one.recording_id)
-                return recorder, one.uid
+                recording = chosen.interrupted
+                recorder = build.resume_recording(hub, options, plan, chosen.path, recording.recording_id)
+                return recorder, recording.uid
             uid = str(uuid.uuid4())
             recorder = build.start_recording(hub, options, plan, self._words, uid)
         except StoreError as error:

@@ -44,9 +44,9 @@ class InterruptedRun:
     @property
     def needs_consent(self) -> bool:
         """Whether resuming it would use options from an unknown origin. A demo contacts no nodes."""
-        one = self.interrupted
-        is_obeyed = one.uid and one.options and one.options.get("demo") is None
-        return bool(is_obeyed) and not self.trusted and read_note(one.uid, one.options) is None
+        recording = self.interrupted
+        is_obeyed = recording.uid and recording.options and recording.options.get("demo") is None
+        return bool(is_obeyed) and not self.trusted and read_note(recording.uid, recording.options) is None
 
     def restore(self, settings: Options) -> tuple[Options, Plan]:
         """Return the options and the plan in force when it was interrupted.
@@ -63,29 +63,31 @@ class InterruptedRun:
 
     def preview(self, settings: Options) -> tuple[Options, Plan]:
         """Return options and plan before the user agreed to them, to show them. Raises UserError."""
-        one = self.interrupted
-        options, plan = restore_options(one.options, settings, read_note(one.uid, one.options))
-        if not one.uid:
+        recording = self.interrupted
+        options, plan = restore_options(
+            recording.options, settings, read_note(recording.uid, recording.options)
+        )
+        if not recording.uid:
             raise UserError("this recording has no valid ID, so its nodes can't be reached.")
         options = options._replace(**{name: getattr(settings, name) for name in self.given})
         return self.measuring_as_before(options), plan
 
     def measuring_as_before(self, options: Options) -> Options:
         """Return the options with the interval and the metric groups in force when it was interrupted."""
-        one = self.interrupted
+        recording = self.interrupted
         return options._replace(
-            interval_ms=one.interval_ms or options.interval_ms, metrics=one.metrics or ALL_GROUPS
+            interval_ms=recording.interval_ms or options.interval_ms, metrics=recording.metrics or ALL_GROUPS
         )
 
 
-def short_id(one: Interrupted) -> str:
+def short_id(recording: Interrupted) -> str:
     """Return the start of the recording's uid, or its number in the file if it has none."""
-    return one.uid[:8] or str(one.recording_id)
+    return recording.uid[:8] or str(recording.recording_id)
 
 
-def began(one: Interrupted) -> str:
+def began(recording: Interrupted) -> str:
     """Return when the recording started, in local time."""
-    return f"{datetime.fromtimestamp(one.started_at).astimezone():%d %b %Y %H:%M:%S}"
+    return f"{datetime.fromtimestamp(recording.started_at).astimezone():%d %b %Y %H:%M:%S}"
 
 
 def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list[InterruptedRun], list[str]]:
@@ -99,7 +101,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     for path in files(folder, db, usual):
         try:
             with closing(FileSource(path, for_people=False)) as file:
-                found += [InterruptedRun(path, one) for one in interrupted(file)]
+                found += [InterruptedRun(path, recording) for recording in interrupted(file)]
         except StoreError as error:
             if db is not None:
                 raise
@@ -133,8 +135,8 @@ def choose(
     found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: str, looked_at: Sequence[Path] = ()
 ) -> InterruptedRun:
     """Return the recording whose uid starts with ``wanted``, or that has this number. Raises UserError."""
-    matching = [one for one in found if one.interrupted.uid.startswith(wanted)]
-    matching = matching or [one for one in found if str(one.interrupted.recording_id) == wanted]
+    matching = [run for run in found if run.interrupted.uid.startswith(wanted)]
+    matching = matching or [run for run in found if str(run.interrupted.recording_id) == wanted]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -161,9 +163,9 @@ async def show(
 
     Without one, a sentence names the file or folder that was ``looked_at``.
     """
-    for one in found:
-        print(printable(_headline(one)), file=out)
-        for line in await _waiting_lines(one, settings):
+    for run in found:
+        print(printable(_headline(run)), file=out)
+        for line in await _waiting_lines(run, settings):
             print(f"  {printable(line)}", file=out)
     for reason in unreadable:
         print(printable(f"skipped: {reason}"), file=out)
@@ -175,23 +177,23 @@ async def show(
     return 0
 
 
-def _headline(one: InterruptedRun) -> str:
-    known = one.interrupted
+def _headline(run: InterruptedRun) -> str:
+    known = run.interrupted
     until = f"{datetime.fromtimestamp(known.last_at).astimezone():%H:%M:%S}"
     nodes = hosts.fold(known.nodes) if known.nodes else "no nodes"
     names = ", ".join(clean(name, 40) for name in known.sessions)
     sessions = f", sessions {names}" if names else ", no sessions"
-    return clean(f"{short_id(known)}  {began(known)} to {until}, {nodes}{sessions}, in {one.path}", 400)
+    return clean(f"{short_id(known)}  {began(known)} to {until}, {nodes}{sessions}, in {run.path}", 400)
 
 
-async def _waiting_lines(one: InterruptedRun, settings: Options) -> list[str]:
+async def _waiting_lines(run: InterruptedRun, settings: Options) -> list[str]:
     try:
-        options, plan = one.restore(settings)
+        options, plan = run.restore(settings)
     except UserError as error:
         return [str(error)]
     if options.demo is not None:
         return ["no frames wait on its nodes"]
-    answers = await query_all(options, plan, one.interrupted.uid)
+    answers = await query_all(options, plan, run.interrupted.uid)
     by_status: dict[str, list[str]] = {}
     for node, answer in answers.items():
         by_status.setdefault(describe(answer), []).append(node)

@@ -95,11 +95,13 @@ def _interrupted_message(recorder: Recorder) -> str:
 
     if not (unended := recorder.interrupted):
         return ""
-    one = unended[-1]
-    recover = f"`gswarm-tui recover {short_id(one)} --db {shlex.quote(str(recorder.path))}` resumes it"
+    newest = unended[-1]
+    recover = f"`gswarm-tui recover {short_id(newest)} --db {shlex.quote(str(recorder.path))}` resumes it"
     if len(unended) == 1:
-        return f"{recorder.path} has an interrupted recording of {began(one)}: {recover}"
-    return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
+        return f"{recorder.path} has an interrupted recording of {began(newest)}: {recover}"
+    return (
+        f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(newest)}: {recover}"
+    )
 
 
 def _print_waiting(nodes: Sequence[str]) -> None:

@@ -45,4 +45,4 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
 def _free_stem(stem: str) -> str:
     """Return the stem, with a number if one of its files exists."""
     stems = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
-    return next(one for one in stems if not any(Path(f"{one}{suffix}").exists() for _, suffix in KINDS))
+    return next(each for each in stems if not any(Path(f"{each}{suffix}").exists() for _, suffix in KINDS))

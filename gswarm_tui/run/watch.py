@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.paths import state_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
-from gswarm_tui.run.first_demo import is_first_demo
 from gswarm_tui.run.headless import OpenRecording
 from gswarm_tui.run.monitoring import STOPPED_BY, monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan, require_terminal
@@ -215,3 +215,14 @@ def _print_result(hub: Hub, ended: RunResult, return_code: int, log: Path, uid: 
     for problem in problems:
         print_notice(problem)
     return 1 if problems else 0
+
+
+def is_first_demo() -> bool:
+    """Return whether this is the user's first demo, and note it; without a state folder it never is."""
+    try:
+        note = state_folder() / "demo-seen"
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note.touch(exist_ok=False)
+    except (UserError, OSError):
+        return False
+    return True

@@ -15,7 +15,7 @@ class AttachedApp(GswarmApp):
 
     def action_detach(self) -> None:
         """Explain how to leave."""
-        self.show_notice("q closes this screen; recording goes on")
+        self.show_notice("q closes this screen; recording continues")
 
     def request_quit(self, reason: str) -> None:
         """End this viewer, as after SIGTERM or when the terminal closes; sessions continue."""

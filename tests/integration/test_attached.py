@@ -402,7 +402,7 @@ def test_detaching_loses_no_sample_and_keeps_sessions(tmp_path: Path) -> None:
         watched.press("D")
         watched.wait_for("detach?")
         watched.press("y")
-        watched.wait_for("recording goes on in process")
+        watched.wait_for("recording continues in process")
         assert watched.exit_status() == 0
         try:
             with head("attach", str(path)) as viewer:

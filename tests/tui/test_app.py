@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.events import RecorderStatus
-from gswarm_tui.run.first_demo import is_first_demo
+from gswarm_tui.run.watch import is_first_demo
 from gswarm_tui.tui.app import HINTS_S, GswarmApp
 from gswarm_tui.tui.palette import ActionPalette
 from tests.terminal import Screen

@@ -47,7 +47,7 @@ def test_kineto_is_left_out_where_this_torch_may_crash_with_it(
         else []
     )
     assert {"NCCL_RAS_ADDR", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"} <= armed.keys()
-    complaint = f"gswarm-tui: no Kineto: torch {version} may crash with it, 2.10 doesn't\n"
+    complaint = f"gswarm-tui: no Kineto: torch {version} may crash with it; use 2.10 or later\n"
     assert (complaint in capsys.readouterr().err) is not is_armed
 
 
