@@ -75,7 +75,7 @@ def _relay(head: Head) -> int:
 
 def _choose(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Head:
     """Return the head that the user means, which records and answers. Raises UserError."""
-    head = choose_head(arguments, environ)
+    head = choose_head(arguments, environ, option="gswarm-tui attach RECORDING")
     if head.hangs:
         raise UserError(f"{describe_hang(head)}.")
     if head.path is None:

@@ -43,10 +43,12 @@ def add_head_options(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def choose_head(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Head:
+def choose_head(
+    arguments: argparse.Namespace, environ: Mapping[str, str], *, option: str = "--recording"
+) -> Head:
     """Return the head that the options choose: the only running one, or that of this Slurm job.
 
-    Raises UserError.
+    ``option`` is the one that would choose among several. Raises UserError.
     """
     found = find_heads(arguments, environ)
     if len(found) > 1 and not arguments.recording and arguments.db is None:
@@ -55,7 +57,7 @@ def choose_head(arguments: argparse.Namespace, environ: Mapping[str, str]) -> He
         found = [head for head in found if head.of_job(label_of_shell(environ))] or found
     if len(found) > 1:
         heads = ", ".join(map(describe_head, found))
-        raise UsageError(f"{len(found)} running gswarm-tui match; choose one with --recording: {heads}.")
+        raise UsageError(f"{len(found)} running gswarm-tui match; choose one with {option}: {heads}.")
     return found[0]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gswarm_agent.metrics import ALL_GROUPS, METRIC_GROUPS
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
+from gswarm_tui.common.errors import quote
 from gswarm_tui.control.client import describe_hang
 from gswarm_tui.control.intents import ChangeMetrics
 from gswarm_tui.options import values
@@ -30,6 +31,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read([word for word in args if word not in changed])
     if changed and (arguments.groups is not None or len(changed) > 1):
         raise UsageError("name all groups to switch in one word: +pcie,-host.")
+    if arguments.groups is not None and re.search(r"^\s*$|(^|,)[+-]", arguments.groups):
+        raise UsageError(
+            f"{quote(arguments.groups)}: write all groups that are on, as core,pcie, or +pcie,-host."
+        )
     try:
         wanted = None if arguments.groups is None else values.metric_groups(arguments.groups)
         on, off = _switched(changed[0]) if changed else ((), ())

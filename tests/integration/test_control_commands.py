@@ -216,6 +216,9 @@ async def test_commands_that_change_something_name_the_choice_of_heads(
         printed = capsys.readouterr().out
         assert printed.startswith("2 running gswarm-tui match; choose one with --recording: ")
         assert f"0f1e2d3c (job 12, {tmp_path}/one.duckdb)" in printed
+        for words in ("", "+pcie,core"):
+            assert await run(environ, "metrics", words, "--db", str(tmp_path / "two.duckdb")) == 2
+            assert "write all groups that are on, as core,pcie, or +pcie,-host" in capsys.readouterr().out
         assert f"a1b2c3d4 (job 4711, {tmp_path}/two.duckdb)" in printed
         assert await run(environ, "interval", "2", "--db", str(tmp_path / "two.duckdb")) == 0
         assert await run(environ, "interval", "3", "--recording", "12") == 0
