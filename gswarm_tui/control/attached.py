@@ -112,7 +112,8 @@ class AttachedRun:
     async def start(self) -> None:
         """Connect and receive the state of the fleet. Raises UserError."""
         try:
-            await asyncio.wait_for(self._connect(), FIRST_STATE_S)
+            async with asyncio.timeout(FIRST_STATE_S):
+                await self._connect()
         except TimeoutError:
             self.close()
             raise UserError(f"{self._subject()} doesn't answer.") from None
@@ -155,7 +156,8 @@ class AttachedRun:
             self._flush()
             await asyncio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
             try:
-                await asyncio.wait_for(self._connect(), FIRST_STATE_S)
+                async with asyncio.timeout(FIRST_STATE_S):
+                    await self._connect()
                 return
             except TimeoutError:
                 why = f"{self._subject()} doesn't answer"
@@ -177,7 +179,9 @@ class AttachedRun:
         if self._reader is None:
             raise RouteError(NOT_CONNECTED)
         try:
-            prefix = await asyncio.wait_for(self._reader.readexactly(LENGTH.size), SILENT_S)
+            # Not wait_for: in Python 3.11 it ignores a cancellation at the moment when a message arrives.
+            async with asyncio.timeout(SILENT_S):
+                prefix = await self._reader.readexactly(LENGTH.size)
             length = message_length(prefix, MAX_STREAMED)
             return decode(await self._reader.readexactly(length))
         except TimeoutError:

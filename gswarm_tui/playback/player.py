@@ -171,7 +171,9 @@ class Player:
             await self.advance()
             self._notify()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._pause())
+                # Not wait_for: in Python 3.11 it may ignore a cancellation.
+                async with asyncio.timeout(self._pause()):
+                    await self._wake.wait()
             self._wake.clear()
 
     def _notify(self) -> None:

@@ -100,7 +100,8 @@ class Lifetime:
 
     async def _feed(self, painted: asyncio.Event) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(painted.wait(), FIRST_PAINT_S)
+            async with asyncio.timeout(FIRST_PAINT_S):
+                await painted.wait()
         delay_garbage_collection()
         await self._hub.run()
 

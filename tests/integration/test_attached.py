@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -305,6 +306,35 @@ async def test_viewer_that_reads_nothing_costs_no_memory_and_catches_up(
     writer.close()
     await recording.until(lambda: not control._viewers._streams, "the viewer's end")
     assert control._viewers not in recording.hub.sinks
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_viewer_can_be_closed_at_the_moment_when_a_message_arrives(turns: int) -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+
+    class Connected:
+        place = ""
+
+        async def connect(self, _uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            return reader, writer
+
+        async def why_closed(self) -> str:
+            return ""
+
+        async def close(self) -> None:
+            writer.close()
+
+    starting = asyncio.create_task(AttachedRun(Connected()).start())
+    await asyncio.sleep(0.01)
+    reader.feed_data(encode({"events": []}))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting}, timeout=1)
+    assert starting.cancelled()
+    writer.close()
+    theirs.close()
 
 
 async def test_error_of_the_viewers_part_costs_viewers_and_not_the_recording(
