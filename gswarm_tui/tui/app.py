@@ -373,11 +373,11 @@ class GswarmApp(Viewer):
         ask(self, ConfirmDialog("quit?", lines, "end and quit"), lambda _: self.request_quit("quit"))
 
     def action_detach(self) -> None:
-        """Let a recorder without a screen go on with the recording, and end; confirm it first."""
+        """Let a recorder without a screen resume the recording, and end; confirm it first."""
         if self._why_not_detached:
             self.show_notice(f"can't detach: {self._why_not_detached}", error=True)
             return
-        lines = ["Recording goes on without this screen, and sessions run on.", "gswarm-tui attach shows it."]
+        lines = ["Recording and sessions continue without this screen.", "gswarm-tui attach shows it."]
         ask(self, ConfirmDialog("detach?", lines, "detach"), lambda _: self.exit("detached"))
 
     def request_quit(self, reason: str) -> None:

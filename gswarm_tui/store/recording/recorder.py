@@ -336,7 +336,7 @@ class Recorder:
         try:
             self._on_status(self.status())
         except Exception:
-            _LOG.exception("the callback for the recorder's status failed")  # recording goes on
+            _LOG.exception("the callback for the recorder's status failed")  # recording continues
 
 
 def _wait_at_exit(thread: threading.Thread) -> None:
