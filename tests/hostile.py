@@ -6,7 +6,13 @@ import random
 from collections.abc import Iterator
 
 from gswarm_agent.frame import ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import (
+    GPU_COLUMNS,
+    HOST_COLUMNS,
+    MAX_INTERVAL_MS,
+    MIN_INTERVAL_MS,
+    PROCESS_COLUMNS,
+)
 from gswarm_agent.wire import MAGIC, Decoder, encode
 from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
@@ -81,7 +87,7 @@ class HostileNode:
         return Hello(
             agent_version=text(),
             life=life,
-            interval_ms=self._rng.choice(WHOLE),
+            interval_ms=self._rng.choice((MIN_INTERVAL_MS, 1000, MAX_INTERVAL_MS)),
             simulated=self._rng.choice((True, False)),
             host=HostFacts(
                 text(), text(), maybe_text(), maybe_text(), maybe(), maybe(), maybe_text(), maybe_text()

@@ -6,7 +6,7 @@ them, so that they have one format; a frame's energy isn't sent, as each fleet d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -76,7 +76,8 @@ def is_of(hint: Any, value: object) -> bool:
     """Return whether a plain value is of a type; parts of a list or mapping aren't looked at."""
     if isinstance(hint, UnionType):
         return any(is_of(one, value) for one in get_args(hint))
-    return type(value) in ((int, float) if hint is float else (get_origin(hint) or hint,))
+    kind = get_origin(hint) or hint
+    return type(value) in {float: (int, float), Mapping: (dict,)}.get(kind, (kind,))
 
 
 def encode_event(event: Event) -> list[Any]:
