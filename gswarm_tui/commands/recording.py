@@ -26,7 +26,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return _stop(args[1:], environ)
     parser = CommandParser("recording", f"stop {_STOP}", _DESCRIPTION, database=False)
     parser.add_argument("action", nargs="?", metavar="stop", help="has its own --help")
-    parser.read(args)
+    parser.parse_known_args(args)  # prints the help for --help
     raise UsageError("write gswarm-tui recording stop; see --help.")
 
 

@@ -36,7 +36,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         database=False,
     )
     parser.add_argument("action", nargs="?", metavar="start|stop|rename", help="each has its own --help")
-    parser.read(args)
+    parser.parse_known_args(args)  # prints the help for --help
     raise UsageError("write gswarm-tui session start, session stop or session rename; see --help.")
 
 

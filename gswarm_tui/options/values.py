@@ -75,8 +75,10 @@ def file(value: object) -> Path:
     found = path(value)
     if found.is_dir():
         raise ValueError(f"{quote(str(found))} is a folder; name a file in it")
-    if not found.is_file():
+    if not found.exists():
         raise ValueError(f"there is no file {quote(str(found))}")
+    if not found.is_file():
+        raise ValueError(f"{quote(str(found))} is a pipe or a device, not a file")
     return found
 
 

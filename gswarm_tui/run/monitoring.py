@@ -113,7 +113,7 @@ def _print_waiting(nodes: Sequence[str]) -> None:
 def written_line(status: RecorderStatus, sessions: int) -> str:
     """Return a line about a closed recording: file, rows, size, sessions."""
     named = f", {plural(sessions, 'session')}" if sessions else ""
-    return f"{status.path}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
+    return f"{status.path}: {plural(status.rows, 'row')} in {status.file_bytes / 1e6:.1f} MB{named}"
 
 
 def problems_of(ended: RunResult, log: Path, uid: str) -> list[str]:

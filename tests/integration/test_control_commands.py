@@ -281,6 +281,7 @@ async def test_head_without_a_recording_refuses_sessions_marks_and_the_end(
 WRONG = (
     (("session",), 2, "write gswarm-tui session start, session stop or session rename; see --help."),
     (("session", "begin"), 2, "write gswarm-tui session start, session stop or session rename"),
+    (("session", "list", "--db", "x.duckdb"), 2, "write gswarm-tui session start, session stop or"),
     (("session", "start", "my", "run"), 2, 'unexpected argument "run" after gswarm-tui session start'),
     (("session", "start", " "), 2, "a session needs a name."),
     (("session", "start", "x" * 201), 2, "can have 200 characters; this one has 201."),
@@ -296,6 +297,7 @@ WRONG = (
     (("interval", "0.01"), 2, '"0.01" isn\'t between 0.1 s and 60 s.'),
     (("recording",), 2, "write gswarm-tui recording stop; see --help."),
     (("recording", "pause"), 2, "write gswarm-tui recording stop; see --help."),
+    (("recording", "pause", "--db", "x.duckdb"), 2, "write gswarm-tui recording stop; see --help."),
     (("nodes", "n1"), 2, 'unexpected argument "n1" after gswarm-tui nodes; see --help.'),
     (("status", "--db", "no.duckdb"), 2, "no.duckdb"),
     (("mark", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),

@@ -57,13 +57,18 @@ def test_import_never_writes_into_a_pipe_or_device(
 
 
 @make_each
-def test_pipe_or_device_as_config_file_is_refused(
-    tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [["--config"], ["--ssh-config"], ["recover", "--db"]])
+def test_pipe_or_device_named_by_an_option_is_refused(
+    words: list[str],
+    tmp_path: Path,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "config.toml"
-    make(path)
-    assert main(["--config", str(path), "--demo"]) == 2
-    assert "--config: there is no file" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    make(Path("named"))
+    assert main([*words, "named"]) == 2
+    assert f'{words[-1]}: "named" is a pipe or a device, not a file' in capsys.readouterr().err
 
 
 @make_each
