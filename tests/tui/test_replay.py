@@ -440,6 +440,18 @@ async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_de
     assert [one.seconds for one in found.values()] == [20, 30 + 20 + 30]
 
 
+async def test_screen_under_a_dialog_has_no_scrollbar_and_comes_to_rest(deck: Deck) -> None:
+    """At this size the rows need one line more than there is."""
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        deck.player.seek(BEGINNING + 35)
+        await deck.settle(pilot)
+        await deck.press(pilot, "S", "r")
+        behind = deck.app.front
+        assert behind.scrollbars_enabled == (False, False)
+        assert behind.virtual_size.width == 120
+
+
 async def test_replay_hides_live_actions(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 120)) as pilot:
         await deck.settle(pilot)

@@ -112,6 +112,8 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     """
 
     SCREEN: ClassVar[str]
+    # A scrollbar of the screen may make room for the row whose lack made it appear, without end.
+    DEFAULT_CSS = "ViewerScreen { overflow: hidden; }"
 
     def __init__(self) -> None:
         super().__init__()
