@@ -1,4 +1,4 @@
-"""What a node needs so that traces and stacks of a job's processes can be requested later.
+"""Folder and pipes on a node through which traces and stacks of a job's processes can be requested later.
 
 ``gswarm-tui record`` puts these places into the environment of its command, on all nodes alike, so they
 depend on the user and the recording only.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Dict
 
 PIPES_IN, PIPE_PREFIX = "/tmp", "gswarm-nccl-"  # noqa: S108  # exists in every container, too
-"""Where PyTorch makes its pipes ``gswarm-nccl-TOKEN-RANK.pipe``, and how their names begin.
+"""Folder of PyTorch's pipes ``gswarm-nccl-TOKEN-RANK.pipe``, and the beginning of their names.
 
 If PyTorch can't make its pipe, the process dies. So the folder is one that exists everywhere, and the token
 is random: another user who knew it could take the name.

@@ -1,1 +1,1 @@
-"""What ``gswarm-tui doctor`` finds: reports of nodes and of this machine, rules over them, their text."""
+"""Checks of ``gswarm-tui doctor``: reports of nodes and of this machine, rules over them, their text."""

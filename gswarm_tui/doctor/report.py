@@ -13,7 +13,7 @@ from gswarm_tui.slurm.nodes import SlurmNode
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What was found out about a node; None where it wasn't reached or has no answer.
+    """Results of the checks of a node; None where it wasn't reached or doesn't report a value.
 
     ``failed_step`` is the step that failed, such as "log in", with ``reason`` and ``remedy``; empty if its
     agent sends samples. ``answered_s`` is the time from the start to its first answer.
@@ -53,7 +53,7 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class LocalReport:
-    """What was found out about this machine. ``problems`` are sentences about what hinders a run."""
+    """Results of the checks of this machine; ``problems`` are sentences on what hinders a run."""
 
     python_version: str
     duckdb_version: str

@@ -33,7 +33,7 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class NodeCheck:
-    """What ``check`` of the agent reports; see ``gswarm_agent.checks``."""
+    """Report of the agent's command ``check``; see ``gswarm_agent.checks``."""
 
     agent_version: str
     python: str
