@@ -221,6 +221,16 @@ def test_ansi_theme_uses_only_terminal_colours() -> None:
     assert set(THEME_NAMES) == {DARK, LIGHT, ANSI}
 
 
+def test_ansi_ramp_grows_lighter() -> None:
+    grounds = [style.bgcolor for style in palette(ANSI).cells[:-1]]
+    lightness = [
+        0.2126 * rgb.red + 0.7152 * rgb.green + 0.0722 * rgb.blue
+        for rgb in (ground.get_truecolor() for ground in grounds if ground is not None)
+    ]
+    assert lightness == sorted(lightness)
+    assert len(set(lightness)) >= 4
+
+
 def test_energy_of_a_short_run_is_not_zero() -> None:
     energy = GPU_BY_NAME["energy_mj"]
     shown = [numbers.cell(kwh * 3.6e9, energy) for kwh in (0.0, 0.0004, 0.0012, 0.0994, 0.0996, 2.0)]
