@@ -8,10 +8,11 @@ root=$1 address=$2
 hostname login
 mount -t tmpfs -o mode=755 tmpfs /run # sockets of munge and Slurm, handles of the nodes' networks
 mkdir /run/slurm
-# The gswarm-tui that somebody runs on this machine is none of the login node's, nor the other way round.
-heads=/tmp/gswarm-tui-heads-$(id -u)
-install -d -m 700 "$heads"
-mount -t tmpfs -o mode=700 tmpfs "$heads"
+# The gswarm-tui that somebody runs on this machine, and its agents, are none of the login node's, nor the other way round.
+for private in "/tmp/gswarm-tui-heads-$(id -u)" "/var/tmp/gswarm-tui-$(id -u)"; do
+    install -d -m 700 "$private"
+    mount -t tmpfs -o mode=700 tmpfs "$private"
+done
 # Every file in the node's etc folder takes the place of the one of that name in /etc.
 while read -r file; do
     mount --bind "$root/login/etc/$file" "/etc/$file"
