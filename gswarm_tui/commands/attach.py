@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gswarm_tui.commands.head_choice import choose_head
+from gswarm_tui.commands.head_choice import choose_recording_head
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.control.client import Head, describe_hang, open_socket
@@ -45,7 +44,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UsageError(f"--host: {quote(arguments.host)} is no host.")
     if arguments.recording.endswith(SUFFIX):
         arguments.db, arguments.recording = Path(arguments.recording), ""
-    choose = partial(_choose, arguments, environ)
+    choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui attach RECORDING")
     if arguments.relay:
         return _relay(choose())
     settings = parse([], environ)
@@ -71,13 +70,3 @@ def _relay(head: Head) -> int:
         raise UserError(f"the recorder can't be reached: {error}.") from None
     relay(connection)
     return 0
-
-
-def _choose(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Head:
-    """Return the head that the user means, which records and answers. Raises UserError."""
-    head = choose_head(arguments, environ, option="gswarm-tui attach RECORDING")
-    if head.hangs:
-        raise UserError(f"{describe_hang(head)}.")
-    if head.path is None:
-        raise UserError(f"gswarm-tui with process {head.pid} records nothing, so it has no viewers.")
-    return head

@@ -61,6 +61,16 @@ def choose_head(
     return found[0]
 
 
+def choose_recording_head(arguments: argparse.Namespace, environ: Mapping[str, str], *, option: str) -> Head:
+    """Return the head that the options choose, which records and answers. Raises UserError."""
+    head = choose_head(arguments, environ, option=option)
+    if head.hangs:
+        raise UserError(f"{client.describe_hang(head)}.")
+    if head.path is None:
+        raise UserError(f"gswarm-tui with process {head.pid} records nothing, so it has no viewers.")
+    return head
+
+
 def find_heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:
     """Return the heads that ``--db`` or ``--recording`` name, all without these. Raises NoHeadError."""
     running = running_heads(environ)

@@ -44,7 +44,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     _check_report(chosen, options.db, environ)
     job = plan.job
     name = printable(chosen.name or _name(chosen.command, job.name if job else ""))[:MAX_NAME]
-    headless = Headless(options, plan, ["record", *args], name)
+    listener = None
+    if options.server is not None:
+        from gswarm_tui.run.http_server import Listener
+
+        listener = Listener.open(options.server)
+    headless = Headless(options, plan, ["record", *args], name, listener)
     why_ending = partial(slurm.why_ending, job.label) if job else str
     batch = BatchRun(headless.record, chosen.command, umask, why_ending)
     if options.arm:

@@ -107,6 +107,11 @@ class AttachedRun:
         """Return the recorder's Unix time in seconds; its last, once the recording has ended."""
         return _boot_time() + self._ahead_s if self._ended_at is None else self._ended_at
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended, as the recorder reported."""
+        return self._ended_at is not None
+
     # The stream
 
     async def start(self) -> None:

@@ -16,6 +16,7 @@ from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options import config, profiler_words, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
+from gswarm_tui.options.server_options import DEFAULT, ServerSettings, add_server_options, server_settings
 
 T = TypeVar("T")
 
@@ -92,6 +93,7 @@ class Options(NamedTuple):
     query_memory: int | None
     theme: str | None
     metric: str
+    server: ServerSettings | None = None
 
 
 _observers: list[Callable[[argparse.ArgumentParser], None]] = []
@@ -363,7 +365,22 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         query_memory=layers.get("query_memory", values.memory_bytes, None),
         theme=layers.get("theme", values.theme, None),
         metric=layers.get("metric", values.metric, "util_pct"),
+        server=_server(flags),
     )
+
+
+def read_server_options(namespace: argparse.Namespace) -> ServerSettings:
+    """Return the settings of ``serve``, which always has a server. Raises UsageError."""
+    settings = _server(vars(namespace), DEFAULT)
+    assert settings is not None  # noqa: S101 - with an address
+    return settings
+
+
+def _server(flags: Mapping[str, object], address: str = "") -> ServerSettings | None:
+    try:
+        return server_settings(flags, address)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None
 
 
 def _refuse_contradictions(flags: Mapping[str, object]) -> None:
@@ -373,6 +390,8 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
                 raise UsageError(f"--demo simulates its nodes; remove {_flag(key)}.")
     if "nodes" in flags and "hostfile" in flags:
         raise UsageError("--nodes and --hostfile both name the nodes; remove one of them.")
+    if "http" in flags and flags.get("record") is False:
+        raise UsageError("--http serves a recording, but --no-record makes none; remove one of them.")
     if "db" in flags and flags.get("record") is False:
         raise UsageError("--db names a recording, but --no-record makes none; remove one of them.")
     launcher = "demo" if "demo" in flags else flags.get("launcher", "ssh")
@@ -503,6 +522,7 @@ def _record_parser() -> _Parser:
     _add_nodes(parser)
     _add_recording(parser)
     _add_connection(parser)
+    add_server_options(parser)
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     add("--help", "-h", action="help", help="print help and exit")
@@ -588,6 +608,7 @@ def _parser() -> _Parser:
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
 
     _add_connection(parser)
+    add_server_options(parser)
     add = parser.add_argument_group("screen").add_argument
     add("--theme", metavar="NAME", help="colour theme")
     add("--metric", metavar="NAME", help="metric of the heatmap: util, mem, power, temp ... (default: util)")

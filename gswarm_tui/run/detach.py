@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.common.paths import state_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.batch import BatchRun
@@ -82,7 +82,15 @@ def main() -> int:
     handed_over: tuple[Options, Plan, OpenRecording] = pickle.load(sys.stdin.buffer)  # noqa: S301
     options, plan, recording = handed_over
     os.chdir(Path(recording.path).parent)
-    headless = Headless(options, plan, [], "")
+    listener = None
+    if options.server is not None:
+        from gswarm_tui.run.http_server import Listener
+
+        try:
+            listener = Listener.open(options.server)
+        except UserError as error:
+            print_notice(f"recording continues without its HTTP server: {error}")
+    headless = Headless(options, plan, [], "", listener)
     why_ending = partial(Slurm().why_ending, plan.job.label) if plan.job else str
     return BatchRun(headless.record, (), 0o077, why_ending, recording=recording).run()
 

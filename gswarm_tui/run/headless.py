@@ -20,6 +20,7 @@ from gswarm_tui.slurm import hosts
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.events import Event
+    from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.store.recording.recorder import Recorder
 
@@ -43,13 +44,14 @@ class OpenRecording:
 class Headless:
     """Recorder of a run without a screen; ``words`` are the command line.
 
-    ``name`` is the session to start, empty for none.
+    ``name`` is the session to start, empty for none. ``listener`` is where an HTTP server answers.
     """
 
     options: Options
     plan: Plan
     words: Sequence[str]
     name: str
+    listener: Listener | None = None
 
     def record(
         self,
@@ -80,7 +82,7 @@ class Headless:
             chosen = _interrupted(resumed)
             # Not the options in the file, which others may have replaced meanwhile: they can run commands.
             options = chosen.measuring_as_before(options)
-        life = _RecorderLife(options, self.plan, self.words, self.name, log)
+        life = _RecorderLife(options, self.plan, self.words, self.name, log, listener=self.listener)
         return event_loop.run(life.record(chosen, why_resumed, opened, end))
 
 
@@ -94,12 +96,22 @@ def _interrupted(recording: OpenRecording) -> InterruptedRun:
 class _RecorderLife:
     """One life of the recorder: opens or resumes its recording, prints what happens, and closes it."""
 
-    def __init__(self, options: Options, plan: Plan, words: Sequence[str], name: str, log: Path) -> None:
+    def __init__(
+        self,
+        options: Options,
+        plan: Plan,
+        words: Sequence[str],
+        name: str,
+        log: Path,
+        *,
+        listener: Listener | None,
+    ) -> None:
         self._options = options
         self._plan = plan
         self._words = words
         self._name = name
         self._log = log
+        self._listener = listener
         self._hub = build.build_hub(options, plan)
         self._ended = asyncio.Event()
         self._stopped = False
@@ -118,6 +130,8 @@ class _RecorderLife:
         recorder, uid = self._open(chosen)
         if why_resumed:
             self._publish_restart(why_resumed)
+        elif self._listener is not None:
+            print_notice(self._listener.describe(uid))
         running = {session.name for session in self._hub.fleet.sessions.running}
         if self._name and self._name not in running:
             self._hub.start_session(self._name)
@@ -134,6 +148,7 @@ class _RecorderLife:
             request_quit=lambda _reason: self._ended.set(),
             end_recording=self._stop,
             ending=(),
+            listener=self._listener,
         )
         problems = problems_of(ended, self._log, uid)
         if ended.status is not None:

@@ -15,6 +15,7 @@ from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.supervisor import ENDING
+from gswarm_tui.server.tokens import remove_tokens
 from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Slurm
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from gswarm_tui.fleet.events import RecorderStatus
     from gswarm_tui.hub import Hub
+    from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.lifetime import RunResult
     from gswarm_tui.store.recording.recorder import Recorder
 
@@ -43,11 +45,13 @@ async def monitor(
     end_recording: Callable[[], None],
     ending: Collection[signal.Signals] = ENDING,
     leaves_agents: Callable[[], bool] = lambda: False,
+    listener: Listener | None = None,
 ) -> RunResult:
     """Connect to all nodes and answer requests until ``screen`` or one of the signals ``ending`` ends it.
 
     ``request_quit`` ends the screen; ``end_recording`` is called when a command ends the recording.
     ``leaves_agents`` returns, once the screen has ended, whether another recorder resumes the recording.
+    ``listener`` is where an HTTP server answers, None without one.
     """
     from gswarm_tui.run.job_end import follow
     from gswarm_tui.run.lifetime import Lifetime
@@ -66,17 +70,37 @@ async def monitor(
         leaves_agents=leaves_agents,
     )
     following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
-    control = None
+    control = serving = None
     try:
         control = await build.start_control_server(
             hub, recorder, os.environ, end=end_recording, label=plan.label
         )
+        if listener is not None and recorder is not None and control is not None:
+            serving = asyncio.create_task(_serve_http(listener, hub, recorder.uid), name="HTTP server")
         return await lifetime.run(screen, painted)
     finally:
         if following is not None:
             following.cancel()
         if control is not None:
             await control.close(ended=not leaves_agents())
+        if serving is not None:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        if recorder is not None and not leaves_agents():
+            remove_tokens(recorder.uid)
+
+
+async def _serve_http(listener: Listener, hub: Hub, uid: str) -> None:
+    """Keep the HTTP server running, and log where it is and when it ends."""
+    from gswarm_agent.frame import INFO, WARNING
+    from gswarm_tui.fleet.events import EventLogged
+    from gswarm_tui.run.http_server import keep_running
+
+    def report(message: str) -> None:
+        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
+
+    hub.publish(EventLogged(hub.now(), "notice", INFO, listener.describe(uid)))
+    await keep_running(listener, uid, report)
 
 
 def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from gswarm_agent.folder import is_plain, open_private
 from gswarm_tui.common.paths import state_folder
+from gswarm_tui.common.private_files import read_or_create, read_own, write_part
 
 _KEY = "key"
 
@@ -41,8 +42,9 @@ def write_note(uid: str, options: Mapping[str, Any], note: ResumeNote) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     above = open_private(str(folder), create=True)
     try:
-        content = asdict(note) | {"options_hash": _hash(_make_key(above), uid, options)}
-        part = _write_part(above, json.dumps(content).encode())
+        key = read_or_create(above, _KEY, secrets.token_bytes(32))
+        content = asdict(note) | {"options_hash": _hash(key, uid, options)}
+        part = write_part(above, json.dumps(content).encode())
         os.rename(part, _file_name(uid), src_dir_fd=above, dst_dir_fd=above)
     finally:
         os.close(above)
@@ -53,8 +55,8 @@ def read_note(uid: str, options: Mapping[str, Any]) -> ResumeNote | None:
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         above = open_private(str(notes_folder()))
         try:
-            found = json.loads(_read_own(above, _file_name(uid)))
-            expected = _hash(_read_own(above, _KEY), uid, options)
+            found = json.loads(read_own(above, _file_name(uid)))
+            expected = _hash(read_own(above, _KEY), uid, options)
         finally:
             os.close(above)
         setup = found["setup"]
@@ -79,33 +81,3 @@ def _file_name(uid: str) -> str:
 def _hash(key: bytes, uid: str, options: Mapping[str, Any]) -> str:
     text = json.dumps([uid, options], sort_keys=True)
     return hmac.digest(key, text.encode(), "sha256").hex()
-
-
-def _make_key(above: int) -> bytes:
-    """Return the key in the folder of the notes, which the first head makes. Raises OSError."""
-    try:
-        return _read_own(above, _KEY)
-    except FileNotFoundError:
-        part = _write_part(above, secrets.token_bytes(32))
-        with suppress(FileExistsError):  # another head was quicker
-            os.link(part, _KEY, src_dir_fd=above, dst_dir_fd=above)
-        os.unlink(part, dir_fd=above)
-        return _read_own(above, _KEY)
-
-
-def _write_part(above: int, content: bytes) -> str:
-    """Write a file under an unused name, and return the name. Raises OSError."""
-    part = f".{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(part, flags, 0o600, dir_fd=above), "wb") as file:
-        file.write(content)
-    return part
-
-
-def _read_own(above: int, name: str) -> bytes:
-    """Return the content of a file of this user. Raises OSError."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-    with os.fdopen(descriptor, "rb") as file:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            raise PermissionError(f"{name} belongs to another user")
-        return file.read()

@@ -53,6 +53,11 @@ async def watch(
     """Run the app until it is quit; ``chosen`` is an interrupted recording to resume."""
     from gswarm_tui.store.errors import StoreError
 
+    listener = None
+    if options.server is not None:
+        from gswarm_tui.run.http_server import Listener
+
+        listener = Listener.open(options.server)
     signals = _cancel_at_signals()
     theme = build.choose_theme(options, os.environ)
     hub = build.build_hub(options, plan)
@@ -82,6 +87,7 @@ async def watch(
             request_quit=app.request_quit,
             end_recording=lambda: app.request_quit(STOPPED),
             leaves_agents=lambda: app.return_value == DETACHED,
+            listener=listener,
         )
     except asyncio.CancelledError:
         # A signal before the screen handles them.
@@ -93,6 +99,8 @@ async def watch(
         if not signals:
             raise
         return 128 + signals[0]
+    if listener is not None:
+        listener.socket.close()  # a detached recorder opens it again
     if app.return_value == DETACHED and recorder is not None:
         report_recording("", None)
         exit_status = _print_result(hub, ended, 0, log, uid)

@@ -95,6 +95,14 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.hub",
         "gswarm_tui.store",
     },
+    "gswarm_tui.server": {
+        "gswarm_agent",
+        "gswarm_tui.common",
+        "gswarm_tui.control",
+        "gswarm_tui.fleet",
+        "gswarm_tui.options",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.printing": {"gswarm_tui.common", "gswarm_tui.store"},
     "gswarm_tui.plotting": {
         "gswarm_tui.analysis",
@@ -140,6 +148,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.options",
         "gswarm_tui.playback",
         "gswarm_tui.schedulers",
+        "gswarm_tui.server",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
         "gswarm_tui.tui",
@@ -152,8 +161,15 @@ ROOMS: dict[str, set[str]] = {
 # Where each library may be imported, and nowhere else.
 HOMES: dict[str, set[str]] = {
     "argcomplete": {"gswarm_tui.commands.completion"},
+    "aiohttp": {"gswarm_tui.server.web"},
     "asyncssh": {"gswarm_tui.launch.ssh"},
     "duckdb": {"gswarm_tui.store"},
+    "fastapi": {"gswarm_tui.server"},
+    "prometheus_client": {"gswarm_tui.server.exposition"},
+    "pydantic": {"gswarm_tui.server"},
+    "starlette": {"gswarm_tui.server"},
+    "textual_serve": {"gswarm_tui.server.web"},
+    "uvicorn": {"gswarm_tui.server"},
     "textual": {"gswarm_tui.tui"},
     "rich": {"gswarm_tui.tui", "gswarm_tui.printing"},
     "ijson": {"gswarm_tui.exchange.json_stream"},

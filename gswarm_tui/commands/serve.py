@@ -1,0 +1,38 @@
+"""``gswarm-tui serve``: an HTTP server on a running recorder, for scripts and web pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from gswarm_tui.commands.head_choice import choose_recording_head
+from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.options.arguments import CommandParser, read_server_options
+from gswarm_tui.options.server_options import add_server_options
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Serve a running recording until it ends or a signal comes. Raises UserError."""
+    parser = CommandParser(
+        "serve",
+        "[RECORDING] [--http HOST:PORT] [options]",
+        "Answer HTTP requests about a running recording, for scripts and web pages: its state, its sessions "
+        "and marks, SQL, and each new frame. Prints the address, and the file of the token that each request "
+        "needs. Ctrl-C ends the server, and recording continues.",
+        usual="the only running recording",
+    )
+    parser.add_argument(
+        "recording", nargs="?", default="", metavar="RECORDING", help="ID, job or file of a recording"
+    )
+    add_server_options(parser, default=True)
+    arguments = parser.read(args)
+    settings = read_server_options(arguments)
+    if arguments.recording.endswith(SUFFIX):
+        arguments.db, arguments.recording = Path(arguments.recording), ""
+    from gswarm_tui.control.routes import SocketRoute
+    from gswarm_tui.run.http_server import Listener, run_server
+
+    choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui serve RECORDING")
+    choose()  # before the port is taken
+    return run_server(SocketRoute(environ, choose), Listener.open(settings))

@@ -1,0 +1,120 @@
+"""Options of an HTTP server: where it listens, and who may use it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from gswarm_tui.common.errors import quote
+
+DEFAULT_PORT = 8091
+DEFAULT = f"127.0.0.1:{DEFAULT_PORT}"
+_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]*):)?(?P<port>[0-9]{1,5})")
+T = TypeVar("T")
+KEYS = ("http", "http_origin", "http_public", "http_tls_cert", "http_tls_key", "http_behind_proxy")
+
+
+class ServerSettings(NamedTuple):
+    """Where a server listens, and who may use it.
+
+    ``origins`` are the origins of web pages that may call it. ``public`` allows an address other than this
+    machine's own loopback, with the TLS files or, ``behind_proxy``, without.
+    """
+
+    host: str
+    port: int
+    origins: tuple[str, ...] = ()
+    public: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_proxy: bool = False
+
+    @property
+    def scheme(self) -> str:
+        """Return https with TLS files, else http."""
+        return "https" if self.tls_cert is not None else "http"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``PORT``. Raises ValueError."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"{quote(text)} isn't HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
+    return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
+
+
+def parse_origin(text: str) -> str:
+    """Return an origin as browsers send it: scheme, host and port. Raises ValueError."""
+    try:
+        parts = urlsplit(text.strip())
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+        raise ValueError(f"{quote(text)} isn't an origin, such as https://gpu.example.org")
+    if parts.path not in ("", "/"):
+        raise ValueError(f"{quote(text)} has a path; an origin ends after host and port")
+    host = f"[{host}]" if ":" in host else host
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
+def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False) -> None:
+    """Add the options of an HTTP server; ``default``: there is always one."""
+    group = parser.add_argument_group("HTTP server")
+    usual = f"default: {DEFAULT}" if default else f"as {DEFAULT}; default: none"
+    group.add_argument("--http", metavar="HOST:PORT", help=f"answer HTTP requests here ({usual})")
+    group.add_argument(
+        "--http-origin",
+        action="append",
+        metavar="URL",
+        help="web pages of this origin may use it; repeat for several",
+    )
+    group.add_argument(
+        "--http-public", action="store_true", default=None, help="allow an address that other machines reach"
+    )
+    group.add_argument("--http-tls-cert", metavar="FILE", help="TLS certificate, with its chain, in PEM")
+    group.add_argument("--http-tls-key", metavar="FILE", help="TLS key in PEM, without a passphrase")
+    group.add_argument(
+        "--http-behind-proxy",
+        action="store_true",
+        default=None,
+        help="allow such an address without TLS, as a reverse proxy adds it",
+    )
+
+
+def server_settings(given: Mapping[str, object], address: str = "") -> ServerSettings | None:
+    """Return the settings that flags give, None without ``--http`` and ``address``. Raises ValueError."""
+    http = str(given.get("http") or address)
+    if not http:
+        for key in KEYS[1:]:
+            if given.get(key):
+                raise ValueError(
+                    f"--{key.replace('_', '-')} applies only to an HTTP server; add --http {DEFAULT}"
+                )
+        return None
+    host, port = _parsed("--http", parse_address, http)
+    origins = given.get("http_origin")
+    tls_cert, tls_key = (given.get(name) for name in ("http_tls_cert", "http_tls_key"))
+    return ServerSettings(
+        host,
+        port,
+        tuple(_parsed("--http-origin", parse_origin, str(each)) for each in origins)
+        if isinstance(origins, list)
+        else (),
+        bool(given.get("http_public")),
+        Path(str(tls_cert)).expanduser().absolute() if tls_cert else None,
+        Path(str(tls_key)).expanduser().absolute() if tls_key else None,
+        bool(given.get("http_behind_proxy")),
+    )
+
+
+def _parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None

@@ -1,0 +1,165 @@
+"""HTTP server of a recorder: runs it in this process, or beside the recorder in one that ends with it.
+
+A child is started as ``python -m gswarm_tui.run.http_server``. Its standard input has its settings, and then
+stays open as long as the recorder lives. The listening socket is opened before recording begins and passed on
+to each child, so that clients reach a restarted recorder at the same address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.run import log_file
+from gswarm_tui.server.listening import check_settings, listen, url_of
+from gswarm_tui.server.tokens import read_tokens, token_path
+
+if TYPE_CHECKING:
+    from gswarm_tui.control.attached import AttachedRun, Route
+    from gswarm_tui.control.client import Head
+
+RESTART_S = 5.0
+
+
+class Listener(NamedTuple):
+    """Listening socket of an HTTP server that was checked and can start, with its settings."""
+
+    settings: ServerSettings
+    socket: socket.socket
+
+    @classmethod
+    def open(cls, settings: ServerSettings) -> Listener:
+        """Check the settings and open the socket. Raises UserError."""
+        check_settings(settings)
+        return cls(settings, listen(settings))
+
+    def describe(self, uid: str) -> str:
+        """Return the server's address and its token's file, as a clause."""
+        return f"HTTP server at {url_of(*self)}, token in {token_path(uid)}"
+
+
+def run_server(route: Route, listener: Listener) -> int:
+    """Serve the recorder at the end of a route until it ends or a signal comes. Raises UserError."""
+    log_file.begin()
+    return asyncio.run(_serve(route, listener, announce=True))
+
+
+async def _serve(route: Route, listener: Listener, *, announce: bool = False, lifeline: int = -1) -> int:
+    """Serve until the recording or the ``lifeline`` ends; return the exit status. Raises UserError."""
+    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.server.process import Service
+
+    attached = AttachedRun(route)
+    following = None
+    try:
+        await attached.start()
+        service = Service(attached, listener.settings, read_tokens(attached.uid))
+        following = asyncio.create_task(_follow(attached, service.end), name="viewer")
+        if lifeline >= 0:
+            asyncio.get_running_loop().add_reader(lifeline, _ended_lifeline, lifeline, service.end)
+        if announce:
+            print_notice(listener.describe(attached.uid))
+        await service.run(listener.socket)
+        if announce and attached.ended:
+            print_notice("the recording ended")
+        if following.done() and (error := following.exception()) is not None:
+            raise error
+        return 0
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        attached.close()
+        await route.close()
+
+
+async def _follow(attached: AttachedRun, end: Callable[[], None]) -> None:
+    try:
+        await attached.run()
+    finally:
+        end()
+
+
+def _ended_lifeline(lifeline: int, end: Callable[[], None]) -> None:
+    """End the server: the recorder has ended, as nothing else closes its pipe."""
+    if not os.read(lifeline, 4096):
+        asyncio.get_running_loop().remove_reader(lifeline)
+        end()
+
+
+async def keep_running(listener: Listener, uid: str, report: Callable[[str], None]) -> None:
+    """Run the HTTP server of a recording in a child until cancelled, and restart it if it ends by itself.
+
+    ``report`` gets a sentence each time that it has ended.
+    """
+    descriptor = listener.socket.fileno()
+    settings = listener.settings
+    start = {
+        "uid": uid,
+        "socket": descriptor,
+        "settings": [str(each) if isinstance(each, Path) else each for each in settings],
+    }
+    while True:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-P", "-m", "gswarm_tui.run.http_server"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+            start_new_session=True,
+        )
+        pipe = child.stdin
+        try:
+            if pipe is not None:
+                pipe.write(json.dumps(start).encode() + b"\n")
+            status = await child.wait()
+        finally:
+            if pipe is not None:
+                pipe.close()
+        report(f"the HTTP server ended with status {status}; restarting it in {RESTART_S:.0f} s")
+        await asyncio.sleep(RESTART_S)
+
+
+def _choose(uid: str, environ: Mapping[str, str]) -> Head:
+    from gswarm_tui.control.client import running_heads
+
+    for head in running_heads(environ):
+        if head.uid == uid:
+            return head
+    raise UserError("no gswarm-tui here writes this recording")
+
+
+def main() -> int:
+    """Serve the recording that standard input names, until its recorder ends."""
+    from gswarm_tui.control.routes import SocketRoute
+
+    log_file.begin()
+    line = b""
+    while not line.endswith(b"\n"):  # without a buffer, which would hide the end of the pipe
+        if not (more := os.read(0, 65536)):
+            return 1
+        line += more
+    start = json.loads(line)
+    host, port, origins, public, cert, key, behind_proxy = start["settings"]
+    tls_cert, tls_key = (None if each is None else Path(each) for each in (cert, key))
+    settings = ServerSettings(host, port, tuple(origins), public, tls_cert, tls_key, behind_proxy)
+    listener = Listener(settings, socket.socket(fileno=start["socket"]))
+    route = SocketRoute(os.environ, partial(_choose, start["uid"], os.environ))
+    with suppress(UserError, KeyboardInterrupt):
+        return asyncio.run(_serve(route, listener, lifeline=0))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

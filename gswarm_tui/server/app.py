@@ -1,0 +1,49 @@
+"""The HTTP server's application, put together from its parts."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from gswarm_agent import __version__
+from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.server.profiler_api import profiler_router
+
+_SENTENCES = {
+    404: "There is nothing at this address; GET /api/v1/openapi.json lists all.",
+    405: "This address doesn't take this method.",
+}
+
+
+def build_app(attached: AttachedRun) -> FastAPI:
+    """Return the application on an attached run."""
+    app = FastAPI(
+        title="gswarm-tui",
+        version=__version__,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,  # these pages would load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.include_router(profiler_router(attached))
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    return app
+
+
+async def _answer_http_error(_: Request, error: Exception) -> JSONResponse:
+    """Answer an error with a sentence."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - as registered
+    usual = error.detail == HTTPException(error.status_code).detail
+    detail = _SENTENCES.get(error.status_code, error.detail) if usual else error.detail
+    return JSONResponse({"detail": detail}, error.status_code, error.headers)
+
+
+async def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
+    """Answer invalid values with a sentence on the first of them."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - as registered
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    what = f"{place}: {first['msg']}" if place else first["msg"]
+    return JSONResponse({"detail": f"{what}."}, 422)

@@ -1,0 +1,288 @@
+"""Guard in front of the HTTP server's application: who may call it, from which pages, how much and how often.
+
+It runs before anything else sees a request, and reads its whole body. The order of its checks: host, origin,
+token, rate, size. docs/decisions/021-http-server.md has the attacks that each one stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from gswarm_tui.server.tokens import Tokens
+
+MAX_BODY = 1024 * 1024
+BODY_S = 10.0
+"""A request's body has to arrive within this time."""
+SEND_S = 30.0
+"""A client that reads nothing for so long is disconnected."""
+RATE, BURST = 100.0, 200.0
+"""Requests per second on average, and at once, of each token."""
+METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+HEADERS = "Authorization, Content-Type"
+PREFLIGHT_S = 600
+_SECURITY_HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"vary", b"Origin"),
+)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class RefusedRequestError(Exception):
+    """Raised for a request that is refused; the message is a sentence."""
+
+    def __init__(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(why)
+        self.status = status
+        self.headers = headers
+
+
+class Guard:
+    """ASGI middleware that lets only permitted requests through to ``app``.
+
+    ``origins`` are those of other web pages that may call it. Their hosts may also name this server, as
+    behind a proxy.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        tokens: Tokens,
+        origins: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._control, self._scrape = map(_digest, (tokens.control.encode(), tokens.scrape.encode()))
+        self._origins = frozenset(origins)
+        named = {host for origin in self._origins if (host := urlsplit(origin).hostname)}
+        self._hosts = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()} | named
+        self._limits = {"control": _RateLimit(clock), "scrape": _RateLimit(clock)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        sending = _Sender(send)
+        try:
+            headers = _read_headers(scope["headers"])
+            self._check_host(headers)
+            sending.allowed_origin = self._check_origin(scope, headers)
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await _send_preflight(sending)
+                return
+            self._check_token(scope, headers)
+            body = await _read_body(headers, receive)
+        except RefusedRequestError as refusal:
+            await _send_refusal(sending, refusal)
+            return
+        try:
+            await self._app(scope, _replay(body, receive), sending)
+        except TimeoutError:
+            if not sending.timed_out:
+                raise
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse a foreign host name, by which a web page could reach this machine (DNS rebinding)."""
+        host = _host_of(headers.get(b"host", b"").decode("latin-1"))
+        if host is None:
+            raise RefusedRequestError(400, "The Host header is missing or invalid.")
+        if host not in self._hosts and not _is_address(host):
+            raise RefusedRequestError(
+                421,
+                "This server doesn't have the host name of the request; use localhost, its IP address, or a "
+                "name that --http-origin allows.",
+            )
+
+    def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
+        """Return the origin that may read the answer; empty without one. Refuses a foreign page's request."""
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if not origin:
+            return ""
+        own = f"{scope['scheme']}://{headers[b'host'].decode('latin-1')}"
+        if origin in self._origins or origin == own:
+            return origin
+        raise RefusedRequestError(
+            403, "Web pages of this origin may not use this server; allow it with --http-origin."
+        )
+
+    def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        digest = _digest(given.strip() if scheme.lower() == b"bearer" else b"")
+        is_control = hmac.compare_digest(digest, self._control)
+        is_scrape = hmac.compare_digest(digest, self._scrape)
+        if not is_control and not is_scrape:
+            raise RefusedRequestError(
+                401,
+                "This server needs the header Authorization: Bearer TOKEN, with the token of the file that "
+                "gswarm-tui printed at the start.",
+                (b"www-authenticate", b"Bearer"),
+            )
+        if not is_control and (scope["method"], scope["path"]) != ("GET", "/metrics"):
+            raise RefusedRequestError(403, "The scrape token can only read /metrics; use the control token.")
+        if wait_s := self._limits["control" if is_control else "scrape"].take():
+            raise RefusedRequestError(
+                429,
+                f"There were more than {RATE:.0f} requests per second; slow down.",
+                (b"retry-after", str(max(1, round(wait_s))).encode()),
+            )
+
+
+class _RateLimit:
+    """Token bucket: ``BURST`` requests at once, refilled with ``RATE`` per second."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left, self._at = BURST, clock()
+
+    def take(self) -> float:
+        """Count a request; return 0, or the seconds until one is allowed again."""
+        now = self._clock()
+        self._left = min(BURST, self._left + (now - self._at) * RATE)
+        self._at = now
+        if self._left < 1:
+            return (1 - self._left) / RATE
+        self._left -= 1
+        return 0.0
+
+
+class _Sender:
+    """Sends answers with the headers that all have; gives up on a client that doesn't read."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.allowed_origin = ""
+        self.timed_out = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"vary"]
+            message = {**message, "headers": [*given, *_SECURITY_HEADERS, *self._cors()]}
+        try:
+            async with asyncio.timeout(SEND_S):
+                await self._send(message)
+        except TimeoutError:
+            self.timed_out = True
+            raise
+
+    def _cors(self) -> list[tuple[bytes, bytes]]:
+        if not self.allowed_origin:
+            return []
+        return [
+            (b"access-control-allow-origin", self.allowed_origin.encode("latin-1")),
+            (b"access-control-expose-headers", b"Retry-After"),
+        ]
+
+
+def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the headers by name. Refuses those that are ambiguous when repeated."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        if name in headers and name in (b"host", b"origin", b"authorization", b"content-length"):
+            raise RefusedRequestError(400, f"The header {name.decode('latin-1').title()} is repeated.")
+        headers[name] = value
+    return headers
+
+
+def _host_of(text: str) -> str | None:
+    """Return the host of a Host header without its port, in small letters; None for an invalid one."""
+    if not text or any(sign in text for sign in "/@?#\\ ,"):
+        return None
+    try:
+        parts = urlsplit(f"//{text}")
+        _ = parts.port  # raises for an invalid one
+    except ValueError:
+        return None
+    return parts.hostname.rstrip(".") if parts.hostname else None
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a host is an IP address, which no name server can redirect."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _digest(token: bytes) -> bytes:
+    """Return a hash of a token, so that comparing takes equally long for all lengths."""
+    return hashlib.sha256(token).digest()
+
+
+async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    """Return the whole body. Refuses one that is too long or too slow."""
+    declared = int(headers.get(b"content-length", b"0"))
+    too_long = RefusedRequestError(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
+    if declared > MAX_BODY and headers.get(b"expect", b"").lower() == b"100-continue":
+        raise too_long  # the client waits for this before it sends anything
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RefusedRequestError(400, "The request ended before its body.")
+                size += len(message.get("body", b""))
+                # A body that is too long is read to its end and dropped, so that the client reads the answer.
+                if max(size, declared) <= MAX_BODY:
+                    parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        raise RefusedRequestError(408, f"The body didn't arrive within {BODY_S:.0f} s.") from None
+    if max(size, declared) > MAX_BODY:
+        raise too_long
+    return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that gives the body once, and then waits for the end of the connection."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replayed
+
+
+async def _send_preflight(send: Send) -> None:
+    headers = [
+        (b"access-control-allow-methods", METHODS.encode()),
+        (b"access-control-allow-headers", HEADERS.encode()),
+        (b"access-control-max-age", str(PREFLIGHT_S).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_refusal(send: Send, refusal: RefusedRequestError) -> None:
+    """Send a refusal as JSON, and close the connection: its request may not have been read to the end."""
+    body = json.dumps({"detail": str(refusal)}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *refusal.headers,
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

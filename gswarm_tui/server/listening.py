@@ -1,0 +1,93 @@
+"""What is checked before an HTTP server starts: the extra, its TLS files, the port."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+from importlib.util import find_spec
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.server_options import ServerSettings
+
+INSTALL = "pip install 'gswarm-tui[server]'"
+_BACKLOG = 128
+
+
+def check_settings(settings: ServerSettings) -> None:
+    """Refuse settings that are unsafe or can't work. Raises UserError."""
+    for library in ("fastapi", "uvicorn"):
+        if find_spec(library) is None:
+            raise UserError(f"the HTTP server needs {library}; install it with {INSTALL}.")
+    files = settings.tls_cert, settings.tls_key
+    if (files[0] is None) != (files[1] is None):
+        raise UserError("--http-tls-cert and --http-tls-key belong together; add the other one.")
+    if not _is_loopback(settings.host) and not settings.behind_proxy:
+        if not settings.public:
+            raise UserError(
+                f"--http {settings.host} can be reached from other machines; add --http-public with "
+                "--http-tls-cert and --http-tls-key, or --http-behind-proxy, or listen on 127.0.0.1."
+            )
+        if files[0] is None:
+            raise UserError("--http-public needs --http-tls-cert and --http-tls-key.")
+    if files[0] is not None:
+        load_tls(settings)
+
+
+def load_tls(settings: ServerSettings) -> ssl.SSLContext:
+    """Return the context made of the TLS files. Raises UserError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a passphrase is refused here: nobody could type it when the server restarts.
+        context.load_cert_chain(str(settings.tls_cert), str(settings.tls_key), password=_no_passphrase)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(
+            f"the TLS files {settings.tls_cert} and {settings.tls_key} can't be used: {why}."
+        ) from None
+    return context
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase")
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """Return a socket that listens at the address. Raises UserError if it is taken, or not this machine's."""
+    where = f"{settings.host}:{settings.port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"--http {where}: another program uses this port; choose another one.") from None
+        raise UserError(f"--http {where}: {error.strerror or error}.") from None
+    listening.setblocking(False)
+    return listening
+
+
+def url_of(settings: ServerSettings, listening: socket.socket) -> str:
+    """Return the address of a listening server, as a URL."""
+    port = listening.getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{settings.scheme}://{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
