@@ -1,19 +1,26 @@
-"""``gswarm-tui once``: print the fleet's present state as lines, JSON or CSV, without a screen."""
+"""``gswarm-tui once``: print the fleet's present state as text or data, without a screen."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gswarm_agent import __version__
-from gswarm_tui.common.errors import print_notice, printable
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.options.arguments import parse_once
+from gswarm_tui.options.arguments import OnceOptions, parse_once
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
+    from gswarm_tui.run.plan import Plan
 
 INTERRUPTED = 130
+
+_Format = tuple[Callable[["Fleet", float], Any], Callable[[Any], None]]
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -27,11 +34,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     plan = resolve_nodes(options, environ, Slurm())
     log = log_file.begin()
-    describe, write = _FORMATS[chosen.format]
+    describe, write = _format(chosen, plan)
     seen = event_loop.run(look(options, plan, chosen.timeout_s, describe))
     if seen.seen is None:
         return INTERRUPTED
-    write(seen.seen, plan.label)
+    write(seen.seen)
     if seen.silent:
         print_notice(f"no data from {plural(len(seen.silent), 'node')}: {hosts.fold(seen.silent)}.")
     if seen.problem:
@@ -45,7 +52,7 @@ def _sentences(fleet: Fleet, now: float) -> list[str]:
     return fleet_sentences(fleet, now)
 
 
-def _print_sentences(sentences: Sequence[str], _job: str) -> None:
+def _print_sentences(sentences: Sequence[str]) -> None:
     for sentence in sentences:
         print(printable(sentence))
 
@@ -56,13 +63,13 @@ def _nodes(fleet: Fleet, now: float) -> list[dict[str, Any]]:
     return node_objects(fleet, now)
 
 
-def _print_json(nodes: Sequence[dict[str, Any]], job: str) -> None:
+def _print_json(job: str, nodes: Sequence[dict[str, Any]]) -> None:
     from gswarm_tui.printing.json_output import print_json, with_times
 
     print_json({"gswarm_tui": __version__, "job": job or None, "nodes": [with_times(node) for node in nodes]})
 
 
-def _print_csv(nodes: Sequence[dict[str, Any]], _job: str) -> None:
+def _print_csv(nodes: Sequence[dict[str, Any]]) -> None:
     from gswarm_tui.fleet.snapshot import GPU_ROW, gpu_rows
     from gswarm_tui.printing import formats
     from gswarm_tui.store.querying.results import Result
@@ -71,9 +78,47 @@ def _print_csv(nodes: Sequence[dict[str, Any]], _job: str) -> None:
     formats.write(result, formats.OutputOptions("csv"))
 
 
-_FORMATS: dict[str, tuple[Callable[[Fleet, float], Any], Callable[[Any, str], None]]] = {
-    "text": (_sentences, _print_sentences),
-    "json": (_nodes, _print_json),
-    "csv": (_nodes, _print_csv),
-}
-"""For each format, a function that describes the fleet and one that prints the description."""
+def _prometheus(textfile: Path | None, job_id: str) -> _Format:
+    from gswarm_tui.server.listening import INSTALL
+
+    try:
+        from gswarm_tui.server.exposition_text import PLAIN, exposition_text
+    except ModuleNotFoundError as error:
+        raise UserError(f"--prometheus needs {error.name}; install it with {INSTALL}.") from None
+    from gswarm_tui.server.exposition import FamilyTable, fleet_tables
+
+    def describe(fleet: Fleet, now: float) -> list[FamilyTable]:
+        return fleet_tables(fleet, now, job_id, None)
+
+    def write(tables: Sequence[FamilyTable]) -> None:
+        text = exposition_text(tables, PLAIN)
+        if textfile is None:
+            sys.stdout.buffer.write(text)
+        else:
+            _replace(textfile, text)
+
+    return describe, write
+
+
+def _replace(path: Path, text: bytes) -> None:
+    """Replace a file that node_exporter, as another user, may read at any moment. Raises UserError."""
+    part = path.with_suffix(f".part{os.getpid()}")
+    try:
+        part.write_bytes(text)
+        part.chmod(0o644)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"{printable(str(path))} can't be written: {error.strerror}.") from None
+
+
+def _format(chosen: OnceOptions, plan: Plan) -> _Format:
+    """Return a function that describes the fleet and one that prints the description. Raises UserError."""
+    match chosen.format:
+        case "json":
+            return _nodes, partial(_print_json, plan.label)
+        case "csv":
+            return _nodes, _print_csv
+        case "prometheus":
+            return _prometheus(chosen.textfile, plan.job_id)
+    return _sentences, _print_sentences

@@ -89,7 +89,7 @@ class AttachedRun:
         self.flushed: list[Callable[[], None]] = []
         self.refused: list[Callable[[str], None]] = []
         self.interruption = ""
-        self.label, self.path, self.uid, self.recording_id = "", Path(), "", 0
+        self.label, self.job_id, self.path, self.uid, self.recording_id = "", "", Path(), "", 0
         self.loop = asyncio.get_running_loop()
         self._route = route
         self._reader: asyncio.StreamReader | None = None
@@ -234,6 +234,7 @@ class AttachedRun:
         adopt_histories(fleet, self.fleet)
         self.fleet, self._allocator = fleet, HistoryAllocator(len(fleet.nodes))
         self.started_at, self.label = float(state["started_at"]), str(state["label"])
+        self.job_id = str(state.get("job_id", ""))  # a recorder of an older version sends none
         self.path, self.uid = Path(state["path"]), str(state["uid"])
         self.recording_id = int(state["recording_id"])
 

@@ -59,8 +59,8 @@ class ControlServer:
     """Server on a head's socket; ``recording`` is None without a recording.
 
     ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to, such as
-    "job 4711". ``obstacles`` names who owns the folders that the socket would better be in; empty if none is
-    in the way.
+    "job 4711", and ``job_id`` their Slurm job. ``obstacles`` names who owns the folders that the socket
+    would better be in; empty if none is in the way.
     """
 
     def __init__(
@@ -71,12 +71,14 @@ class ControlServer:
         *,
         end: Callable[[], None] = lambda: None,
         label: str = "",
+        job_id: str = "",
     ) -> None:
         self._hub = hub
         self._recording = recording
         self._executor = Executor(hub, recorded=recording is not None)
         self._end = end
         self._label = label
+        self._job_id = job_id
         parents = registry.parent_folders(environ)
         self._folder, self._lock = registry.register(parents)
         preferred = parents[: parents.index(self._folder.top)]
@@ -211,6 +213,7 @@ class ControlServer:
         assert self._recording is not None  # noqa: S101 - else there are no viewers
         return {
             "label": self._label,
+            "job_id": self._job_id,
             "path": str(self._recording.path),
             "uid": self._recording.uid,
             "recording_id": self._recording.recording_id,

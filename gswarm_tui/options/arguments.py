@@ -223,19 +223,25 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
 
 
 class OnceOptions(NamedTuple):
-    """Options of ``once`` beside those of a run; ``format`` is text, json or csv."""
+    """Options of ``once`` beside those of a run; ``format`` is text, json, csv or prometheus.
+
+    ``textfile`` is the file for node_exporter, None to print the metrics.
+    """
 
     timeout_s: int
     format: str
+    textfile: Path | None
 
 
 def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, OnceOptions]:
     """Resolve the options of ``once``. Raises UsageError, ConfigError."""
     options, flags = _resolve(_once_parser(), argv, environ)
-    if "json" in flags and "csv" in flags:
-        raise UsageError("--json and --csv are two formats; remove one of them.")
-    form = "json" if "json" in flags else "csv" if "csv" in flags else "text"
-    return options._replace(record=False, db=None), OnceOptions(_timeout_s(flags), form)
+    forms = [form for form in ("json", "csv", "prometheus") if form in flags]
+    if len(forms) > 1:
+        raise UsageError(f"--{forms[0]} and --{forms[1]} are two formats; remove one of them.")
+    textfile = _Layers((_flag, flags)).get("prometheus", values.textfile, None)
+    chosen = OnceOptions(_timeout_s(flags), forms[0] if forms else "text", textfile)
+    return options._replace(record=False, db=None), chosen
 
 
 class DoctorOptions(NamedTuple):
@@ -533,13 +539,13 @@ def _once_parser() -> _Parser:
     parser = _Parser(
         prog="gswarm-tui once",
         usage=_wrapped_usage(
-            "gswarm-tui once [--json | --csv] [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] "
-            "[--timeout TIME] [options]"
+            "gswarm-tui once [--json | --csv | --prometheus [FILE]] [--nodes NODE ... | --job ID | --demo "
+            "[NODESxGPUS]] [--timeout TIME] [options]"
         ),
         description=textwrap.fill(
             "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
-            "mails, or as JSON or CSV for scripts. Records nothing. The exit status is 1 if a node sent no "
-            "data.",
+            "mails, as JSON or CSV for scripts, or as metrics for Prometheus. Records nothing. The exit "
+            "status is 1 if a node sent no data.",
             _width(),
         ),
         formatter_class=_help_format,
@@ -549,6 +555,13 @@ def _once_parser() -> _Parser:
     add = parser.add_argument_group("format").add_argument
     add("--json", action="store_true", default=None, help="print nodes, GPUs and processes as JSON")
     add("--csv", action="store_true", default=None, help="print a row for each GPU as CSV")
+    add(
+        "--prometheus",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print metrics for Prometheus, or write them to FILE.prom for node_exporter",
+    )
     _add_nodes(parser)
     _add_connection(parser)
     add = parser.add_argument_group("general").add_argument

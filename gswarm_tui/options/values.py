@@ -70,6 +70,18 @@ def path(value: object) -> Path:
         raise ValueError(f"{quote(text(value))} names a user without a home folder") from None
 
 
+def textfile(value: object) -> Path | None:
+    """Parse the path of a file for node_exporter; None for an empty text."""
+    if value == "":
+        return None
+    found = path(value)
+    if found.suffix != ".prom":
+        raise ValueError(f"{quote(str(found))} doesn't end in .prom, and node_exporter reads no other file")
+    if not found.parent.is_dir():
+        raise ValueError(f"there is no folder {quote(str(found.parent))}")
+    return found
+
+
 def file(value: object) -> Path:
     """Parse the path of an existing file."""
     found = path(value)

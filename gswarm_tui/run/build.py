@@ -227,17 +227,19 @@ async def start_control_server(
     *,
     end: Callable[[], None] = lambda: None,
     label: str = "",
+    job_id: str = "",
 ) -> ControlServer | None:
     """Start the socket for commands; None, with an event, if no private folder can be made.
 
-    ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to.
+    ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to, and ``job_id``
+    their Slurm job.
     """
     from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import EventLogged
 
     try:
-        control = ControlServer(hub, recorder, environ, end=end, label=label)
+        control = ControlServer(hub, recorder, environ, end=end, label=label, job_id=job_id)
         await control.start()
     except OSError as error:
         message = f"commands such as gswarm-tui sql can't reach this recording: {error}"

@@ -73,7 +73,7 @@ async def monitor(
     control = serving = None
     try:
         control = await build.start_control_server(
-            hub, recorder, os.environ, end=end_recording, label=plan.label
+            hub, recorder, os.environ, end=end_recording, label=plan.label, job_id=plan.job_id
         )
         if listener is not None and recorder is not None and control is not None:
             serving = asyncio.create_task(_serve_http(listener, hub, recorder.uid), name="HTTP server")

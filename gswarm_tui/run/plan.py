@@ -41,6 +41,11 @@ class Plan:
         return self.source or (f"job {self.job.label}" if self.job else "")
 
     @property
+    def job_id(self) -> str:
+        """ID of the nodes' Slurm job, empty without one."""
+        return self.job.label if self.job else ""
+
+    @property
     def title(self) -> str:
         """Job and nodes, for screens."""
         return title(self.label, self.nodes)
