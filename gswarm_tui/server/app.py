@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from gswarm_agent import __version__
 from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.server.profiler_api import profiler_router
+from gswarm_tui.server.scrape import Scrapes, metrics_router
 
 _SENTENCES = {
     404: "There is nothing at this address; GET /api/v1/openapi.json lists all.",
@@ -17,7 +18,7 @@ _SENTENCES = {
 }
 
 
-def build_app(attached: AttachedRun) -> FastAPI:
+def build_app(attached: AttachedRun, scrapes: Scrapes) -> FastAPI:
     """Return the application on an attached run."""
     app = FastAPI(
         title="gswarm-tui",
@@ -27,6 +28,7 @@ def build_app(attached: AttachedRun) -> FastAPI:
         redoc_url=None,
     )
     app.include_router(profiler_router(attached))
+    app.include_router(metrics_router(scrapes))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     return app

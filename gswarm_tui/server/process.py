@@ -12,6 +12,7 @@ from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.server.app import build_app
 from gswarm_tui.server.connections import allow_many_files, uvicorn_options
 from gswarm_tui.server.guard import Guard
+from gswarm_tui.server.scrape import Scrapes
 from gswarm_tui.server.tokens import Tokens
 
 
@@ -24,12 +25,16 @@ class Service:
         options = uvicorn_options()
         if settings.tls_cert is not None:
             options |= {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
-        guard = Guard(build_app(attached), tokens, settings.origins)
+        self._scrapes = Scrapes(attached)
+        guard = Guard(build_app(attached, self._scrapes), tokens, settings.origins)
         self._server = uvicorn.Server(uvicorn.Config(guard, **options))
 
     async def run(self, listening: socket.socket) -> None:
         """Answer requests until ``end`` is called or a signal comes."""
-        await self._server.serve(sockets=[listening])
+        try:
+            await self._server.serve(sockets=[listening])
+        finally:
+            await self._scrapes.close()
 
     def end(self) -> None:
         """Stop answering."""

@@ -64,7 +64,12 @@ class RenderingProcess:
             return self._process
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, stdin=pipe, stdout=pipe, start_new_session=True
+            sys.executable,
+            *("-P", "-m", __name__),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
         )
 
 

@@ -6,9 +6,14 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from fastapi import APIRouter, HTTPException, Request, Response
+
 from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.server.exposition import FamilyTable, RecorderHealth, fleet_tables
-from gswarm_tui.server.rendering import RenderingProcess
+from gswarm_tui.server.exposition_text import negotiated
+from gswarm_tui.server.rendering import RenderingError, RenderingProcess
+
+_TEXT = {"schema": {"type": "string"}}
 
 
 class Scrapes:
@@ -45,6 +50,32 @@ class Scrapes:
         run = self._run
         health = RecorderHealth(run.uid, run.started_at, run.recorder, not run.interruption, disk_free_bytes)
         return fleet_tables(run.fleet, run.now(), run.job_id, health)
+
+
+def metrics_router(scrapes: Scrapes) -> APIRouter:
+    """Return the call that Prometheus scrapes."""
+    router = APIRouter(tags=["Prometheus"])
+
+    @router.get(
+        "/metrics",
+        response_class=Response,
+        responses={
+            200: {"content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}},
+            503: {"description": "The metrics couldn't be rendered; scrape again."},
+        },
+    )
+    async def metrics(request: Request) -> Response:
+        """Return all metrics for Prometheus, as OpenMetrics when the Accept header asks for it."""
+        content_type = negotiated(request.headers.get("accept", ""))
+        compress = "gzip" in request.headers.get("accept-encoding", "")
+        try:
+            text = await scrapes.text(content_type, compress=compress)
+        except RenderingError as error:
+            raise HTTPException(503, f"The metrics couldn't be rendered: {error}; scrape again.") from None
+        headers = {"Content-Encoding": "gzip"} if compress else {}
+        return Response(text, headers=headers, media_type=content_type)
+
+    return router
 
 
 def _disk_free(recording: Path) -> int | None:
