@@ -18,20 +18,20 @@ from gswarm_tui.control.execution import rounded, session_row
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.hub import Hub
+from gswarm_tui.hub import LiveRun
 
 _UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
 
 
-def head_status(hub: Hub, path: Path | None, uid: str, label: str) -> dict[str, Any]:
+def head_status(run: LiveRun, path: Path | None, uid: str, label: str) -> dict[str, Any]:
     """Return the state of a head: its recording, its nodes and GPUs, its recorder.
 
     ``label`` names the nodes' job, such as "job 4711". ``states`` counts the nodes by state, ``rows``
     the committed rows, ``waiting`` the events that aren't committed; ``lag_ms`` is the worst lateness of a
     sample. ``error`` is empty while everything is recorded.
     """
-    now, recorder = hub.now(), hub.recorder
-    sums = totals(hub.fleet, now)
+    now, recorder = run.now(), run.recorder
+    sums = totals(run.fleet, now)
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -39,12 +39,12 @@ def head_status(hub: Hub, path: Path | None, uid: str, label: str) -> dict[str, 
         "path": None if path is None else str(path),
         "uid": uid,
         "job": label or None,
-        "started_at": hub.started_at,
+        "started_at": run.started_at,
         "now": now,
-        "interval_ms": hub.fleet.interval_ms,
-        "metrics": list(hub.fleet.metrics),
-        "nodes": list(hub.fleet.nodes),
-        "states": dict(Counter(node.standing(now).value for node in hub.fleet.nodes.values())),
+        "interval_ms": run.fleet.interval_ms,
+        "metrics": list(run.fleet.metrics),
+        "nodes": list(run.fleet.nodes),
+        "states": dict(Counter(node.standing(now).value for node in run.fleet.nodes.values())),
         "gpus": sums.gpus,
         "busy_gpus": sums.busy,
         "mean_util_pct": rounded(sums.mean_util),
@@ -55,20 +55,20 @@ def head_status(hub: Hub, path: Path | None, uid: str, label: str) -> dict[str, 
         "waiting": None if recorder is None else recorder.waiting,
         "lag_ms": rounded(sums.lag_ms),
         "error": "" if recorder is None else recorder.error,
-        "sessions": [session_row(session, now) for session in hub.fleet.sessions.running],
+        "sessions": [session_row(session, now) for session in run.fleet.sessions.running],
     }
 
 
-def node_rows(hub: Hub) -> list[dict[str, Any]]:
+def node_rows(run: LiveRun) -> list[dict[str, Any]]:
     """Return the state of each node; of its GPUs, those of the job."""
-    now = hub.now()
-    return [_node_row(node, now) for node in hub.fleet.nodes.values()]
+    now = run.now()
+    return [_node_row(node, now) for node in run.fleet.nodes.values()]
 
 
-def session_rows(hub: Hub) -> list[dict[str, Any]]:
+def session_rows(run: LiveRun) -> list[dict[str, Any]]:
     """Return the sessions of the recording, in the order of their start."""
-    now = hub.now()
-    return [session_row(session, now) for session in hub.fleet.sessions.sessions.values()]
+    now = run.now()
+    return [session_row(session, now) for session in run.fleet.sessions.sessions.values()]
 
 
 def _node_row(node: NodeState, now: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, ProcessSample
@@ -46,7 +46,7 @@ GPU_ROW = {
 
 def node_objects(fleet: Fleet, now: float) -> list[Object]:
     """Return an object for each node: its state, facts, host metrics, GPUs and processes; None if unknown."""
-    return [_node(node, now, granted=fleet.knows_allocation(node.name)) for node in fleet.nodes.values()]
+    return [node_object(fleet, node, now) for node in fleet.nodes.values()]
 
 
 def gpu_rows(nodes: Iterable[Object]) -> list[tuple[Any, ...]]:
@@ -58,8 +58,33 @@ def gpu_rows(nodes: Iterable[Object]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _node(node: NodeState, now: float, *, granted: bool) -> Object:
+def metric_values(node: NodeState, chosen: Container[str] | None = None) -> tuple[Object, list[Object]]:
+    """Return a node's newest metrics, and those of each GPU; only the ``chosen`` ones, all if None."""
+
+    def values(metrics: Sequence[Metric], row: Iterable[float | None]) -> Object:
+        return {
+            metric.name: _number(metric, value)
+            for metric, value in zip(metrics, row, strict=True)
+            if chosen is None or metric.name in chosen
+        }
+
+    return (
+        values(HOST_METRICS, node.host.tolist()),
+        [values(GPU_METRICS, _gpu_values(node, row)) for row in range(len(node.facts))],
+    )
+
+
+def _gpu_values(node: NodeState, row: int) -> list[float]:
+    """Return a GPU's newest metrics."""
+    values: list[float] = node.gpus[row].tolist()
+    values[ENERGY] = node.energy.gpus[row].counter_mj  # the fleet keeps the energy since its own start
+    return values
+
+
+def node_object(fleet: Fleet, node: NodeState, now: float) -> Object:
+    """Return an object for a node of the fleet, as ``node_objects`` does."""
     hello = node.hello
+    granted = fleet.knows_allocation(node.name)
     known = node.round_trip_s is not None
     return {
         "node": node.name,
@@ -82,10 +107,9 @@ def _node(node: NodeState, now: float, *, granted: bool) -> Object:
 
 
 def _gpu(node: NodeState, row: int, fact: GpuFacts, allocated: bool | None) -> Object:
-    values: list[float] = node.gpus[row].tolist()
-    values[ENERGY] = node.energy.gpus[row].counter_mj  # the fleet keeps the energy since its own start
     facts = (fact.index, fact.uuid, fact.name, fact.pci_bus_id, fact.memory_total_mib, fact.power_limit_w)
-    return {**dict(zip(GPU_FACTS, (*facts, allocated), strict=True)), **_values(GPU_METRICS, values)}
+    values = _values(GPU_METRICS, _gpu_values(node, row))
+    return {**dict(zip(GPU_FACTS, (*facts, allocated), strict=True)), **values}
 
 
 def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:

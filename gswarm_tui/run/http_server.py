@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gswarm_tui.control.client import Head
 
 RESTART_S = 5.0
+
+_LOG = logging.getLogger(__name__)
 
 
 class Listener(NamedTuple):
@@ -156,9 +158,13 @@ def main() -> int:
     settings = ServerSettings(host, port, tuple(origins), public, tls_cert, tls_key, behind_proxy)
     listener = Listener(settings, socket.socket(fileno=start["socket"]))
     route = SocketRoute(os.environ, partial(_choose, start["uid"], os.environ))
-    with suppress(UserError, KeyboardInterrupt):
+    try:
         return asyncio.run(_serve(route, listener, lifeline=0))
-    return 1
+    except KeyboardInterrupt:
+        return 1
+    except Exception:  # nobody reads its standard error
+        _LOG.exception("the HTTP server failed")
+        return 1
 
 
 if __name__ == "__main__":

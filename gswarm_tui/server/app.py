@@ -1,16 +1,13 @@
-"""The HTTP server's application, put together from its parts."""
+"""The HTTP server's application, put together from its routers."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gswarm_agent import __version__
-from gswarm_tui.control.attached import AttachedRun
-from gswarm_tui.server.profiler_api import profiler_router
-from gswarm_tui.server.scrape import Scrapes, metrics_router
 
 _SENTENCES = {
     404: "There is nothing at this address; GET /api/v1/openapi.json lists all.",
@@ -18,8 +15,8 @@ _SENTENCES = {
 }
 
 
-def build_app(attached: AttachedRun, scrapes: Scrapes) -> FastAPI:
-    """Return the application on an attached run."""
+def build_app(*routers: APIRouter) -> FastAPI:
+    """Return an application with these routers."""
     app = FastAPI(
         title="gswarm-tui",
         version=__version__,
@@ -27,8 +24,8 @@ def build_app(attached: AttachedRun, scrapes: Scrapes) -> FastAPI:
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
     )
-    app.include_router(profiler_router(attached))
-    app.include_router(metrics_router(scrapes))
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     return app

@@ -13,6 +13,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEAD_S = 10.0
 """A request's head has to arrive within this time after connecting."""
+UNREAD_S = 30.0
+"""A client that reads nothing of its answer for so long is disconnected."""
 MAX_CONNECTIONS = 256
 """With more, the connection that has waited longest without a request is closed."""
 _FILES = 4 * MAX_CONNECTIONS
@@ -23,6 +25,7 @@ class BoundedProtocol(H11Protocol):
 
     _idle: dict[BoundedProtocol, None] = {}  # noqa: RUF012 - of all connections, the oldest first
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -36,7 +39,20 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._forget_head()
+        self.resume_writing()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Write again."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def handle_events(self) -> None:
         """Handle what was received; note whether a request is running."""

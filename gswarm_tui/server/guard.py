@@ -22,8 +22,6 @@ from gswarm_tui.server.tokens import Tokens
 MAX_BODY = 1024 * 1024
 BODY_S = 10.0
 """A request's body has to arrive within this time."""
-SEND_S = 30.0
-"""A client that reads nothing for so long is disconnected."""
 RATE, BURST = 100.0, 200.0
 """Requests per second on average, and at once, of each token."""
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
@@ -94,11 +92,7 @@ class Guard:
         except RefusedRequestError as refusal:
             await _send_refusal(sending, refusal)
             return
-        try:
-            await self._app(scope, _replay(body, receive), sending)
-        except TimeoutError:
-            if not sending.timed_out:
-                raise
+        await self._app(scope, _replay(body, receive), sending)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Refuse a foreign host name, by which a web page could reach this machine (DNS rebinding)."""
@@ -165,23 +159,17 @@ class _RateLimit:
 
 
 class _Sender:
-    """Sends answers with the headers that all have; gives up on a client that doesn't read."""
+    """Sends answers with the headers that all have."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.allowed_origin = ""
-        self.timed_out = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             given = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"vary"]
             message = {**message, "headers": [*given, *_SECURITY_HEADERS, *self._cors()]}
-        try:
-            async with asyncio.timeout(SEND_S):
-                await self._send(message)
-        except TimeoutError:
-            self.timed_out = True
-            raise
+        await self._send(message)
 
     def _cors(self) -> list[tuple[bytes, bytes]]:
         if not self.allowed_origin:

@@ -9,10 +9,15 @@ import uvicorn
 
 from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.server.api import api_router
 from gswarm_tui.server.app import build_app
 from gswarm_tui.server.connections import allow_many_files, uvicorn_options
+from gswarm_tui.server.event_stream import FrameStream
+from gswarm_tui.server.exports import SessionExports
 from gswarm_tui.server.guard import Guard
-from gswarm_tui.server.scrape import Scrapes
+from gswarm_tui.server.profiler_api import profiler_router
+from gswarm_tui.server.requests import RecorderRequests
+from gswarm_tui.server.scrape import Scrapes, metrics_router
 from gswarm_tui.server.tokens import Tokens
 
 
@@ -25,14 +30,24 @@ class Service:
         options = uvicorn_options()
         if settings.tls_cert is not None:
             options |= {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
+        requests = RecorderRequests(attached)
+        self._exports = SessionExports(attached, requests)
         self._scrapes = Scrapes(attached)
-        guard = Guard(build_app(attached, self._scrapes), tokens, settings.origins)
+        stream = FrameStream(attached)
+        attached.flushed += (self._exports.check, stream.check)
+        app = build_app(
+            profiler_router(attached, requests, self._exports),
+            api_router(attached, requests, stream),
+            metrics_router(self._scrapes),
+        )
+        guard = Guard(app, tokens, settings.origins)
         self._server = uvicorn.Server(uvicorn.Config(guard, **options))
 
     async def run(self, listening: socket.socket) -> None:
-        """Answer requests until ``end`` is called or a signal comes."""
+        """Answer requests until ``end`` is called or a signal comes; then finish the exports."""
         try:
             await self._server.serve(sockets=[listening])
+            await self._exports.finish()
         finally:
             await self._scrapes.close()
 

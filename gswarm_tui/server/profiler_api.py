@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import permutations
+from typing import Annotated, Literal
 
+from fastapi import APIRouter, Body, HTTPException
+from pydantic import BaseModel, Field, Strict
+
+from gswarm_agent.frame import GpuFacts, GpuLink
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, NVLINK, PCIE
 from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.control.intents import IntentError, SetMark, StartSession, StopSession
+from gswarm_tui.fleet.gpu_links import HOST, NVSWITCH, gpu_index
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.server.answers import SessionName, problems
+from gswarm_tui.server.exports import SessionExports
+from gswarm_tui.server.requests import BAD_REQUEST, CONFLICT, RecorderRequests
 
 NAME = "GSwarm Profiler HTTP API"
 VERSION = "0.1.0"
 """Version that gswarm-profiler's own API reports."""
+CONNECTED = (Standing.LIVE, Standing.STALE, Standing.UNHEALTHY)
+"""States of nodes that gswarm-profiler calls connected clients."""
+_COLUMNS = {name: at for at, name in enumerate(GPU_COLUMNS)}
+_HOST_MEMORY = HOST_COLUMNS.index("memory_used_mib")
+
+ReportMetric = Literal["gpu_utilization", "gpu_memory", "gpu_dram_bandwidth", "gpu_bubble"]
+# Documented, but checked by hand, as gswarm-profiler documents another answer than that to a wrong type.
+Seconds = Annotated[float, Strict(), Field(allow_inf_nan=False, json_schema_extra={"minimum": 0})]
+
+
+class ApiInfo(BaseModel):
+    """Name and version of gswarm-profiler's API."""
+
+    message: str
+    version: str
 
 
 class GpuInfo(BaseModel):
@@ -23,7 +52,7 @@ class GpuInfo(BaseModel):
 
 
 class ProfilerStatus(BaseModel):
-    """State of the recorder, in gswarm-profiler's words; clients are nodes."""
+    """State of the recorder; clients are nodes, the frequency is the interval in ms."""
 
     freq: int
     enable_bandwidth_profiling: bool
@@ -37,23 +66,157 @@ class ProfilerStatus(BaseModel):
     active_sessions: list[str]
 
 
-def profiler_router(attached: AttachedRun) -> APIRouter:
-    """Return gswarm-profiler's calls on an attached run."""
-    router = APIRouter(tags=["gswarm-profiler"])
+class StartProfiling(BaseModel):
+    """Name of the session to start, and what its export has to contain."""
 
-    @router.get("/status")
-    async def status() -> ProfilerStatus:
+    name: SessionName | None = None
+    report_metrics: list[ReportMetric] | None = Field(
+        None, max_length=4, description="Refuses to start if one of these isn't measured"
+    )
+
+
+class StopProfiling(BaseModel):
+    """Name of the session to stop; all without one."""
+
+    name: SessionName | None = None
+
+
+class ProfilingAnswer(BaseModel):
+    """Whether a session was started or stopped; ``output_file`` is in the recording's folder."""
+
+    success: bool
+    message: str
+    output_file: str | None = None
+
+
+class ProfilerSession(BaseModel):
+    """One session. ``export`` is waiting, writing, written, or why the file could not be written."""
+
+    name: str
+    is_active: bool
+    start_time: str
+    end_time: str | None
+    frame_count: int
+    output_file: str | None
+    export: str | None
+
+
+class ProfilerSessions(BaseModel):
+    """All sessions of the recording, those before a restart of the recorder, too."""
+
+    total_sessions: int
+    active_sessions: int
+    sessions: list[ProfilerSession]
+
+
+class ProfilerClient(BaseModel):
+    """One connected node."""
+
+    client_id: str
+    hostname: str
+    gpu_count: int
+    gpus: list[GpuInfo]
+
+
+class ProfilerClients(BaseModel):
+    """The connected nodes."""
+
+    total_clients: int
+    clients: list[ProfilerClient]
+
+
+class LatestGpu(BaseModel):
+    """Newest sample of one GPU: shares in percent, GB/s; null where not measured."""
+
+    physical_idx: int
+    name: str
+    gpu_util: float | None
+    mem_util: float | None
+    dram_bw_gbps_rx: float | None
+    dram_bw_gbps_tx: float | None
+    nvlink_bw_gbps_rx: float | None
+    nvlink_bw_gbps_tx: float | None
+    extra_metrics: dict[str, float | None]
+
+
+class PeerLink(BaseModel):
+    """Connection from a GPU to another of its node."""
+
+    local_gpu_physical_id: int
+    local_gpu_name: str
+    remote_gpu_physical_id: int
+    remote_gpu_name: str
+    type: str
+    aggregated_max_bandwidth_gbps: float | None
+
+
+class SystemMetrics(BaseModel):
+    """Memory of a node in use, in percent. ``disk_util`` isn't measured."""
+
+    dram_util: float | None
+    disk_util: float | None
+
+
+class LatestClient(BaseModel):
+    """Newest samples of one node."""
+
+    gpus_metrics: list[LatestGpu]
+    p2p_links: list[PeerLink]
+    system_metrics: SystemMetrics
+
+
+class LatestMetrics(BaseModel):
+    """Newest samples of the nodes that send data; the time is local, as gswarm-profiler's."""
+
+    timestamp: str
+    client_data: dict[str, LatestClient]
+
+
+class TimeConsumption(BaseModel):
+    """Times of one request to an application, in seconds."""
+
+    app_name: SessionName
+    queue_time: Seconds
+    processing_time: Seconds
+    other_time: dict[str, Seconds] = Field(default_factory=dict, max_length=16)
+
+
+def profiler_router(attached: AttachedRun, requests: RecorderRequests, exports: SessionExports) -> APIRouter:
+    """Return gswarm-profiler's calls on an attached run."""
+    router = APIRouter(tags=["gswarm-profiler"], responses=problems())
+    calls = _ProfilerCalls(attached, requests, exports)
+    router.get("/")(calls.info)
+    router.get("/status")(calls.status)
+    router.post("/profiling/start")(calls.start)
+    router.post("/profiling/stop")(calls.stop)
+    router.get("/profiling/sessions")(calls.sessions)
+    router.post("/profiling/record")(calls.record)
+    router.get("/clients")(calls.clients)
+    router.get("/metrics/latest")(calls.latest)
+    return router
+
+
+class _ProfilerCalls:
+    def __init__(self, attached: AttachedRun, requests: RecorderRequests, exports: SessionExports) -> None:
+        self._attached = attached
+        self._requests = requests
+        self._exports = exports
+
+    async def info(self) -> ApiInfo:
+        """Return the name and the version of gswarm-profiler's API."""
+        return ApiInfo(message=NAME, version=VERSION)
+
+    async def status(self) -> ProfilerStatus:
         """Return the state of the recorder."""
-        fleet, now = attached.fleet, attached.now()
-        connected = [node for node in fleet.nodes.values() if node.standing(now) in CONNECTED]
-        gpu_info = {node.name: _gpus(node) for node in connected}
+        fleet = self._attached.fleet
+        gpu_info = {node.name: _gpus(node) for node in self._connected()}
         running = [session.name for session in fleet.sessions.running]
         return ProfilerStatus(
             freq=fleet.interval_ms,
-            enable_bandwidth_profiling="pcie" in fleet.metrics,
-            enable_nvlink_profiling="nvlink" in fleet.metrics,
+            enable_bandwidth_profiling=PCIE in fleet.metrics,
+            enable_nvlink_profiling=NVLINK in fleet.metrics,
             is_profiling=bool(running),
-            output_filename="",
+            output_filename=self._exports.newest_file,
             frame_id_counter=max((node.frames for node in fleet.nodes.values()), default=0),
             connected_clients=list(gpu_info),
             total_gpus=sum(map(len, gpu_info.values())),
@@ -61,22 +224,184 @@ def profiler_router(attached: AttachedRun) -> APIRouter:
             active_sessions=running,
         )
 
-    return router
+    async def start(self, wanted: Annotated[StartProfiling | None, Body()] = None) -> ProfilingAnswer:
+        """Start a session; its export is written when it stops."""
+        wanted = wanted or StartProfiling(report_metrics=None)
+        if why := self._why_unmeasured(wanted.report_metrics or []):
+            return ProfilingAnswer(success=False, message=why)
+        at = datetime.fromtimestamp(self._attached.now()).astimezone()
+        name = wanted.name or f"gswarm_profiler_{at:%Y%m%d_%H%M%S}"
+        try:
+            intent = StartSession(name)
+        except IntentError as error:
+            raise HTTPException(BAD_REQUEST, f"{error}.") from None
+        try:
+            row = await self._requests.carry_out(intent)
+        except HTTPException as error:
+            if error.status_code == CONFLICT:
+                return ProfilingAnswer(success=False, message=str(error.detail))
+            raise
+        session = self._attached.fleet.sessions.sessions.get(row["session_id"])
+        file = None if session is None else self._exports.promise(session)
+        return ProfilingAnswer(success=True, message="Profiling started.", output_file=file)
+
+    async def stop(self, wanted: Annotated[StopProfiling | None, Body()] = None) -> ProfilingAnswer:
+        """Stop a session, or all; their exports are written in the background."""
+        sessions = self._attached.fleet.sessions
+        name = None if wanted is None else wanted.name
+        stopping = [session for session in sessions.running if name in (None, session.name)]
+        if not sessions.running:
+            return ProfilingAnswer(success=False, message="Profiling is not active.")
+        files = [self._exports.promise(session) for session in stopping]
+        try:
+            await self._requests.carry_out(StopSession(name))
+        except HTTPException as error:
+            if error.status_code == CONFLICT:
+                return ProfilingAnswer(success=False, message=str(error.detail))
+            raise
+        return ProfilingAnswer(success=True, message=f"Profiling stopped. Data saved to {', '.join(files)}")
+
+    async def sessions(self) -> ProfilerSessions:
+        """Return all sessions of the recording."""
+        book = self._attached.fleet.sessions
+        listed = [self._session(session) for session in book.sessions.values()]
+        return ProfilerSessions(
+            total_sessions=len(listed), active_sessions=len(book.running), sessions=listed
+        )
+
+    async def record(self, times: TimeConsumption) -> ProfilingAnswer:
+        """Record the times of one request to an application, as a mark."""
+        values = {
+            **times.other_time,
+            "queue_time": times.queue_time,
+            "processing_time": times.processing_time,
+        }
+        if min(values.values()) < 0:
+            raise HTTPException(BAD_REQUEST, "Invalid request data")
+        try:
+            intent = SetMark(times.app_name, values)
+        except IntentError as error:
+            raise HTTPException(BAD_REQUEST, f"Invalid request data: {error}.") from None
+        await self._requests.carry_out(intent)
+        return ProfilingAnswer(success=True, message="Time consumption recorded successfully")
+
+    async def clients(self) -> ProfilerClients:
+        """Return the connected nodes and their GPUs."""
+        listed = [
+            ProfilerClient(client_id=node.name, hostname=node.name, gpu_count=len(gpus), gpus=gpus)
+            for node in self._connected()
+            for gpus in [_gpus(node)]
+        ]
+        return ProfilerClients(total_clients=len(listed), clients=listed)
+
+    async def latest(self) -> LatestMetrics:
+        """Return the newest samples of the nodes that send data."""
+        now = self._attached.now()
+        live = [node for node in self._connected() if node.standing(now) is Standing.LIVE]
+        return LatestMetrics(
+            timestamp=_local(now),
+            client_data={
+                node.name: LatestClient(
+                    gpus_metrics=[_latest(node, row) for row in _own_rows(node)],
+                    p2p_links=list(_peer_links(node)),
+                    system_metrics=SystemMetrics(dram_util=_memory_pct(node), disk_util=None),
+                )
+                for node in live
+            },
+        )
+
+    def _connected(self) -> list[NodeState]:
+        now = self._attached.now()
+        return [node for node in self._attached.fleet.nodes.values() if node.standing(now) in CONNECTED]
+
+    def _why_unmeasured(self, metrics: list[ReportMetric]) -> str:
+        """Return why a metric can't be exported, empty if all can."""
+        if "gpu_dram_bandwidth" in metrics and PCIE not in self._attached.fleet.metrics:
+            return "gpu_dram_bandwidth isn't measured; switch the metric group pcie on first."
+        return ""
+
+    def _session(self, session: Session) -> ProfilerSession:
+        export = self._exports.of(session)
+        interval_s = self._attached.fleet.interval_s
+        return ProfilerSession(
+            name=session.name,
+            is_active=session.running,
+            start_time=_local(session.started_at),
+            end_time=None if session.ended_at is None else _local(session.ended_at),
+            frame_count=round(max(session.covered_s.values(), default=0.0) / interval_s),
+            output_file=None if export is None else export.file,
+            export=None if export is None else export.state,
+        )
 
 
-CONNECTED = (Standing.LIVE, Standing.STALE, Standing.UNHEALTHY)
-"""States of nodes that gswarm-profiler calls connected clients."""
+def _local(at: float) -> str:
+    """Return a Unix time as local time in ISO 8601."""
+    return datetime.fromtimestamp(at).isoformat()  # noqa: DTZ006 - as gswarm-profiler has it
+
+
+def _own_rows(node: NodeState) -> list[int]:
+    """Return the positions of the job's GPUs on a node."""
+    return [row for row, mine in enumerate(node.mine) if mine]
 
 
 def _gpus(node: NodeState) -> list[GpuInfo]:
-    """Return the job's GPUs of a node."""
-    return [
-        GpuInfo(
-            id=f"{node.name}:{gpu.index}:{gpu.name}",
-            name=gpu.name,
-            physical_idx=gpu.index,
-            hostname=node.name,
-        )
-        for gpu, mine in zip(node.facts, node.mine, strict=True)
-        if mine
-    ]
+    return [_gpu(node.name, node.facts[row]) for row in _own_rows(node)]
+
+
+def _gpu(node: str, gpu: GpuFacts) -> GpuInfo:
+    return GpuInfo(id=f"{node}:{gpu.index}:{gpu.name}", name=gpu.name, physical_idx=gpu.index, hostname=node)
+
+
+def _latest(node: NodeState, row: int) -> LatestGpu:
+    gpu, values = node.facts[row], node.gpus[row].tolist()
+
+    def value(name: str, scale: float = 1.0) -> float | None:
+        number: float = values[_COLUMNS[name]]
+        return None if math.isnan(number) else round(number * scale, 6)
+
+    used, total = value("mem_used_mib"), gpu.memory_total_mib
+    return LatestGpu(
+        physical_idx=gpu.index,
+        name=gpu.name,
+        gpu_util=value("util_pct"),
+        mem_util=round(100 * used / total, 4) if used is not None and total else None,
+        dram_bw_gbps_rx=value("pcie_rx_mb_s", 1e-3),
+        dram_bw_gbps_tx=value("pcie_tx_mb_s", 1e-3),
+        nvlink_bw_gbps_rx=value("nvlink_rx_mb_s", 1e-3),
+        nvlink_bw_gbps_tx=value("nvlink_tx_mb_s", 1e-3),
+        extra_metrics={name: value(name) for name in ("power_w", "temp_c", "sm_clock_mhz")},
+    )
+
+
+def _peer_links(node: NodeState) -> Iterator[PeerLink]:
+    """Yield the connections between the job's GPUs of a node; NVSwitches connect each with each."""
+    if node.hello is None:
+        return
+    own = {node.facts[row].index: node.facts[row] for row in _own_rows(node)}
+    switched: dict[int, GpuLink] = {}
+    for link in node.hello.links:
+        local, remote = node.facts[link.gpu].index, gpu_index(link.peer)
+        if link.peer == NVSWITCH:
+            switched[local] = link
+        elif local in own and remote in own and link.peer != HOST:
+            yield _peer_link(link, own[local], own[remote])
+    for local, remote in permutations(sorted(switched.keys() & own.keys()), 2):
+        yield _peer_link(switched[local], own[local], own[remote])
+
+
+def _peer_link(link: GpuLink, local: GpuFacts, remote: GpuFacts) -> PeerLink:
+    return PeerLink(
+        local_gpu_physical_id=local.index,
+        local_gpu_name=local.name,
+        remote_gpu_physical_id=remote.index,
+        remote_gpu_name=remote.name,
+        type=link.kind,
+        aggregated_max_bandwidth_gbps=link.gb_s,
+    )
+
+
+def _memory_pct(node: NodeState) -> float | None:
+    """Return the share of a node's memory in use in percent, None where unknown."""
+    total = node.hello.host.memory_total_mib if node.hello is not None else None
+    used = float(node.host[_HOST_MEMORY])
+    return None if not total or math.isnan(used) else round(100 * used / total, 4)

@@ -101,6 +101,8 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.control",
         "gswarm_tui.fleet",
         "gswarm_tui.options",
+        "gswarm_tui.printing.cells",
+        "gswarm_tui.printing.json_output",
         "gswarm_tui.store",
     },
     "gswarm_tui.printing": {"gswarm_tui.common", "gswarm_tui.store"},

@@ -1,0 +1,228 @@
+"""Our own HTTP API, ``/api/v1``: nodes, GPUs, sessions, marks, events, settings, SQL, frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Path, Query, Response
+from fastapi.responses import StreamingResponse
+
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, known_groups
+from gswarm_tui.common.errors import nearest, quote
+from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.control.intents import (
+    ChangeInterval,
+    ChangeMetrics,
+    ChangeSession,
+    Intent,
+    IntentError,
+    SetMark,
+    StartSession,
+    StopSession,
+)
+from gswarm_tui.control.status import head_status, node_rows, session_rows
+from gswarm_tui.fleet.events import EventLogged, json_object
+from gswarm_tui.fleet.snapshot import GPU_ROW, gpu_rows, node_object
+from gswarm_tui.printing.cells import checked_depth, plain
+from gswarm_tui.printing.json_output import utc, with_times
+from gswarm_tui.server import models
+from gswarm_tui.server.answers import json_answer, problems
+from gswarm_tui.server.event_stream import FrameStream, Metrics
+from gswarm_tui.server.requests import BAD_REQUEST, UNAVAILABLE, RecorderRequests
+from gswarm_tui.store.querying.results import QueryError
+
+MOST_EVENTS = 5000
+NodeName = Annotated[str, Path(min_length=1, max_length=255, description="Name of a node")]
+SessionId = Annotated[str, Path(min_length=1, max_length=200, description="session_id, or name of a session")]
+_EVENT_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events named frame, each with the state of all nodes; end, when recording ends",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+def api_router(attached: AttachedRun, requests: RecorderRequests, stream: FrameStream) -> APIRouter:
+    """Return the calls of ``/api/v1`` on an attached run."""
+    router = APIRouter(prefix="/api/v1", tags=["api/v1"], responses=problems())
+    calls = _ApiCalls(attached, requests, stream)
+    router.get("/recording", response_model=models.RecordingState)(calls.recording)
+    router.get("/nodes", response_model=models.Nodes)(calls.nodes)
+    router.get("/nodes/{node}", response_model=models.NodeDetails, responses=problems(404))(calls.node)
+    router.get("/gpus", response_model=models.Gpus)(calls.gpus)
+    router.get("/sessions", response_model=models.Sessions)(calls.sessions)
+    router.get("/events", response_model=models.Events)(calls.events)
+    router.get("/interval")(calls.interval)
+    router.get("/metrics")(calls.metrics)
+    router.get("/frames", response_class=StreamingResponse, responses=_EVENT_STREAM)(calls.frames)
+    changes = APIRouter(responses=problems(409, 504))
+    changes.post("/sessions", status_code=201, response_model=models.SessionState)(calls.start_session)
+    changes.post("/sessions/{session}/stop", response_model=models.SessionState)(calls.stop_session)
+    changes.patch("/sessions/{session}", response_model=models.SessionState)(calls.change_session)
+    changes.post("/marks", status_code=201, response_model=models.MarkSet)(calls.set_mark)
+    changes.put("/interval")(calls.set_interval)
+    changes.put("/metrics")(calls.set_metrics)
+    router.include_router(changes)
+    router.post("/query", response_model=models.QueryResult)(calls.query)
+    return router
+
+
+class _ApiCalls:
+    def __init__(self, attached: AttachedRun, requests: RecorderRequests, stream: FrameStream) -> None:
+        self._attached = attached
+        self._requests = requests
+        self._stream = stream
+
+    # State
+
+    async def recording(self) -> Response:
+        """Return the state of the recording."""
+        run = self._attached
+        status = head_status(run, run.path, run.uid, run.label)
+        del status["pid"]  # this server's
+        sessions = [with_times(session) for session in status["sessions"]]
+        return json_answer({**with_times(status), "sessions": sessions, "interruption": run.interruption})
+
+    async def nodes(self) -> Response:
+        """List the nodes with their state and the figures of the job's GPUs."""
+        return json_answer({"nodes": node_rows(self._attached)})
+
+    async def node(self, node: NodeName) -> Response:
+        """Return everything about a node: facts, newest samples, processes."""
+        fleet = self._attached.fleet
+        if (state := fleet.nodes.get(node)) is None:
+            raise HTTPException(404, f"There is no node {quote(node)}{nearest(node, fleet.nodes)}.")
+        return json_answer(with_times(node_object(fleet, state, self._attached.now())))
+
+    async def gpus(
+        self, node: Annotated[str | None, Query(max_length=255, description="Only GPUs of this node")] = None
+    ) -> Response:
+        """List the GPUs of all nodes, or of one, with their newest samples."""
+        now, fleet = self._attached.now(), self._attached.fleet
+        gpus: list[dict[str, Any]] = []
+        for state in list(fleet.nodes.values()):
+            if node in (None, state.name) and state.facts:
+                rows = gpu_rows([node_object(fleet, state, now)])
+                gpus += [dict(zip(GPU_ROW, row, strict=True)) for row in rows]
+                await asyncio.sleep(0)  # other requests of a large fleet go on
+        return json_answer({"gpus": gpus})
+
+    async def sessions(self) -> Response:
+        """List the sessions."""
+        return json_answer({"sessions": [with_times(row) for row in session_rows(self._attached)]})
+
+    async def events(
+        self,
+        kind: Annotated[
+            str | None, Query(max_length=100, description="Only of this kind, such as mark")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="Only the newest ones")] = 100,
+    ) -> Response:
+        """List the newest events; the table events of the recording has all."""
+        chosen = [event for event in self._attached.fleet.event_log if kind in (None, event.kind)]
+        return json_answer({"events": [_event(event) for event in chosen[-limit:]]})
+
+    async def frames(
+        self,
+        metrics: Annotated[
+            str | None,
+            Query(max_length=2000, description="Only these metrics, separated by commas: util_pct,power_w"),
+        ] = None,
+    ) -> StreamingResponse:
+        """Stream the newest samples of all nodes as server-sent events, whenever there are new ones."""
+        chosen = _metrics(metrics)
+        if self._stream.is_full:
+            raise HTTPException(UNAVAILABLE, "Too many readers follow this recording; close one first.")
+        return StreamingResponse(self._stream.messages(chosen), media_type="text/event-stream")
+
+    # Changes
+
+    async def start_session(self, session: models.NewSession) -> Response:
+        """Start a session, now or in the past."""
+        row = await self._change(lambda: StartSession(session.name, session.started_at, session.note))
+        return json_answer(with_times(row), 201)
+
+    async def stop_session(self, session: SessionId, end: models.SessionEnd | None = None) -> Response:
+        """Stop a session, now or in the past."""
+        ended_at = None if end is None else end.ended_at
+        stopped = await self._change(lambda: StopSession(session, ended_at))
+        return json_answer(with_times(stopped["stopped"][0]))
+
+    async def change_session(self, session: SessionId, change: models.SessionChange) -> Response:
+        """Rename a session or change its note."""
+        row = await self._change(lambda: ChangeSession(session, change.name, change.note))
+        return json_answer(with_times(row))
+
+    async def set_mark(self, mark: models.NewMark) -> Response:
+        """Set a mark, now or in the past."""
+        row = await self._change(lambda: SetMark(mark.name, mark.values, mark.at))
+        return json_answer(with_times({"name": row["name"], "at": row["at"]}) | {"at": utc(row["at"])}, 201)
+
+    async def interval(self) -> models.SamplingInterval:
+        """Return the time between samples."""
+        return models.SamplingInterval(interval_ms=self._attached.fleet.interval_ms)
+
+    async def set_interval(self, interval: models.SamplingInterval) -> models.SamplingInterval:
+        """Change the time between samples on all nodes."""
+        row = await self._change(lambda: ChangeInterval(interval.interval_ms))
+        return models.SamplingInterval(interval_ms=row["interval_ms"])
+
+    async def metrics(self) -> models.MetricGroups:
+        """Return the groups of metrics that are measured."""
+        return models.MetricGroups(groups=list(self._attached.fleet.metrics))
+
+    async def set_metrics(self, metrics: models.MetricGroups) -> models.MetricGroups:
+        """Measure only these groups of metrics, and core, on all nodes."""
+        row = await self._change(lambda: ChangeMetrics(known_groups(metrics.groups)))
+        return models.MetricGroups(groups=row["groups"])
+
+    async def _change(self, intent: Callable[[], Intent]) -> dict[str, Any]:
+        """Let the recorder carry out an intent; one that can't be made is an invalid request."""
+        try:
+            made = intent()
+        except IntentError as error:
+            why = str(error)
+            raise HTTPException(BAD_REQUEST, f"{why[:1].upper()}{why[1:]}.") from None
+        return await self._requests.carry_out(made)
+
+    # SQL
+
+    async def query(self, query: models.Query) -> Response:
+        """Run one SQL statement that reads, in the recorder, within limits."""
+        result = await self._requests.query(query.sql, most=query.max_rows, timeout_s=query.timeout_s)
+        columns = [{"name": n, "type": t} for n, t in zip(result.names, result.types, strict=True)]
+        try:
+            with checked_depth():
+                rows = [
+                    [plain(value, kind) for value, kind in zip(row, result.types, strict=True)]
+                    for row in result.rows
+                ]
+                return json_answer({"columns": columns, "rows": rows, "truncated": result.truncated})
+        except QueryError as error:
+            raise HTTPException(BAD_REQUEST, f"{error}.") from None
+
+
+def _metrics(text: str | None) -> Metrics:
+    """Return the metrics that a text names. Raises HTTPException for an unknown one."""
+    if text is None:
+        return None
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    known = GPU_BY_NAME.keys() | HOST_BY_NAME.keys()
+    for name in sorted(names - known):
+        raise HTTPException(BAD_REQUEST, f"{quote(name)} isn't a metric{nearest(name, known)}.")
+    return names
+
+
+def _event(event: EventLogged) -> dict[str, Any]:
+    detail = json_object(event.detail)
+    return {
+        "at": utc(event.at),
+        "kind": event.kind,
+        "severity": event.severity,
+        "message": event.message,
+        "node": event.node,
+        "gpu": event.gpu,
+        "detail": detail or event.detail,
+    }

@@ -1,0 +1,105 @@
+"""Server-sent events with each new state of the fleet, for pages and scripts that follow a recording.
+
+Each message has the newest samples of all nodes, so a reader that is slow skips messages and misses nothing
+that still holds. Messages are encoded once for all readers of the same metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.fleet.snapshot import metric_values
+from gswarm_tui.printing.json_output import utc
+
+MAX_READERS = 64
+KEEP_ALIVE_S = 15.0
+"""A comment is sent after this time without a message, lest a proxy close the connection."""
+_KEEP_ALIVE = b": keep-alive\n\n"
+_END = b"event: end\ndata: {}\n\n"
+
+Metrics = frozenset[str] | None
+"""Metrics in a message, None for all."""
+
+
+class FrameStream:
+    """Messages about an attached run for any number of readers."""
+
+    def __init__(self, attached: AttachedRun) -> None:
+        self._attached = attached
+        self._readers = 0
+        self._number = 0
+        self._frames = -1
+        self._changed = asyncio.Event()
+        self._encoding: dict[Metrics, asyncio.Task[bytes]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further reader is accepted."""
+        return self._readers >= MAX_READERS
+
+    def check(self) -> None:
+        """Let readers have a new message if the fleet has new frames; call it when the fleet has changed."""
+        frames = sum(node.frames for node in self._attached.fleet.nodes.values())
+        if frames != self._frames or self._attached.ended:
+            self._frames = frames
+            self._number += 1
+            self._encoding.clear()
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def messages(self, metrics: Metrics) -> AsyncIterator[bytes]:
+        """Yield each message that the reader has time for, until the recording ends."""
+        self._readers += 1
+        try:
+            seen = 0
+            while not self._attached.ended:
+                if seen == self._number and not await self._wait():
+                    yield _KEEP_ALIVE
+                    continue
+                if not self._attached.ended:
+                    seen = self._number
+                    yield await asyncio.shield(self._encoded(metrics))
+            yield _END
+        finally:
+            self._readers -= 1
+
+    async def _wait(self) -> bool:
+        """Wait for the next message; return False if there is none for a while."""
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _encoded(self, metrics: Metrics) -> asyncio.Task[bytes]:
+        """Return the newest message, which the first reader encodes."""
+        if metrics not in self._encoding:
+            self._encoding[metrics] = asyncio.create_task(self._encode(metrics, self._number))
+        return self._encoding[metrics]
+
+    async def _encode(self, metrics: Metrics, number: int) -> bytes:
+        now = self._attached.now()
+        parts = []
+        for node in list(self._attached.fleet.nodes.values()):
+            parts.append(json.dumps(_node(node, now, metrics), allow_nan=False, separators=(",", ":")))
+            await asyncio.sleep(0)  # other requests of a large fleet go on
+        data = f'{{"at":"{utc(now)}","nodes":[{",".join(parts)}]}}'
+        return f"id: {number}\nevent: frame\ndata: {data}\n\n".encode()
+
+
+def _node(node: NodeState, now: float, metrics: Metrics) -> dict[str, Any]:
+    """Return a node's state and newest samples."""
+    host, gpus = metric_values(node, metrics)
+    return {
+        "node": node.name,
+        "state": node.standing(now).value,
+        "sampled_at": utc(node.last_ts),
+        "host": host,
+        "gpus": [{"gpu_index": fact.index, **values} for fact, values in zip(node.facts, gpus, strict=True)],
+    }

@@ -1,0 +1,316 @@
+"""Bodies and answers of ``/api/v1``, from which its OpenAPI document is made.
+
+Names are those of a recording's columns and of ``--json``. Values that weren't measured are null, times are
+UTC in ISO 8601. Bodies are strict: a wrong type or an unknown field is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    create_model,
+)
+
+from gswarm_agent.mark import MOST_NAME, MOST_VALUES
+from gswarm_agent.metrics import (
+    GPU_METRICS,
+    HOST_METRICS,
+    MAX_INTERVAL_MS,
+    METRIC_GROUPS,
+    MIN_INTERVAL_MS,
+    PROCESS_METRICS,
+    Metric,
+)
+from gswarm_tui.control.intents import MAX_NOTE
+from gswarm_tui.server.answers import SessionName
+from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS
+
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+MOST_SQL = 100_000
+
+
+def _unix_time(value: object) -> float | None:
+    """Return the Unix time of a text in ISO 8601 with its zone."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        raise ValueError("a time must be ISO 8601 with its zone, such as 2026-03-02T14:03:00Z")
+    fraction = re.sub(r"\.([0-9]{1,6})[0-9]*", r".\1", value)  # Python takes at most microseconds
+    return datetime.fromisoformat(fraction.upper().replace(" ", "T")).timestamp()
+
+
+Time = Annotated[
+    float | None,
+    BeforeValidator(
+        _unix_time,
+        json_schema_input_type=Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None,
+    ),
+]
+"""Time in a body, as Unix time; None is now."""
+Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
+Group = Literal[tuple(METRIC_GROUPS)]  # type: ignore[valid-type]
+
+
+class Body(BaseModel):
+    """Base of all bodies."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewSession(Body):
+    """Session to start; its name is the next of session-1, session-2 … if it has none."""
+
+    name: SessionName | None = None
+    started_at: Time = Field(None, description="Start in the past; now without it")
+    note: Annotated[StrictStr, Field(max_length=MAX_NOTE)] = ""
+
+
+class SessionEnd(Body):
+    """When to end a session."""
+
+    ended_at: Time = Field(None, description="End in the past; now without it")
+
+
+class SessionChange(Body):
+    """What to change of a session; null leaves it."""
+
+    name: SessionName | None = None
+    note: Annotated[StrictStr, Field(max_length=MAX_NOTE)] | None = None
+
+
+class NewMark(Body):
+    """Mark to set, with its values."""
+
+    name: Annotated[StrictStr, Field(min_length=1, max_length=MOST_NAME)]
+    values: dict[StrictStr, StrictInt | StrictFloat | StrictStr] = Field(
+        default_factory=dict, max_length=MOST_VALUES
+    )
+    at: Time = Field(None, description="Time in the past; now without it")
+
+
+class SamplingInterval(Body):
+    """Time between the samples of all nodes."""
+
+    interval_ms: Interval
+
+
+class MetricGroups(Body):
+    """Groups of metrics that all nodes measure; core is always on."""
+
+    groups: list[Group] = Field(max_length=len(METRIC_GROUPS))  # type: ignore[valid-type]
+
+
+class Query(Body):
+    """One SQL statement that reads, in DuckDB's dialect, and its limits."""
+
+    sql: Annotated[StrictStr, Field(min_length=1, max_length=MOST_SQL)]
+    max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS)] = 1000
+    timeout_s: Annotated[StrictInt | StrictFloat, Field(ge=0.1, le=MAX_QUERY_S)] = 10.0
+
+
+class QueryColumn(BaseModel):
+    """Column of a result, with DuckDB's name of its type."""
+
+    name: str
+    type: str
+
+
+class QueryResult(BaseModel):
+    """Rows of a query; ``truncated`` if there are more than ``max_rows``, or more than 32 MiB."""
+
+    columns: list[QueryColumn]
+    rows: list[list[Any]]
+    truncated: bool
+
+
+class SessionState(BaseModel):
+    """A session and its figures: means over its GPUs, the energy of all."""
+
+    session_id: str
+    name: str
+    started_at: str
+    ended_at: str | None
+    duration_s: float
+    note: str
+    mean_util_pct: float | None
+    mean_power_w: float | None
+    energy_j: float | None
+
+
+class Sessions(BaseModel):
+    """Sessions in the order of their start."""
+
+    sessions: list[SessionState]
+
+
+class RecordingState(BaseModel):
+    """State of the recording, its nodes and its recorder."""
+
+    host: str
+    version: str
+    path: str
+    uid: str
+    job: str | None
+    started_at: str
+    now: str
+    interval_ms: int
+    metrics: list[str]
+    nodes: list[str]
+    states: dict[str, int]
+    gpus: int
+    busy_gpus: int
+    mean_util_pct: float | None
+    power_w: float | None
+    energy_j: float | None
+    rows: int | None
+    file_bytes: int | None
+    waiting: int | None
+    lag_ms: float | None
+    error: str
+    sessions: list[SessionState]
+    interruption: str = Field(description="Why the recorder can't be reached now; empty if it can")
+
+
+class NodeSummary(BaseModel):
+    """State of a node, and of the job's GPUs on it."""
+
+    node: str
+    state: str
+    reason: str | None
+    remedy: str | None
+    gpus: int
+    mean_util_pct: float | None
+    power_w: float | None
+    mem_used_mib: float | None
+    mem_total_mib: float | None
+    age_s: float | None
+    late_ms: float | None
+    lost_frames: int
+    reconnects: int
+    clock_offset_ms: float | None
+    round_trip_ms: float | None
+
+
+class Nodes(BaseModel):
+    """All nodes."""
+
+    nodes: list[NodeSummary]
+
+
+class LoggedEvent(BaseModel):
+    """An event; ``detail`` has its values, of a mark for example."""
+
+    at: str
+    kind: str
+    severity: str
+    message: str
+    node: str | None
+    gpu: int | None
+    detail: Any
+
+
+class Events(BaseModel):
+    """Events, the oldest first."""
+
+    events: list[LoggedEvent]
+
+
+class MarkSet(BaseModel):
+    """A mark that was set."""
+
+    name: str
+    at: str
+
+
+def _with_metrics(name: str, base: type[BaseModel], metrics: tuple[Metric, ...]) -> type[BaseModel]:
+    """Return a model with a field for each metric of the catalogue."""
+    fields: dict[str, Any] = {
+        metric.name: (float | None, Field(description=f"{metric.meaning} [{metric.unit}]"))
+        for metric in metrics
+    }
+    return create_model(name, __base__=base, __doc__=base.__doc__, **fields)
+
+
+class _GpuFacts(BaseModel):
+    """A GPU and its newest sample; ``allocated``: whether the job was granted it, null if unknown."""
+
+    gpu_index: int
+    uuid: str
+    name: str
+    pci_bus_id: str | None
+    memory_total_mib: int | None
+    power_limit_w: float | None
+    allocated: StrictBool | None
+
+
+class _GpuPlace(_GpuFacts):
+    """A GPU with its node, and its newest sample."""
+
+    node: str
+    state: str
+    reason: str | None
+
+
+class _HostValues(BaseModel):
+    """Newest sample of a node's host."""
+
+
+class _ProcessFacts(BaseModel):
+    """A process on a GPU, as last sampled."""
+
+    gpu_index: int
+    pid: int
+    user_name: str | None
+    command: str | None
+    rank: int | None
+    local_rank: int | None
+
+
+GpuState = _with_metrics("GpuState", _GpuFacts, GPU_METRICS)
+ListedGpu = _with_metrics("ListedGpu", _GpuPlace, GPU_METRICS)
+HostValues = _with_metrics("HostValues", _HostValues, HOST_METRICS)
+ProcessState = _with_metrics("ProcessState", _ProcessFacts, PROCESS_METRICS)
+
+
+class Gpus(BaseModel):
+    """GPUs of all nodes."""
+
+    gpus: list[ListedGpu]  # type: ignore[valid-type]
+
+
+class NodeDetails(BaseModel):
+    """Everything about a node: facts, newest samples, processes, and why the rest isn't measured."""
+
+    node: str
+    state: str
+    reason: str | None
+    remedy: str | None
+    simulated: bool | None
+    agent_version: str | None
+    sampled_at: str | None
+    clock_offset_ms: float | None
+    round_trip_ms: float | None
+    hostname: str | None
+    kernel: str | None
+    cpu_model: str | None
+    cpus: int | None
+    memory_total_mib: int | None
+    driver_version: str | None
+    cuda_version: str | None
+    host: HostValues  # type: ignore[valid-type]
+    gpus: list[GpuState]  # type: ignore[valid-type]
+    processes: list[ProcessState]  # type: ignore[valid-type]
+    unmeasured: dict[str, str]
