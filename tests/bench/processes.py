@@ -50,10 +50,18 @@ def _words(pid: int) -> list[str]:
 def _children(pid: int) -> list[int]:
     """Return the running children of a process."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
             found += map(int, (task / "children").read_text().split())
     return found
+
+
+def descendants(pid: int, module: str) -> list[int]:
+    """Return the running processes below a process that run this Python module."""
+    below = [pid]
+    for each in below:
+        below += _children(each)
+    return [each for each in below if module in _words(each)]
 
 
 def rss_mib(pid: int) -> float:

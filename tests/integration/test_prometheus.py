@@ -1,0 +1,233 @@
+"""A real Prometheus scrapes a recorder; rules, dashboard and exposition pass its own checks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser
+
+from tests.bench.processes import descendants
+from tests.cluster.running import wait_until
+from tests.integration.sshd import free_port
+
+CONTRIB = Path(__file__).parents[2] / "contrib"
+RULES = CONTRIB / "prometheus" / "alerts.yml"
+DASHBOARD: dict[str, Any] = json.loads((CONTRIB / "grafana" / "gswarm-tui.json").read_text())
+VARIABLES = DASHBOARD["templating"]["list"][1:]
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+SCRAPE_S = 1
+parse: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
+
+
+class Served(NamedTuple):
+    """A recorder with an HTTP server: the recorder's parent, the port and the scrape token."""
+
+    pid: int
+    port: int
+    token: str
+
+    def get(self, path: str = "/metrics", **headers: str) -> tuple[Mapping[str, str], bytes]:
+        """Return headers and body of the answer. Raises HTTPError."""
+        request = Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        with urlopen(request, timeout=30) as answer:
+            return answer.headers, answer.read()
+
+
+def program(name: str) -> str:
+    """Return the path of a program of the distribution's prometheus package."""
+    found = shutil.which(name)
+    assert found, f"no {name}: apt-get install prometheus"
+    return found
+
+
+@contextmanager
+def running(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program until the end of the block."""
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, **options) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Return a recorder of two simulated nodes, whose samples can be scraped."""
+    folder, port = tmp_path_factory.mktemp("served"), free_port()
+    environ = {
+        **os.environ,
+        "HOME": str(folder),
+        "XDG_STATE_HOME": str(folder),
+        "XDG_RUNTIME_DIR": str(folder),
+    }
+    words = "-m", "gswarm_tui", "record", "--demo", "2x2", "--http", f"127.0.0.1:{port}"
+    log = folder / "log"
+    with (
+        log.open("w") as file,
+        running(sys.executable, *words, cwd=folder, env=environ, stderr=file) as process,
+    ):
+        tokens = folder / "gswarm-tui" / "tokens"
+        wait_until(lambda: [*tokens.glob("*.scrape")], "a token", log)
+        (token,) = tokens.glob("*.scrape")
+        recorder = Served(process.pid, port, token.read_text().strip())
+        wait_until(lambda: b"gswarm_gpu_energy_joules_total{" in answered(recorder), "the first samples", log)
+        yield recorder
+
+
+def answered(served: Served) -> bytes:
+    """Return the metrics, nothing while the server starts."""
+    try:
+        return served.get()[1]
+    except (HTTPError, URLError, ConnectionError):
+        return b""
+
+
+class Prometheus(NamedTuple):
+    """A Prometheus that scrapes a recorder."""
+
+    port: int
+
+    def data(self, call: str, **parameters: str) -> Any:
+        """Return the data of a call of its HTTP API."""
+        with urlopen(f"http://127.0.0.1:{self.port}/api/v1/{call}?{urlencode(parameters)}") as answer:
+            return json.load(answer)["data"]
+
+    def values(self, expression: str) -> list[float]:
+        """Return the values of a query's series."""
+        return [float(series["value"][1]) for series in self.data("query", query=expression)["result"]]
+
+    def ready(self) -> bool:
+        """Return whether it has evaluated what the dashboard's rates need."""
+        try:
+            return bool(self.values("increase(gswarm_recorder_rows_total[10s]) > 0"))
+        except (URLError, ConnectionError):
+            return False
+
+
+@pytest.fixture(scope="module")
+def prometheus(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Run a Prometheus with the repository's configuration until it has scraped the recorder a few times."""
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    shutil.copy(RULES, folder)
+    (folder / "scrape-token").write_text(served.token + "\n")
+    config = (CONTRIB / "prometheus" / "prometheus.yml").read_text()
+    config = re.sub(r"_interval: \d+s", f"_interval: {SCRAPE_S}s", config)
+    (folder / "prometheus.yml").write_text(config.replace("127.0.0.1:8091", f"127.0.0.1:{served.port}"))
+    log = folder / "log"
+    words = (
+        program("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    with log.open("w") as file, running(*words, stderr=file, env={**os.environ, "GOMAXPROCS": "1"}):
+        scraping = Prometheus(port)
+        wait_until(scraping.ready, "scrapes", log)
+        yield scraping
+
+
+def test_prometheus_scrapes_the_recorder_with_the_scrape_token(prometheus: Prometheus) -> None:
+    (target,) = prometheus.data("targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert prometheus.values("gswarm_recorder_up") == [1]
+    assert prometheus.values("sum(gswarm_node_up)") == [2]
+    assert prometheus.values("count by (UUID, gpu, hostname, modelName) (gswarm_gpu_power_watts)") == [1] * 4
+    help_text = prometheus.data("metadata", metric="gswarm_gpu_power_watts")["gswarm_gpu_power_watts"]
+    assert help_text == [{"type": "gauge", "help": "Power drawn by the board", "unit": "watts"}]
+
+
+def test_each_query_of_the_dashboard_returns_series(prometheus: Prometheus) -> None:
+    assert len(QUERIES) > 40
+    assert [query for query in QUERIES if not prometheus.values(filled(query))] == []
+
+
+def filled(query: str) -> str:
+    """Return a query of the dashboard with all of each variable's values."""
+    for variable in VARIABLES:
+        query = query.replace(f"${variable['name']}", variable["allValue"])
+    return query.replace("$__rate_interval", "10s")
+
+
+def test_the_variables_of_the_dashboard_list_recorder_and_nodes(
+    prometheus: Prometheus, served: Served
+) -> None:
+    lists = {}
+    for variable in VARIABLES:
+        ((selector, label),) = re.findall(r"label_values\((.+), (\w+)\)", variable["definition"])
+        lists[label] = prometheus.data(f"label/{label}/values", **{"match[]": filled(selector)})
+    assert lists == {"instance": [f"127.0.0.1:{served.port}"], "hpc_job": [], "hostname": ["sim01", "sim02"]}
+
+
+def test_prometheus_evaluates_all_alert_rules(prometheus: Prometheus) -> None:
+    rules = [rule for group in prometheus.data("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == RULES.read_text().count("alert:")
+    assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
+
+
+@pytest.mark.parametrize(
+    "words", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")], ids=" ".join
+)
+def test_alert_rules_pass_promtool(words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [program("promtool"), *words], cwd=RULES.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_exposition_passes_promtool_but_for_a_label_of_dcgm_exporter(served: Served) -> None:
+    _, text = served.get()
+    done = subprocess.run(
+        [program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False
+    )
+    found = {line.split(maxsplit=1)[1] for line in done.stderr.decode().splitlines()}
+    assert found == {"label names should be written in 'snake_case' not 'camelCase'"}
+    without = re.sub(rb',modelName="[^"]*"', b"", text)
+    done = subprocess.run([program("promtool"), "check", "metrics"], input=without, check=False)
+    assert done.returncode == 0
+
+
+def test_openmetrics_and_gzip_are_sent_to_those_who_ask(served: Served) -> None:
+    headers, text = served.get(Accept="application/openmetrics-text; version=1.0.0")
+    assert headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    families = {family.name: family for family in parse(text.decode())}
+    assert families["gswarm_gpu_energy_joules"].unit == "joules"
+    headers, packed = served.get(**{"Accept-Encoding": "gzip"})
+    assert headers["Content-Encoding"] == "gzip"
+    assert b"gswarm_node_up{" in gzip.decompress(packed)
+
+
+def test_scrape_token_reads_metrics_and_nothing_else(served: Served) -> None:
+    with pytest.raises(HTTPError, match="403"):
+        served.get("/status")
+    with pytest.raises(HTTPError, match="401"):
+        served._replace(token="guessed").get()
+
+
+def test_killed_rendering_process_starts_again_with_the_next_scrape(served: Served) -> None:
+    def renderers() -> list[int]:
+        return descendants(served.pid, "gswarm_tui.server.rendering")
+
+    served.get()
+    (killed,) = renderers()
+    os.kill(killed, signal.SIGKILL)
+    wait_until(
+        lambda: b"gswarm_node_up{" in answered(served) and renderers() not in ([], [killed]), "a scrape"
+    )
