@@ -27,6 +27,13 @@ from gswarm_agent.metrics import (
 )
 from gswarm_tui.cli import main
 from gswarm_tui.options.command_table import COMMANDS
+from gswarm_tui.server.exposition import (
+    GPU_FAMILIES,
+    HOST_FAMILIES,
+    INFO_FAMILIES,
+    NODE_FAMILIES,
+    RECORDER_FAMILIES,
+)
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import TABLES, create_statements
 from gswarm_tui.store.sql.views import view_statements
@@ -127,6 +134,17 @@ def metrics() -> str:
     )
 
 
+def prometheus_metrics() -> str:
+    """Return the tables of all metrics for Prometheus."""
+    subjects = {"GPUs": GPU_FAMILIES, "Hosts": HOST_FAMILIES, "Nodes": NODE_FAMILIES}
+    subjects["The recorder"] = (*RECORDER_FAMILIES, *INFO_FAMILIES)
+    return "\n\n".join(
+        f"### {subject}\n\n"
+        + _table("| metric | type | meaning |", [f"| `{f.series}` | {f.kind} | {f.help} |" for f in families])
+        for subject, families in subjects.items()
+    )
+
+
 def metric_groups() -> str:
     """Return the table of metric groups."""
     rows = [f"| `{name}` | {measures} |" for name, measures in METRIC_GROUPS.items()]
@@ -202,6 +220,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "clock reasons": clock_reasons,
     "metric groups": metric_groups,
+    "prometheus metrics": prometheus_metrics,
     "tables": tables,
     "views": views,
     "recipes": recipes,

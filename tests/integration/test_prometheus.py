@@ -27,7 +27,9 @@ from tests.cluster.running import wait_until
 from tests.integration.sshd import free_port
 
 CONTRIB = Path(__file__).parents[2] / "contrib"
+CONFIGURATION = CONTRIB / "prometheus" / "prometheus.yml"
 RULES = CONTRIB / "prometheus" / "alerts.yml"
+PAGE = (CONTRIB.parent / "docs" / "guide" / "prometheus.md").read_text()
 DASHBOARD: dict[str, Any] = json.loads((CONTRIB / "grafana" / "gswarm-tui.json").read_text())
 VARIABLES = DASHBOARD["templating"]["list"][1:]
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
@@ -128,8 +130,7 @@ def prometheus(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     shutil.copy(RULES, folder)
     (folder / "scrape-token").write_text(served.token + "\n")
-    config = (CONTRIB / "prometheus" / "prometheus.yml").read_text()
-    config = re.sub(r"_interval: \d+s", f"_interval: {SCRAPE_S}s", config)
+    config = re.sub(r"_interval: \d+s", f"_interval: {SCRAPE_S}s", CONFIGURATION.read_text())
     (folder / "prometheus.yml").write_text(config.replace("127.0.0.1:8091", f"127.0.0.1:{served.port}"))
     log = folder / "log"
     words = (
@@ -164,6 +165,15 @@ def filled(query: str) -> str:
     for variable in VARIABLES:
         query = query.replace(f"${variable['name']}", variable["allValue"])
     return query.replace("$__rate_interval", "10s")
+
+
+@pytest.mark.parametrize("query", re.findall(r"```promql\n(.+?)\n```", PAGE, re.DOTALL))
+def test_each_query_of_the_page_is_valid(prometheus: Prometheus, query: str) -> None:
+    assert prometheus.data("query", query=query)["resultType"] == "vector"
+
+
+def test_the_page_shows_the_configuration_that_is_scraped_with() -> None:
+    assert f"```yaml\n{CONFIGURATION.read_text()}```\n" in PAGE
 
 
 def test_the_variables_of_the_dashboard_list_recorder_and_nodes(
