@@ -1,4 +1,4 @@
-"""``gswarm-tui import``: read an export or a gswarm-profiler file into a recording."""
+"""``gswarm-tui import``: read a profiler's report, an export or a gswarm-profiler file into a recording."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.commands.recording_choice import SUFFIX
-from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.exchange.profiler_values import Units
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.profiling.importing import import_report, is_report
 from gswarm_tui.store.recording.files import is_database
 from gswarm_tui.store.transfer.importing import importing
 
@@ -43,6 +44,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             f"{db} exists in {working_folder()}; name a new file with --db, "
             f"or add the import to this one with --db {db}."
         )
+    if is_report(path):
+        return _import_profile(path, db, arguments, environ)
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
@@ -57,14 +60,42 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
+def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping[str, str]) -> int:
+    """Add a profiler's report to a recording. Raises UserError, StoreError."""
+    with Progress(f"reading {printable(str(path))}") as progress:
+        done = import_report(
+            path, db, environ, node=arguments.node, rank=_rank(arguments.rank), report=progress.report
+        )
+    facts = done.facts
+    rank = "" if facts.rank is None else f", rank {facts.rank}"
+    print(
+        printable(f"{db}: profile {done.profile_id}, {done.rows:,} events of {facts.node}{rank} from {path}")
+    )
+    if not done.on_known_node:
+        print_notice(
+            f"the recording doesn't have the node {facts.node}, so the profile stands beside no samples; "
+            "name the node with --node."
+        )
+    for message in facts.messages:
+        print_notice(f"{facts.tool} reported: {message}")
+    return 0
+
+
 def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
-        "PATH [--db PATH] [--units UNITS] [--gpu-memory-mib MIB]",
-        "Read an export (JSON or Parquet), or JSON or frames.jsonl of gswarm-profiler, into a new recording.",
+        "PATH [--db PATH] [--node NODE] [--rank N] [--units UNITS] [--gpu-memory-mib MIB]",
+        "Read a report of Nsight Systems or Nsight Compute, an export (JSON or Parquet), or JSON or "
+        "frames.jsonl of gswarm-profiler, into a recording.",
         writes=True,
     )
-    parser.add_argument("path", metavar="PATH", help="JSON file, frames.jsonl, or folder of Parquet")
+    parser.add_argument(
+        "path", metavar="PATH", help=".nsys-rep, .sqlite, .ncu-rep, JSON, or folder of Parquet"
+    )
+    parser.add_argument(
+        "--node", metavar="NODE", help="node of a report, if it has another name in the recording"
+    )
+    parser.add_argument("--rank", metavar="N", help="rank of a report, if it doesn't know")
     parser.add_argument(
         "--units",
         choices=[str(units) for units in Units],
@@ -78,6 +109,14 @@ def _parser() -> CommandParser:
         help="memory of each GPU in MiB, to convert gpu_memory from a share into a size if the file lacks it",
     )
     return parser
+
+
+def _rank(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) < 2**31):
+        raise UserError("--rank needs a whole number, such as 0.")
+    return int(text)
 
 
 def _memory(arguments: Namespace) -> int | None:

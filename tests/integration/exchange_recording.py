@@ -9,7 +9,7 @@ import duckdb
 
 from gswarm_agent.frame import GpuLink, ProcessSample
 from gswarm_tui.fleet.events import Event, EventLogged, NodeIntroduced, SessionStarted, SessionStopped
-from gswarm_tui.store.sql.schema import GPU_MINUTES, TABLES
+from gswarm_tui.store.sql.schema import GPU_MINUTES, PROFILE_EVENTS, PROFILE_NAMES, PROFILES, TABLES
 from tests.unit.store_recording import (
     T0,
     arrived,
@@ -74,7 +74,8 @@ def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Return all rows of a file, sorted, with names in the place of ids."""
     statements = {}
     for table in TABLES:
-        if table is GPU_MINUTES:  # isn't exported: summaries of an import are made from its samples
+        # Summaries of an import are made from its samples, and profiles stay with their recording.
+        if table in {GPU_MINUTES, PROFILES, PROFILE_NAMES, *PROFILE_EVENTS}:
             continue
         names = {column.name for column in table.columns} - {"uid", "options"}
         own = names - {"recording_id", "node_id", "gpu_id", "session_id"}

@@ -35,7 +35,7 @@ from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.sql.older_files import UNSIGNED
 from gswarm_tui.store.sql.recipes import RECIPES
-from gswarm_tui.store.sql.schema import GPU_SAMPLES
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, SCHEMA_VERSION
 from tests.unit.store_recording import INFO as RUN
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
@@ -189,7 +189,7 @@ def test_file_of_schema_2_is_read_and_converted(tmp_path: Path) -> None:
     Database(path).close()
     assert summary_of(path) == before
     assert query(path, "SELECT * FROM gpu_samples ORDER BY ts, gpu_id") == samples
-    assert query(path, "SELECT schema_version FROM recordings") == [(3,)]
+    assert query(path, "SELECT schema_version FROM recordings") == [(SCHEMA_VERSION,)]
     assert query(path, "SELECT min(5 - util_pct) FROM samples") == [(-45,)]
 
 

@@ -80,6 +80,9 @@ _LARGEST = {
     "node_id": 10**6,
     "gpu_id": 10**6,
     "session_id": 10**6,
+    "profile_id": 10**6,
+    **dict.fromkeys(("name_id", "short_name_id"), 10**7),
+    **dict.fromkeys(("start_ns", "duration_ns"), 10**17),
     "gpu_index": 9_999,
     "energy_used_ms": 10**13,
     "samples": 10**9,
@@ -89,8 +92,15 @@ _LARGEST = {
     ),
 }
 _LONGEST = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
-_MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
-_MOST_ROWS = {"recordings": 10**5, "nodes": 10**5, "gpus": 10**6, "sessions": 10**5, "links": 10**6}
+_MOST_BRACKETS = {"detail": 500, "messages": 500, "options": 100_000, "capabilities": 10_000}
+_MOST_ROWS = {
+    "recordings": 10**5,
+    "nodes": 10**5,
+    "gpus": 10**6,
+    "sessions": 10**5,
+    "links": 10**6,
+    "profiles": 10**5,
+}
 _REQUIRED = {
     "recordings": {"started_at"},
     "nodes": {"recording_id", "node"},
@@ -99,6 +109,19 @@ _REQUIRED = {
     "events": {"kind", "message"},
 }
 """Columns without NULL beside those that the schema declares so, and the keys."""
+
+_PROFILE = (
+    "profiles SELECT 1, recording_id, 1, 'n1', 3, 'nsys', '2022.4', 'r.nsys-rep', 'd', started_at, "
+    "started_at, started_at + INTERVAL 9 SECOND, 0.5, '[\"a message\"]' FROM usual.recordings",
+    "profile_names VALUES (1, 'matmul(float*)'), (2, 'matmul'), (3, 'cudaMemcpy_v3020')",
+    "profile_api_events SELECT 1, 1000 * i, 500, 3, 0, 42, 43, i FROM range(5) t(i)",
+    "profile_kernel_events SELECT 1, 1000 * i, 500, 1, 2, 1, 0, 7, 42, i, 2, 1, 1, 64, 1, 1 "
+    "FROM range(5) t(i)",
+    "profile_memory_events SELECT 1, 1000 * i, 500, 3, 4096, 1, 0, 7, 42, i FROM range(5) t(i)",
+    "profile_range_events SELECT 1, 1000 * i, 500, 2, 'PushPop', 42, 43 FROM range(5) t(i)",
+    "profile_metric_values SELECT 1, i, 1, 'sm__cycles', 'cycle', 9.5, 'n/a' FROM range(5) t(i)",
+)
+"""Rows of a profile, which the recorder doesn't write by itself."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +146,8 @@ class Workshop:
         # Summaries read the sums of a minute only from two minutes after the start of a session.
         self._connection.execute("UPDATE theirs.sessions SET ended_at = ended_at + INTERVAL 4 MINUTE")
         self._connection.execute("UPDATE theirs.gpu_minutes SET minute = minute + INTERVAL 3 MINUTE")
+        for row in _PROFILE:
+            self._connection.execute(f"INSERT INTO theirs.{row}")
         self._connection.execute("DETACH theirs")
         self._connection.execute("DETACH usual")
 

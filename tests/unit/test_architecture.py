@@ -127,6 +127,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.fleet",
         "gswarm_tui.store",
     },
+    "gswarm_tui.profiling": {"gswarm_tui.common", "gswarm_tui.store"},
     "gswarm_tui.tui": {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",
@@ -180,6 +181,7 @@ HOMES: dict[str, set[str]] = {
         "gswarm_tui.exchange",
         "gswarm_tui.fleet",
         "gswarm_tui.plotting",
+        "gswarm_tui.profiling",
         "gswarm_tui.server",
         "gswarm_tui.store",
         "gswarm_tui.tui",

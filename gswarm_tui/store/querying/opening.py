@@ -31,6 +31,9 @@ from gswarm_tui.store.sql.schema import (
     LINKS,
     NODES,
     PROCESS_SAMPLES,
+    PROFILE_EVENTS,
+    PROFILE_NAMES,
+    PROFILES,
     RECORDINGS,
     SCHEMA_VERSION,
     SESSIONS,
@@ -49,7 +52,7 @@ LONGEST_HISTOGRAM = 1_000
 """Numbers of a histogram of util_pct; a recorder writes at most one for each percent."""
 LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 """Bytes of the columns that grow with the number of nodes or metrics."""
-MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
+MOST_BRACKETS = {"detail": 500, "messages": 500, "options": 100_000, "capabilities": 10_000}
 """Opening brackets outside of strings: JSON that nests too deep crashes parsers, and counting needs none."""
 MOST_ROWS = {
     RECORDINGS: 100_000,
@@ -58,21 +61,26 @@ MOST_ROWS = {
     SESSIONS: 100_000,
     LINKS: 1_000_000,
     GPU_LINKS: 20_000_000,
+    PROFILES: 100_000,
+    PROFILE_NAMES: 10_000_000,
 }
 """A hundred recordings of 1,024 nodes with 8,192 GPUs in one file, or a session each minute for ten weeks."""
-_IDS = ("recording_id", "node_id", "gpu_id", "session_id")
+_IDS = ("recording_id", "node_id", "gpu_id", "session_id", "profile_id")
 _TIMES_US = ("util_us", "power_us", "idle_before_us", "idle_after_us", "bubble_us", "bubble_longest_us")
 LARGEST = {
     **dict.fromkeys(_IDS, 10**6),
     "gpu_index": MAX_GPU_INDEX,
     "energy_used_ms": 10**13,
+    **dict.fromkeys(("name_id", "short_name_id"), 10**7),
+    **dict.fromkeys(("start_ns", "duration_ns"), 10**17),
     **dict.fromkeys(("samples", "bubbles"), 10**9),
     **dict.fromkeys(_TIMES_US, 10**15),
 }
 """Largest values of columns. Ids count from 1 in each file; a step of energy covers the time since 1970 if a
 node's clock was set, and the times of a minute are many in all, since a node may invent samples."""
 _JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
-_SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
+_LARGE = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, *PROFILE_EVENTS)
+"""Tables with millions of rows, which aren't read to check them."""
 _REQUIRED = {
     (RECORDINGS.name, "started_at"),
     (NODES.name, "recording_id"),
@@ -209,7 +217,7 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
     wild = {}
     for table in TABLES:
         # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
-        connection.execute(f"PRAGMA {'enable' if table in _SAMPLES else 'disable'}_optimizer")
+        connection.execute(f"PRAGMA {'enable' if table in _LARGE else 'disable'}_optimizer")
         present = [column for column in table.columns if column.name in existing[table.name]]
         if not present:
             continue
@@ -261,7 +269,7 @@ def _check_values(
             raise StoreError(f"{path} isn't a valid recording: it has {count:,} {table.name}, over {most:,}")
     wild: set[str] = set()
     ranges: Sequence[Any] = [None] * len(columns)
-    if table in _SAMPLES:
+    if table in _LARGE:
         listed = ", ".join(f"stats({column.name})" for column in columns)
         found = connection.execute(f"SELECT {listed} FROM {stored} LIMIT 1").fetchall()  # noqa: S608 (own names)
         if not found:

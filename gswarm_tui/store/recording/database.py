@@ -406,7 +406,8 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         connection.execute(statement)
     if existing and not existing[GPU_MINUTES.name]:
         add_all_sums(connection)
-    for statement in view_statements():
+    (profiles,) = connection.execute("SELECT count(*) > 0 FROM profiles").fetchall()[0]
+    for statement in view_statements(with_profiles=profiles):
         connection.execute(statement)
     connection.execute("COMMIT")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that opens the file."""
 
@@ -290,6 +290,148 @@ GPU_MINUTES = TableSchema(
     optional=True,
 )
 
+_PROFILE_ID = ColumnSchema("profile_id", "INTEGER NOT NULL", "profiles.profile_id")
+_START_NS = ColumnSchema("start_ns", "BIGINT", "Start in the report, which is after profiles.zero_at [ns]")
+_DURATION_NS = ColumnSchema("duration_ns", "BIGINT", "Time from start to end [ns]")
+_NAME_ID = ColumnSchema("name_id", "INTEGER", "profile_names.name_id of its name")
+_EVENT_GPU = (
+    ColumnSchema("gpu_id", "INTEGER", "gpus.gpu_id; NULL if this file doesn't have the GPU"),
+    ColumnSchema("device", "INTEGER", "CUDA device in the process, from 0"),
+    ColumnSchema("stream", "BIGINT", "CUDA stream"),
+)
+_PROCESS_ID = ColumnSchema("pid", "BIGINT", "Process id on the node")
+_THREAD_ID = ColumnSchema("tid", "BIGINT", "Thread id on the node")
+_CORRELATION = ColumnSchema(
+    "correlation_id", "BIGINT", "The same number for a CUDA call and the kernel or copy that it started"
+)
+PROFILES = TableSchema(
+    "profiles",
+    "Imported reports of Nsight Systems and Nsight Compute",
+    (
+        ColumnSchema("profile_id", "INTEGER", "Number of the profile in this file"),
+        ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),
+        ColumnSchema("node_id", "INTEGER", "nodes.node_id; NULL if the recording doesn't have the node"),
+        ColumnSchema("node", "VARCHAR", "Name of the node: in the recording, else in the report"),
+        ColumnSchema("rank", "INTEGER", "Rank of the profiled process; NULL if unknown"),
+        ColumnSchema("tool", "VARCHAR", "nsys or ncu"),
+        ColumnSchema("tool_version", "VARCHAR", "Version of the tool that exported the report"),
+        ColumnSchema("file", "VARCHAR", "Name of the report, without its folder"),
+        ColumnSchema("digest", "VARCHAR", "SHA-256 hash that identifies the report"),
+        ColumnSchema("zero_at", "TIMESTAMP", "Time 0 of the report on the recorder's clock (UTC)"),
+        ColumnSchema("started_at", "TIMESTAMP", "Start of the capture on the recorder's clock (UTC)"),
+        ColumnSchema("ended_at", "TIMESTAMP", "End of the capture on the recorder's clock (UTC)"),
+        ColumnSchema(
+            "clock_offset_s",
+            "DOUBLE",
+            "Clock of the node minus clock of the recorder, which was subtracted from the report's times "
+            "[s]; NULL if unknown",
+        ),
+        ColumnSchema("messages", "VARCHAR", "JSON list: warnings and errors that the tool reported"),
+    ),
+    key=("profile_id",),
+    optional=True,
+)
+PROFILE_NAMES = TableSchema(
+    "profile_names",
+    "Names of kernels, calls, memory operations and ranges in profiles",
+    (
+        ColumnSchema("name_id", "INTEGER", "Number of the name in this file"),
+        ColumnSchema("name", "VARCHAR", "The name; of paths in it only the last part"),
+    ),
+    key=("name_id",),
+    optional=True,
+)
+PROFILE_API_EVENTS = TableSchema(
+    "profile_api_events",
+    "Calls of CUDA and of the operating system's libraries in profiles",
+    (
+        _PROFILE_ID,
+        _START_NS,
+        _DURATION_NS,
+        _NAME_ID,
+        ColumnSchema(
+            "event_class",
+            "SMALLINT",
+            "Layer that was traced: 0 CUDA runtime, 1 CUDA driver, 67 CUDA backtrace, 27 OS runtime",
+        ),
+        _PROCESS_ID,
+        _THREAD_ID,
+        _CORRELATION,
+    ),
+    optional=True,
+)
+PROFILE_KERNEL_EVENTS = TableSchema(
+    "profile_kernel_events",
+    "Kernels that ran on GPUs in profiles",
+    (
+        _PROFILE_ID,
+        _START_NS,
+        _DURATION_NS,
+        _NAME_ID,
+        ColumnSchema("short_name_id", "INTEGER", "profile_names.name_id of its name without arguments"),
+        *_EVENT_GPU,
+        _PROCESS_ID,
+        _CORRELATION,
+        *(
+            ColumnSchema(f"{what}_{axis}", "INTEGER", f"{meaning} in {axis}")
+            for what, meaning in (("grid", "Blocks of the launch"), ("block", "Threads of a block"))
+            for axis in "xyz"
+        ),
+    ),
+    optional=True,
+)
+PROFILE_MEMORY_EVENTS = TableSchema(
+    "profile_memory_events",
+    "Copies and memory sets on GPUs in profiles",
+    (
+        _PROFILE_ID,
+        _START_NS,
+        _DURATION_NS,
+        _NAME_ID,
+        ColumnSchema("bytes", "BIGINT", "Size of the operation [byte]"),
+        *_EVENT_GPU,
+        _PROCESS_ID,
+        _CORRELATION,
+    ),
+    optional=True,
+)
+PROFILE_RANGE_EVENTS = TableSchema(
+    "profile_range_events",
+    "NVTX ranges in profiles",
+    (
+        _PROFILE_ID,
+        _START_NS,
+        _DURATION_NS,
+        _NAME_ID,
+        ColumnSchema("style", "VARCHAR", "PushPop or StartEnd"),
+        _PROCESS_ID,
+        _THREAD_ID,
+    ),
+    optional=True,
+)
+PROFILE_METRIC_VALUES = TableSchema(
+    "profile_metric_values",
+    "Metrics of single kernels, measured by Nsight Compute",
+    (
+        _PROFILE_ID,
+        ColumnSchema("launch", "INTEGER", "Number of the profiled launch in the report, from 0"),
+        ColumnSchema("name_id", "INTEGER", "profile_names.name_id of the kernel's name"),
+        ColumnSchema("metric", "VARCHAR", "Name of the metric"),
+        ColumnSchema("unit", "VARCHAR", "Its unit; NULL without one"),
+        ColumnSchema("number", "DOUBLE", "The value, if it is a number"),
+        ColumnSchema("text", "VARCHAR", "The value, if it is no number"),
+    ),
+    optional=True,
+)
+PROFILE_EVENTS = (
+    PROFILE_API_EVENTS,
+    PROFILE_KERNEL_EVENTS,
+    PROFILE_MEMORY_EVENTS,
+    PROFILE_RANGE_EVENTS,
+    PROFILE_METRIC_VALUES,
+)
+"""The tables whose rows belong to profiles, of which one may have millions."""
+
 TABLES = (
     RECORDINGS,
     NODES,
@@ -302,6 +444,9 @@ TABLES = (
     LINKS,
     GPU_LINKS,
     GPU_MINUTES,
+    PROFILES,
+    PROFILE_NAMES,
+    *PROFILE_EVENTS,
 )
 
 

@@ -6,7 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, TABLES, literal
+from gswarm_tui.store.sql import profile_views
+from gswarm_tui.store.sql.schema import (
+    EVENTS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    PROCESS_SAMPLES,
+    PROFILE_API_EVENTS,
+    PROFILE_KERNEL_EVENTS,
+    PROFILE_MEMORY_EVENTS,
+    PROFILE_RANGE_EVENTS,
+    TABLES,
+    TableSchema,
+    literal,
+)
 from gswarm_tui.store.sql.summaries import SESSION_SPANS, bubbles, coverage, processes, summary
 from gswarm_tui.store.sql.view_columns import ViewColumn, columns, table_columns
 
@@ -108,6 +121,16 @@ _SESSION_SAMPLE_COLUMNS = (
     *columns("in_session_ms session_id"),
 )
 
+_OF_PROFILE = "profile node rank"
+_OF_PROFILE_GPU = f"{_OF_PROFILE} gpu_index"
+_TIMES = "time_pct total_ns calls avg_ns median_ns min_ns max_ns stddev_ns"
+
+
+def _event_columns(table: TableSchema, first: str, last: str = "") -> tuple[ViewColumn, ...]:
+    """Return the columns of a view of a profile's events, with names in the place of their ids."""
+    found = table_columns(table, f"ts {first} name duration_ns", f"{last} profile_id node_id recording_id")
+    return tuple(column for column in found if column.name not in ("name_id", "short_name_id"))
+
 
 @dataclass(frozen=True)
 class _View:
@@ -203,6 +226,78 @@ _VIEWS = {
         MARK_VALUES,
         columns("ts node mark key value text node_id recording_id"),
     ),
+    "profile_api": _View(
+        "Each call of CUDA, and of the operating system's libraries, in profiles",
+        profile_views.API,
+        _event_columns(PROFILE_API_EVENTS, f"{_OF_PROFILE} layer", "traced_name"),
+    ),
+    "profile_kernels": _View(
+        "Each kernel in profiles",
+        profile_views.KERNELS,
+        _event_columns(PROFILE_KERNEL_EVENTS, _OF_PROFILE_GPU, "short_name gpu_id"),
+    ),
+    "profile_memory": _View(
+        "Each copy and memory set in profiles",
+        profile_views.MEMORY,
+        _event_columns(PROFILE_MEMORY_EVENTS, _OF_PROFILE_GPU, "gpu_id"),
+    ),
+    "profile_ranges": _View(
+        "Each NVTX range in profiles, named as by nsys: after its domain, if it has one",
+        profile_views.RANGES,
+        _event_columns(PROFILE_RANGE_EVENTS, _OF_PROFILE),
+    ),
+    "profile_metrics": _View(
+        "Each metric of each kernel that Nsight Compute profiled",
+        profile_views.METRICS,
+        columns(f"{_OF_PROFILE} launch kernel metric unit number text profile_id recording_id"),
+    ),
+    "profile_gpus": _View(
+        "Each GPU of a profile: the time in which its kernels ran, and the share in which none did",
+        profile_views.GPUS,
+        columns(
+            f"{_OF_PROFILE_GPU} device kernels captured_s kernel_s no_kernel_pct "
+            "profile_id gpu_id recording_id"
+        ),
+    ),
+    "profile_api_sum": _View(
+        "CUDA calls by name, as nsys stats prints them for cuda_api_sum",
+        profile_views.API_SUM,
+        columns(f"{_OF_PROFILE} {_TIMES} name layer traced_name profile_id recording_id"),
+    ),
+    "profile_os_sum": _View(
+        "Calls of the operating system's libraries by name, as nsys stats prints them for osrt_sum",
+        profile_views.OS_SUM,
+        columns(f"{_OF_PROFILE} {_TIMES} name profile_id recording_id"),
+    ),
+    "profile_kernel_sum": _View(
+        "Kernels by name, as nsys stats prints them for cuda_gpu_kern_sum",
+        profile_views.KERNEL_SUM,
+        columns(f"{_OF_PROFILE} {_TIMES} name profile_id recording_id"),
+    ),
+    "profile_kernel_launch_sum": _View(
+        "Kernels by name and size of the launch, as nsys stats prints them for cuda_gpu_kern_gb_sum, and "
+        "until 2022 for gpukernsum",
+        profile_views.KERNEL_LAUNCH_SUM,
+        columns(f"{_OF_PROFILE} {_TIMES} grid block name profile_id recording_id"),
+    ),
+    "profile_memory_time_sum": _View(
+        "Copies and memory sets by time, as nsys stats prints them for cuda_gpu_mem_time_sum",
+        profile_views.MEMORY_TIME_SUM,
+        columns(f"{_OF_PROFILE} {_TIMES} name profile_id recording_id"),
+    ),
+    "profile_memory_size_sum": _View(
+        "Copies and memory sets by size, as nsys stats prints them for cuda_gpu_mem_size_sum",
+        profile_views.MEMORY_SIZE_SUM,
+        columns(
+            f"{_OF_PROFILE} total_mb calls avg_mb median_mb min_mb max_mb stddev_mb name "
+            "profile_id recording_id"
+        ),
+    ),
+    "profile_range_sum": _View(
+        "NVTX ranges by name and style, as nsys stats prints them for nvtx_sum",
+        profile_views.RANGE_SUM,
+        columns(f"{_OF_PROFILE} {_TIMES} style name profile_id recording_id"),
+    ),
 }
 
 VIEW_NAMES = tuple(_VIEWS)
@@ -216,17 +311,19 @@ def meanings(names: Sequence[str]) -> dict[str, str]:
     return {name: best[name] for name in names if name in best}
 
 
-def view_statements(*, with_columns: bool = True) -> Iterator[str]:
+def view_statements(*, with_columns: bool = True, with_profiles: bool = True) -> Iterator[str]:
     """Return the statements that create the views, replacing those of an older version.
 
-    The comments of all columns take 0.1 s, which readers of a file that has them can save.
+    The comments of all columns take 0.1 s, which readers of a file that has them can save, and recorders save
+    half of them in a file without profiles.
     """
     for name, view in _VIEWS.items():
+        commented = with_columns and (with_profiles or not name.startswith("profile_"))
         chosen = ", ".join(
             column.sql if column.sql == f'"{column.name}"' else f'{column.sql} AS "{column.name}"'
             for column in view.columns
         )
         yield f"CREATE OR REPLACE VIEW {name} AS SELECT {chosen} FROM ({view.query.strip()})"  # noqa: S608
         yield f"COMMENT ON VIEW {name} IS {literal(view.meaning)}"
-        for column in view.columns if with_columns else ():
+        for column in view.columns if commented else ():
             yield f'COMMENT ON COLUMN {name}."{column.name}" IS {literal(column.meaning)}'

@@ -77,28 +77,28 @@ class Importing:
 
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         self._path = path
-        self._connection = connection
+        self.connection = connection
         self._renumbered: set[str] = set()
         self._first_recording, self._first_gpu = self.next_free("recording_id"), self.next_free("gpu_id")
 
     def next_free(self, column: str) -> int:
         """Return the next free id of a recording, node, GPU or session."""
         query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
-        return int(self._connection.execute(query).fetchall()[0][0])
+        return int(self.connection.execute(query).fetchall()[0][0])
 
     def add(self, table: TableSchema, columns: Mapping[str, Values]) -> None:
         """Add rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
         incoming = {name: _array(table[name], values) for name, values in columns.items()}
         values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
-        self._connection.register("incoming", incoming)
+        self.connection.register("incoming", incoming)
         try:
-            self._connection.execute(
+            self.connection.execute(
                 f"INSERT INTO {table.name} ({', '.join(incoming)}) SELECT {values} FROM incoming"  # noqa: S608
             )
         except duckdb.Error as error:
             raise StoreError(explain(error, self._path)) from error
         finally:
-            self._connection.unregister("incoming")
+            self.connection.unregister("incoming")
 
     def add_dataset(self, folder: Path, report: Callable[[float], None]) -> int:
         """Add a dataset of ``write_dataset``; return the number of GPU samples. Raises StoreError."""
@@ -133,8 +133,8 @@ class Importing:
                 if files:
                     count = self._add_table(table, files, folder, unquote(run.removeprefix("run=")))
                     samples += count if table is GPU_SAMPLES else 0
-            self._connection.execute(_END_RECORDINGS)
-            self._connection.execute(_END_SESSIONS)
+            self.connection.execute(_END_RECORDINGS)
+            self.connection.execute(_END_SESSIONS)
         except duckdb.Error as error:
             raise StoreError(_explain(error, folder, self._path)) from error
         return samples
@@ -147,12 +147,12 @@ class Importing:
         if table is RECORDINGS:
             self._check_version(reading, columns, folder)
         first = self.next_free(column)
-        self._connection.execute(
+        self.connection.execute(
             f"CREATE OR REPLACE TEMP TABLE new_{column} AS SELECT CAST({column} AS BIGINT) AS old, "  # noqa: S608
             f"row_number() OVER (ORDER BY {column}) + {first - 1} AS number FROM {reading}"
         )
         query = f"SELECT count(*) - count(DISTINCT old) FROM new_{column}"  # noqa: S608 (own names)
-        if self._connection.execute(query).fetchall()[0][0]:
+        if self.connection.execute(query).fetchall()[0][0]:
             raise StoreError(f"{folder / table.name} has a {column} that is empty or occurs twice")
 
     def _check_version(self, reading: str, columns: set[str], folder: Path) -> None:
@@ -160,20 +160,20 @@ class Importing:
             raise StoreError(
                 f"{folder} is not an export of gswarm-tui: its recordings have no schema_version"
             )
-        newest = self._connection.execute(f"SELECT max(schema_version) FROM {reading}").fetchall()[0][0]  # noqa: S608
+        newest = self.connection.execute(f"SELECT max(schema_version) FROM {reading}").fetchall()[0][0]  # noqa: S608
         if newest is not None and newest > SCHEMA_VERSION:
             raise StoreError(f"{folder} was made by a newer gswarm-tui; update gswarm-tui to import it")
 
     def _columns(self, reading: str) -> set[str]:
-        return {row[0] for row in self._connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
+        return {row[0] for row in self.connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
     def sum_up(self) -> None:
         """Sum up the imported samples by minute. Raises duckdb.Error."""
-        add_all_sums(self._connection, f"gpu_id >= {self._first_gpu}")
+        add_all_sums(self.connection, f"gpu_id >= {self._first_gpu}")
 
     def refuse_repeated(self, source: Path) -> None:
         """Raise StoreError if the file had samples of an imported run at the same time."""
-        repeated = self._connection.execute(_REPEATED, [self._first_recording]).fetchall()
+        repeated = self.connection.execute(_REPEATED, [self._first_recording]).fetchall()
         if repeated:
             raise StoreError(
                 f"{source} is in {self._path} already, as recording {repeated[0][0]}; "
@@ -202,8 +202,8 @@ class Importing:
                 raise StoreError(f"{folder / table.name} has no column {column.name}")
         if table is RECORDINGS:
             chosen["options"] = literal(mark(folder.name, run))
-        total = self._connection.execute(f"SELECT count(*) FROM {reading}").fetchall()[0][0]  # noqa: S608
-        done = self._connection.execute(
+        total = self.connection.execute(f"SELECT count(*) FROM {reading}").fetchall()[0][0]  # noqa: S608
+        done = self.connection.execute(
             f"INSERT INTO {table.name} ({', '.join(chosen)}) "  # noqa: S608 (own names)
             f"SELECT {', '.join(chosen.values())} FROM {reading} s {' '.join(joins)}"
         ).fetchall()[0][0]

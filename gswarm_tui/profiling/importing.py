@@ -1,0 +1,100 @@
+"""Import of one report into a recording: the one function that commands and own runs call."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gswarm_tui.profiling.errors import ReportError
+from gswarm_tui.profiling.ncu_report import NcuReport
+from gswarm_tui.profiling.nsys_events import NsysEvents
+from gswarm_tui.profiling.nsys_export import NsysExport
+from gswarm_tui.profiling.nsys_facts import read_facts
+from gswarm_tui.profiling.nsys_tool import exported
+from gswarm_tui.store.transfer.profiles import ProfileFacts, writing_profile
+
+SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
+"""Names of reports end with one of these."""
+
+
+@dataclass(frozen=True)
+class ImportedProfile:
+    """What an import wrote: the number of the profile, its rows, its node there, and its messages."""
+
+    profile_id: int
+    rows: int
+    facts: ProfileFacts
+    on_known_node: bool
+
+
+def is_report(path: Path) -> bool:
+    """Return whether a file is a profiler's report by its name."""
+    return path.suffix in SUFFIXES
+
+
+def import_report(
+    path: Path,
+    db: Path,
+    environ: Mapping[str, str],
+    *,
+    node: str | None = None,
+    rank: int | None = None,
+    report: Callable[[float], None] = lambda _share: None,
+) -> ImportedProfile:
+    """Import a report into a recording file, which is created if it doesn't exist; all of it or nothing.
+
+    Args:
+        node: name of its node in the recording, if the caller knows better than the report.
+        rank: rank of its process, likewise.
+        report: called with the share done, from 0 to 1.
+
+    Raises:
+        ReportError: the report can't be read.
+        StoreError: the file can't be written, or has this report already.
+    """
+
+    def place(facts: ProfileFacts) -> ProfileFacts:
+        return replace(facts, node=node or facts.node, rank=facts.rank if rank is None else rank)
+
+    if path.suffix == ".ncu-rep":
+        measured = NcuReport(path, environ)
+        facts = place(measured.facts(path.name))
+        with writing_profile(db, facts) as target:
+            rows = measured.write(target)
+            target.finish(facts)
+    else:
+        with _opened(path, environ) as export:
+            try:
+                facts = place(read_facts(export, path.name))
+                with writing_profile(db, facts) as target:
+                    events = NsysEvents(export, target, report)
+                    rows = events.run()
+                    facts = _widened(facts, events.span_ns)
+                    target.finish(facts)
+            except sqlite3.Error as error:
+                raise export.unreadable(error) from error
+    return ImportedProfile(target.profile_id, rows, facts, target.placement.node_id is not None)
+
+
+def _widened(facts: ProfileFacts, span_ns: tuple[int, int] | None) -> ProfileFacts:
+    """Return facts whose capture has all events: it may begin before sampling, which the report notes."""
+    if span_ns is None:
+        return facts
+    first, last = (facts.zero_ns + at for at in span_ns)
+    return replace(facts, started_ns=min(facts.started_ns, first), ended_ns=max(facts.ended_ns, last))
+
+
+@contextlib.contextmanager
+def _opened(path: Path, environ: Mapping[str, str]) -> Iterator[NsysExport]:
+    """Open a report of Nsight Systems, after exporting it if it is no SQLite file. Raises ReportError."""
+    if path.suffix == ".qdstrm":
+        raise ReportError(
+            f"{path} isn't a report yet: the nsys that wrote it had no importer. "
+            "Convert it with QdstrmImporter where Nsight Systems is installed as a whole."
+        )
+    with contextlib.ExitStack() as stack:
+        file = path if path.suffix == ".sqlite" else stack.enter_context(exported(path, environ))
+        yield stack.enter_context(contextlib.closing(NsysExport(file, str(path))))

@@ -1,0 +1,284 @@
+"""The events of a SQLite export of Nsight Systems as rows of a profile, in batches.
+
+Tables are absent where nothing was traced, and columns differ between versions: what is needed is looked up,
+what is optional is left out. Names are ids of the table StringIds, which holds the job's environment, too:
+only the names that rows use are read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.profiling.nsys_export import NsysExport
+from gswarm_tui.profiling.nsys_facts import plain_uuid
+from gswarm_tui.profiling.report_text import clean_text
+from gswarm_tui.store.sql.profile_views import OS_RUNTIME
+from gswarm_tui.store.sql.schema import (
+    PROFILE_API_EVENTS,
+    PROFILE_KERNEL_EVENTS,
+    PROFILE_MEMORY_EVENTS,
+    PROFILE_RANGE_EVENTS,
+    TableSchema,
+)
+from gswarm_tui.store.transfer.profiles import ProfileWriter
+
+Numbers = npt.NDArray[np.int64]
+
+BATCH = 32_768
+"""Rows that are read at once: about 30 MB as Python's numbers."""
+MOST_TEXTS = 1_000_000
+"""Different names that are kept in memory."""
+
+_PUSH_POP, _START_END, _NEW_DOMAIN = (59, 70), (60, 71), 75
+_COPIES = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
+_UNKNOWN_COPY = "[CUDA memcpy Unknown]"
+_MEMORY_OPERATIONS = {
+    **{kind: f"[CUDA memcpy {name}]" for kind, name in enumerate(_COPIES, 1)},
+    **{11 + at: f"[CUDA Unified Memory memcpy {name}]" for at, name in enumerate(("HtoD", "DtoH", "DtoD"))},
+}
+"""Names of copies by their kind, as nsys stats prints them for exports without a table of kinds."""
+_MEMSET = "[CUDA memset]"
+_LAUNCH = {f"{what}{axis.upper()}": f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"}
+"""Columns of a launch's size by those of the export."""
+
+
+class NsysEvents:
+    """One pass over the events of an export, which writes them as rows of a profile.
+
+    After ``run``, ``span_ns`` is the time of the first start and the last end, None without events.
+    """
+
+    def __init__(
+        self, export: NsysExport, target: ProfileWriter, report: Callable[[float], None] = lambda _share: None
+    ) -> None:
+        """``report`` is called with the share done. Raises ReportError, sqlite3.Error."""
+        self._export, self._target, self._report = export, target, report
+        self._name_ids: npt.NDArray[np.int32] = np.zeros(export.most("StringIds", "id") + 1, dtype=np.int32)
+        self._text_ids: dict[str, int] = {}
+        self._gpu_ids = _DeviceIds(self._devices())
+        self._rows = self._total = 0
+        self.span_ns: tuple[int, int] | None = None
+
+    def run(self) -> int:
+        """Write all tables and return the number of rows. Raises ReportError, StoreError, sqlite3.Error."""
+        tables = {
+            "CUPTI_ACTIVITY_KIND_RUNTIME": self._api,
+            "OSRT_API": self._os_runtime,
+            "CUPTI_ACTIVITY_KIND_KERNEL": self._kernels,
+            "CUPTI_ACTIVITY_KIND_MEMCPY": self._copies,
+            "CUPTI_ACTIVITY_KIND_MEMSET": self._memory_sets,
+            "NVTX_EVENTS": self._ranges,
+        }
+        present = {table: write for table, write in tables.items() if self._export.has(table)}
+        self._total = sum(self._export.most(table, "rowid") for table in present)
+        for write in present.values():
+            write()
+        return self._rows
+
+    def _api(self) -> None:
+        table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+        names = ("start", "end", "nameId", "eventClass?", "globalTid?", "correlationId?")
+        for start, end, name, kind, thread, correlation in self._batches(table, names):
+            self._add(
+                PROFILE_API_EVENTS, table, start, end,
+                name_id=self._names(table, name), event_class=np.maximum(kind, 0),
+                **_threads(thread), correlation_id=correlation,
+            )  # fmt: skip
+
+    def _os_runtime(self) -> None:
+        table = "OSRT_API"
+        names = ("start", "end", "nameId", "eventClass", "globalTid?")
+        for start, end, name, kind, thread in self._batches(table, names, f"eventClass = {OS_RUNTIME}"):
+            self._add(
+                PROFILE_API_EVENTS, table, start, end,
+                name_id=self._names(table, name), event_class=kind, **_threads(thread),
+            )  # fmt: skip
+
+    def _kernels(self) -> None:
+        table = "CUPTI_ACTIVITY_KIND_KERNEL"
+        names = (
+            "start",
+            "end",
+            "demangledName",
+            "shortName",
+            "deviceId",
+            "streamId?",
+            "globalPid?",
+            "correlationId?",
+        )
+        for batch in self._batches(table, [*names, *(f"{size}?" for size in _LAUNCH)]):
+            start, end, name, short, device, stream, process, correlation, *launch = batch
+            self._add(
+                PROFILE_KERNEL_EVENTS, table, start, end,
+                name_id=self._names(table, name), short_name_id=self._names(table, short),
+                **self._on_gpu(device, stream, process), correlation_id=correlation,
+                **dict(zip(_LAUNCH.values(), launch, strict=True)),
+            )  # fmt: skip
+
+    def _copies(self) -> None:
+        table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+        labels = self._export.labels("ENUM_CUDA_MEMCPY_OPER")
+        operations = {key: f"[CUDA memcpy {label}]" for key, label in labels.items()} or _MEMORY_OPERATIONS
+        names = ("start", "end", "copyKind", "bytes", "deviceId", "streamId?", "globalPid?", "correlationId?")
+        for start, end, kind, size, device, stream, process, correlation in self._batches(table, names):
+            texts = [operations.get(one, _UNKNOWN_COPY) for one in kind.tolist()]
+            self._add(
+                PROFILE_MEMORY_EVENTS, table, start, end,
+                name_id=self._texts(texts), bytes=size,
+                **self._on_gpu(device, stream, process), correlation_id=correlation,
+            )  # fmt: skip
+
+    def _memory_sets(self) -> None:
+        table = "CUPTI_ACTIVITY_KIND_MEMSET"
+        names = ("start", "end", "bytes", "deviceId", "streamId?", "globalPid?", "correlationId?")
+        for start, end, size, device, stream, process, correlation in self._batches(table, names):
+            self._add(
+                PROFILE_MEMORY_EVENTS, table, start, end,
+                name_id=self._texts([_MEMSET] * len(start)), bytes=size,
+                **self._on_gpu(device, stream, process), correlation_id=correlation,
+            )  # fmt: skip
+
+    def _ranges(self) -> None:
+        table = "NVTX_EVENTS"
+        self._export.require(table, ("start", "end", "eventType", "text"))
+        there = self._export.columns[table]
+        kinds = ", ".join(map(str, (*_PUSH_POP, *_START_END)))
+        text = "coalesce(s.value, e.text, '')" if "textId" in there else "coalesce(e.text, '')"
+        join = "LEFT JOIN StringIds s ON s.id = e.textId" if "textId" in there else ""
+        thread = "coalesce(e.globalTid, -1)" if "globalTid" in there else "-1"
+        domain = "e.domainId" if "domainId" in there else "NULL"
+        domains = self._domains() if "domainId" in there else {}
+        # A range that was open at the end of the capture lasts until its last event, as for nsys stats.
+        last = self._export.execute('SELECT max(max(start), max("end")) FROM NVTX_EVENTS').fetchall()[0][0]
+        rows = self._export.execute(
+            f'SELECT e.start, coalesce(e."end", {last or 0}), e.eventType, {thread}, {domain}, {text} '  # noqa: S608
+            f"FROM NVTX_EVENTS e {join} WHERE e.eventType IN ({kinds})"
+        )
+        while batch := rows.fetchmany(BATCH):
+            starts, ends, types, threads, in_domains, texts = zip(*batch, strict=True)
+            start, end, thread_ids = (self._whole(table, column) for column in (starts, ends, threads))
+            prefixes = (
+                domains.get((one, at >> 24 & 0xFFFFFF), "")
+                for one, at in zip(in_domains, thread_ids.tolist(), strict=True)
+            )
+            names = [prefix + str(text) for prefix, text in zip(prefixes, texts, strict=True)]
+            style = ["PushPop" if one in _PUSH_POP else "StartEnd" for one in types]
+            self._add(
+                PROFILE_RANGE_EVENTS, table, start, end,
+                name_id=self._texts(names), style=np.array(style, dtype=object), **_threads(thread_ids),
+            )  # fmt: skip
+
+    def _domains(self) -> dict[tuple[int, int], str]:
+        """Return the prefixes of names by domain and process."""
+        rows = self._export.execute(
+            "SELECT domainId, globalTid, text FROM NVTX_EVENTS "  # noqa: S608 (own numbers)
+            f"WHERE eventType = {_NEW_DOMAIN} AND text IS NOT NULL ORDER BY start DESC"
+        )
+        return {
+            (domain, thread >> 24 & 0xFFFFFF): f"{text}:"
+            for domain, thread, text in rows
+            if isinstance(thread, int)
+        }
+
+    def _add(
+        self, table: TableSchema, source: str, start: Numbers, end: Numbers, **columns: npt.NDArray[Any]
+    ) -> None:
+        """Add rows with their times after the start of the capture, and report the share done."""
+        if (end < start).any() or start.min() < 0 or end.max() > 10**17:
+            raise self._export.invalid(source, "has times that aren't in order")
+        first, last = self.span_ns or (int(start[0]), 0)
+        self.span_ns = min(first, int(start.min())), max(last, int(end.max()))
+        times = {"start_ns": start, "duration_ns": end - start}
+        self._target.add(table, times | columns)
+        self._rows += len(start)
+        self._report(min(1.0, self._rows / max(self._total, 1)))
+
+    def _batches(self, table: str, names: Sequence[str], where: str = "true") -> Iterator[list[Numbers]]:
+        """Yield the columns of a table in batches; those with ? may be missing or NULL, which is -1."""
+        self._export.require(table, [name for name in names if not name.endswith("?")])
+        columns = ", ".join(self._column(table, name) for name in names)
+        rows = self._export.execute(f"SELECT {columns} FROM {table} WHERE {where}")  # noqa: S608 (own names)
+        while batch := rows.fetchmany(BATCH):
+            yield list(np.ascontiguousarray(self._whole(table, batch).T))
+
+    def _column(self, table: str, name: str) -> str:
+        if not name.endswith("?"):
+            return f'"{name}"'
+        bare = name.removesuffix("?")
+        return f'coalesce("{bare}", -1)' if bare in self._export.columns[table] else "-1"
+
+    def _whole(self, table: str, values: Any) -> Numbers:
+        try:
+            return np.array(values, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise self._export.invalid(table, "has values that aren't whole numbers") from None
+
+    def _names(self, table: str, ids: Numbers) -> Numbers:
+        """Return our ids of names for those of StringIds."""
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(self._name_ids)):
+            raise self._export.invalid(table, "uses names that StringIds lacks")
+        if len(unknown := np.unique(ids[self._name_ids[ids] == 0])):
+            listed = ", ".join(map(str, unknown.tolist()))
+            found = dict(self._export.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})"))  # noqa: S608
+            if len(found) < len(unknown):
+                raise self._export.invalid(table, "uses names that StringIds lacks")
+            texts = [str(found[one]) for one in unknown.tolist()]
+            self._name_ids[unknown] = self._texts(texts)
+        return self._name_ids[ids].astype(np.int64)
+
+    def _texts(self, texts: Sequence[str]) -> Numbers:
+        """Return our ids of texts, without paths and secrets."""
+        if new := [text for text in dict.fromkeys(texts) if text not in self._text_ids]:
+            if (
+                len(self._text_ids) > 1_000_000
+            ):  # a million different names: forget them, the writer knows them
+                self._text_ids.clear()
+                new = list(dict.fromkeys(texts))
+            ids = self._target.name_ids([clean_text(text) for text in new])
+            self._text_ids.update(zip(new, ids, strict=True))
+        return np.fromiter((self._text_ids[text] for text in texts), np.int64, len(texts))
+
+    def _on_gpu(self, device: Numbers, stream: Numbers, process: Numbers) -> dict[str, Numbers]:
+        pid = np.where(process < 0, -1, process >> 24 & 0xFFFFFF)
+        return {"gpu_id": self._gpu_ids.of(pid, device), "device": device, "stream": stream, "pid": pid}
+
+    def _devices(self) -> dict[tuple[int | None, int], int]:
+        """Return the ids of GPUs by process and CUDA device, with None for all processes."""
+        known: dict[tuple[int | None, int], int] = {}
+        if self._export.has("TARGET_INFO_GPU", "id", "uuid"):
+            for index, uuid in self._export.rows("SELECT id, uuid FROM TARGET_INFO_GPU"):
+                if (gpu_id := self._target.gpu_ids.get(plain_uuid(uuid))) is not None:
+                    known[None, index] = gpu_id
+        if self._export.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+            rows = self._export.rows("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
+            known |= {(pid, cuda): known.get((None, gpu), -1) for pid, cuda, gpu in rows}
+        return known
+
+
+class _DeviceIds:
+    """GPU ids by process and CUDA device."""
+
+    def __init__(self, known: Mapping[tuple[int | None, int], int]) -> None:
+        self._known = known
+
+    def of(self, pids: Numbers, devices: Numbers) -> Numbers:
+        """Return the GPU id of each row, -1 where it is unknown."""
+        keys, places = np.unique(pids << 16 | devices & 0xFFFF, return_inverse=True)
+        ids = [
+            self._known.get((key >> 16, key & 0xFFFF), self._known.get((None, key & 0xFFFF), -1))
+            for key in keys.tolist()
+        ]
+        return np.array(ids, dtype=np.int64)[places]
+
+
+def _threads(thread: Numbers) -> dict[str, Numbers]:
+    """Return the process and thread ids in a serialised thread id, -1 where it is NULL."""
+    known = thread >= 0
+    return {
+        "pid": np.where(known, thread >> 24 & 0xFFFFFF, -1),
+        "tid": np.where(known, thread & 0xFFFFFF, -1),
+    }

@@ -1,0 +1,124 @@
+"""Access to a SQLite export of Nsight Systems: whether it is whole and known, its tables and columns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gswarm_tui.profiling.errors import ReportError
+from gswarm_tui.profiling.report_text import clean_text
+
+SCHEMAS = ("2", "3")
+_METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\0"
+
+
+class NsysExport:
+    """A SQLite export of Nsight Systems, open for reading; ``close`` it afterwards.
+
+    Its methods raise sqlite3.Error where the file is damaged; ``unreadable`` makes a sentence of it.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Open an export; ``name`` is its report's in messages. Raises ReportError."""
+        self._name = name
+        _check_whole(path, name)
+        try:
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self._connection.text_factory = lambda data: data.decode(errors="replace")
+            tables = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+            self.columns: Mapping[str, set[str]] = {
+                name: {row[1] for row in self.rows(f"PRAGMA table_info({_quoted(name)})")}
+                for (name,) in tables
+            }
+            self.metadata = self._read_metadata()
+        except sqlite3.Error as error:
+            raise self.unreadable(error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _read_metadata(self) -> dict[str, str]:
+        """Return what the export says of itself. Raises ReportError for another schema or database."""
+        table = next((name for name in _METADATA if name in self.columns), None)
+        if table is None or "StringIds" not in self.columns:
+            raise ReportError(f"{self._name} is a SQLite file, but no export of Nsight Systems.")
+        rows = self.rows(f"SELECT name, value FROM {table}")  # noqa: S608 (own names)
+        found = {str(name): str(value) for name, value in rows}
+        schema = found.get("EXPORT_SCHEMA_VERSION", "")
+        if schema.partition(".")[0] not in SCHEMAS:
+            raise ReportError(
+                f"{self._name} has the export schema {clean_text(schema) or 'of an unknown version'}; this "
+                f"gswarm-tui reads schemas {' and '.join(SCHEMAS)}. Update gswarm-tui."
+            )
+        return found
+
+    def execute(self, sql: str) -> sqlite3.Cursor:
+        """Run a query, whose rows can be fetched in batches."""
+        return self._connection.execute(sql)
+
+    def rows(self, sql: str) -> list[Any]:
+        """Return all rows of a query."""
+        return self._connection.execute(sql).fetchall()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Return whether there is a table with these columns."""
+        return table in self.columns and self.columns[table].issuperset(columns)
+
+    def require(self, table: str, columns: Sequence[str]) -> None:
+        """Raise ReportError if a table lacks a column."""
+        if missing := [name for name in columns if name not in self.columns[table]]:
+            raise self.invalid(table, f"lacks the column {missing[0]}")
+
+    def first(self, table: str, column: str) -> Any:
+        """Return a column's value in the first row, None without one."""
+        found = self.rows(f"SELECT {column} FROM {table} LIMIT 1") if self.has(table, column) else []  # noqa: S608
+        return found[0][0] if found else None
+
+    def most(self, table: str, column: str) -> int:
+        """Return the largest value of a column of row numbers, 0 without any. Raises ReportError."""
+        most = self.rows(f"SELECT max({column}) FROM {table}")[0][0]  # noqa: S608 (own names)
+        if most is not None and not (isinstance(most, int) and 0 <= most < 10**9):
+            raise self.invalid(table, "has row numbers beyond a thousand million")
+        return most or 0
+
+    def labels(self, table: str) -> dict[Any, str]:
+        """Return the labels of a table of constants by their numbers, none if it is absent."""
+        if not self.has(table, "id", "label"):
+            return {}
+        rows = self.rows(f"SELECT id, label FROM {table}")  # noqa: S608 (own names)
+        return {key: clean_text(str(label)) for key, label in rows}
+
+    def invalid(self, table: str, problem: str) -> ReportError:
+        """Return the error for a table that no Nsight Systems writes."""
+        return ReportError(
+            f"{self._name} isn't a valid report: its table {table} {problem}. Export it again."
+        )
+
+    def unreadable(self, error: sqlite3.Error) -> ReportError:
+        """Return the error for a damaged file."""
+        return ReportError(f"{self._name} is damaged or cut short ({error}). Copy or export it again.")
+
+
+def _check_whole(path: Path, name: str) -> None:
+    """Raise ReportError unless a file is a whole SQLite database, by the number of pages in its header."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
+        raise ReportError(f"{name} isn't a SQLite file. Export it with nsys export --type sqlite.")
+    page = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    if path.stat().st_size < pages * (65536 if page == 1 else page):
+        raise ReportError(f"{name} is cut short. Copy or export it again.")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,24 @@
+"""Texts of reports without what must not enter a recording: paths, and secrets in names or messages.
+
+A report holds the whole environment of the job. Only names of kernels, calls and ranges, and the tool's
+messages are taken from it, and all of them pass through ``clean_text``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gswarm_agent.redact import redact
+
+LONGEST = 4_000
+"""Characters of a name; a demangled kernel of nested templates has thousands."""
+
+_FOLDERS = re.compile(r"(?<![\w.~)\]>/-])~?(?:/[\w.+@~-]+)+/(?=[\w.+@~-])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def clean_text(text: str) -> str:
+    """Return a text with the last part of each path, without secrets and control characters."""
+    plain = _CONTROL.sub(" ", text[: 4 * LONGEST])
+    short = _FOLDERS.sub("", redact([plain])[0])
+    return short if len(short) <= LONGEST else short[: LONGEST - 1] + "…"

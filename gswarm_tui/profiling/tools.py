@@ -1,0 +1,64 @@
+"""The user's own nsys and ncu, which read reports of their formats."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gswarm_tui.common.errors import printable
+from gswarm_tui.profiling.errors import ReportError
+
+_VERSION = re.compile(rb"20\d\d[.@]\d{1,2}[.@]\d{1,3}[.@]\d{1,9}")
+_LAST_BYTES = 1 << 20
+"""Tools write their version near the end of a report, newer ones near its start."""
+
+
+def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -> str:
+    """Return a tool's path. Raises ReportError, with what to do ``instead``, if PATH has none."""
+    found = shutil.which(name, path=environ.get("PATH"))
+    if found is None:
+        raise ReportError(f"{path} needs {name} to be read, and PATH has none. Load its module{instead}.")
+    return found
+
+
+def run_tool(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a tool and return its output."""
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, env=dict(environ)
+    )
+
+
+def tool_version(tool: str, environ: Mapping[str, str]) -> str:
+    """Return the version that a tool prints, or words for an unknown one."""
+    found = re.findall(r"20[\d.]+\d", run_tool([tool, "--version"], environ).stdout)
+    return found[-1] if found else "of an unknown version"
+
+
+def report_version(path: Path) -> str:
+    """Return the version of the tool that wrote a report; empty if the file doesn't show it."""
+    with path.open("rb") as file:
+        head = file.read(_LAST_BYTES)
+        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        tail = file.read()
+    found = _VERSION.findall(tail) or _VERSION.findall(head)
+    return found[-1].decode().replace("@", ".") if found else ""
+
+
+def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, str]) -> ReportError:
+    """Return why a tool couldn't read a report: a newer version made it, or what the tool printed last."""
+    name, made, here = Path(tool).name, report_version(path), tool_version(tool, environ)
+    if made and _numbers(made) > _numbers(here):
+        return ReportError(
+            f"{path} was made by {name} {made}, which is newer than the one here, {here}. "
+            f"Load a module with {name} {made} or later, and import it again."
+        )
+    lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip() and "%" not in line]
+    why = f" ({printable(lines[-1][:200].rstrip('.'))})" if lines else ""
+    return ReportError(f"{path} can't be read by {name} {here}{why}. It may be cut short: copy it again.")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])

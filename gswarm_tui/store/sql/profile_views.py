@@ -1,0 +1,125 @@
+"""Queries of the views of profiles: events with names and times, and the statistics of ``nsys stats``.
+
+The statistics have the rows and the rounding of NVIDIA's scripts: a percentage is of the listed total, the
+deviation is that of a sample, 0 for one row, and MB are 10**6 bytes. CUDA calls are listed by the name that
+was traced, so that a call of two layers has two rows.
+"""
+
+from __future__ import annotations
+
+OS_RUNTIME = 27
+"""Event class of calls of the operating system's libraries."""
+
+_LAYERS = f"map {{0: 'CUDA runtime', 1: 'CUDA driver', 67: 'CUDA backtrace', {OS_RUNTIME}: 'OS runtime'}}"
+_WITHOUT_VERSION = "regexp_replace(n.name, '_v....$', '')"
+_GRID = "format('{:>4} {:>4} {:>4}', grid_x, grid_y, grid_z)"
+_BLOCK = "format('{:>4} {:>4} {:>4}', block_x, block_y, block_z)"
+
+
+def _events(table: str, *, on_gpu: bool) -> str:
+    """Return a query for the events of a table with times, names, and profile, node, rank and GPU."""
+    gpu = "g.gpu_index, " if on_gpu else ""
+    return f"""
+SELECT make_timestamp(epoch_us(p.zero_at) + e.start_ns // 1000) AS ts,
+       p.file AS profile, p.node, p.rank, {gpu}n.name, e.* EXCLUDE (name_id), p.node_id, p.recording_id
+FROM {table} e
+JOIN profiles p USING (profile_id)
+LEFT JOIN profile_names n USING (name_id)
+{"LEFT JOIN gpus g USING (gpu_id)" if on_gpu else ""}
+"""  # noqa: S608 (own names)
+
+
+API = f"""
+SELECT * REPLACE ({_WITHOUT_VERSION.replace("n.name", "name")} AS name), name AS traced_name,
+       {_LAYERS}[event_class] AS layer
+FROM ({_events("profile_api_events", on_gpu=False).strip()})
+"""  # noqa: S608 (own names)
+KERNELS = f"""
+SELECT k.*, s.name AS short_name
+FROM ({_events("profile_kernel_events", on_gpu=True).strip()}) k
+LEFT JOIN profile_names s ON s.name_id = k.short_name_id
+"""  # noqa: S608 (own names)
+MEMORY = _events("profile_memory_events", on_gpu=True)
+RANGES = _events("profile_range_events", on_gpu=False)
+METRICS = """
+SELECT p.file AS profile, p.node, p.rank, e.launch, n.name AS kernel, e.metric, e.unit, e.number, e.text,
+       e.profile_id, p.recording_id
+FROM profile_metric_values e
+JOIN profiles p USING (profile_id)
+LEFT JOIN profile_names n USING (name_id)
+"""
+
+
+def _statistics(table: str, by: str = "", more: str = "", where: str = "true", name: str = "n.name") -> str:
+    """Return a query for the times of events by profile and name, and by the further keys ``by``."""
+    keys = f"profile_id, name_id{', ' if by else ''}{by}"
+    return f"""
+SELECT p.file AS profile, p.node, p.rank,
+       round(total * 100.0 / nullif(sum(total) OVER (PARTITION BY profile_id), 0), 1) AS time_pct,
+       TRY_CAST(total AS BIGINT) AS total_ns, calls, round(mean, 1) AS avg_ns, round(middle, 1) AS median_ns,
+       least_ns AS min_ns, most_ns AS max_ns, round(coalesce(deviation, 0), 1) AS stddev_ns,
+       {name} AS name, n.name AS traced_name, s.* EXCLUDE (profile_id), profile_id, p.recording_id
+FROM (
+  SELECT {keys}{more}, sum(duration_ns) AS total, count(*) AS calls, avg(duration_ns) AS mean,
+         median(duration_ns) AS middle, min(duration_ns) AS least_ns, max(duration_ns) AS most_ns,
+         stddev_samp(duration_ns::DOUBLE) AS deviation
+  FROM {table} WHERE {where} GROUP BY {keys}
+) s
+JOIN profiles p USING (profile_id)
+LEFT JOIN profile_names n USING (name_id)
+ORDER BY profile_id, total DESC, name
+"""  # noqa: S608 (own names)
+
+
+API_SUM = _statistics(
+    "profile_api_events",
+    more=f", {_LAYERS}[min(event_class)] AS layer",
+    where=f"event_class <> {OS_RUNTIME}",
+    name=_WITHOUT_VERSION,
+)
+OS_SUM = _statistics("profile_api_events", where=f"event_class = {OS_RUNTIME}")
+KERNEL_SUM = _statistics("profile_kernel_events")
+KERNEL_LAUNCH_SUM = _statistics(
+    "profile_kernel_events",
+    by="grid_x, grid_y, grid_z, block_x, block_y, block_z",
+    more=f", {_GRID} AS grid, {_BLOCK} AS block",
+)
+MEMORY_TIME_SUM = _statistics("profile_memory_events")
+RANGE_SUM = _statistics("profile_range_events", by="style")
+MEMORY_SIZE_SUM = """
+SELECT p.file AS profile, p.node, p.rank, round(total / 1e6, 3) AS total_mb, calls,
+       round(mean / 1e6, 3) AS avg_mb, round(middle / 1e6, 3) AS median_mb, round(least / 1e6, 3) AS min_mb,
+       round(most / 1e6, 3) AS max_mb, round(coalesce(deviation, 0) / 1e6, 3) AS stddev_mb, n.name,
+       profile_id, p.recording_id
+FROM (
+  SELECT profile_id, name_id, sum(bytes) AS total, count(*) AS calls, avg(bytes) AS mean,
+         median(bytes) AS middle, min(bytes) AS least, max(bytes) AS most,
+         stddev_samp(bytes::DOUBLE) AS deviation
+  FROM profile_memory_events GROUP BY ALL
+) s
+JOIN profiles p USING (profile_id)
+LEFT JOIN profile_names n USING (name_id)
+ORDER BY profile_id, total DESC, n.name
+"""
+GPUS = """
+WITH ordered AS (
+  SELECT profile_id, gpu_id, device, start_ns, start_ns + duration_ns AS end_ns,
+         max(start_ns + duration_ns) OVER (PARTITION BY profile_id, gpu_id, device ORDER BY start_ns
+           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
+  FROM profile_kernel_events
+), busy AS (
+  SELECT profile_id, gpu_id, device, count(*) AS kernels,
+         sum(greatest(0, end_ns - greatest(start_ns, coalesce(covered_ns, start_ns)))) AS busy_ns,
+         epoch_us(any_value(p.ended_at)) - epoch_us(any_value(p.started_at)) AS captured_us
+  FROM ordered JOIN profiles p USING (profile_id)
+  GROUP BY ALL
+)
+SELECT p.file AS profile, p.node, p.rank, g.gpu_index, b.device, kernels,
+       captured_us / 1e6 AS captured_s, busy_ns / 1e9 AS kernel_s,
+       round(100 * greatest(0, 1 - busy_ns / nullif(captured_us * 1000.0, 0)), 1) AS no_kernel_pct,
+       profile_id, gpu_id, p.recording_id
+FROM busy b
+JOIN profiles p USING (profile_id)
+LEFT JOIN gpus g USING (gpu_id)
+ORDER BY profile_id, b.device
+"""

@@ -1,0 +1,417 @@
+"""Import of reports of Nsight Systems and Nsight Compute: the tools' own statistics, beside the samples.
+
+The real tools make and read reports without a GPU; CUDA tables come from a real export of an A100, and
+where its version has none, from a stand-in.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_agent.frame import GpuFacts
+from gswarm_tui.cli import main
+from gswarm_tui.store.querying.file_source import FileSource
+from tests.nsys_standin import CAPTURE, NODE, SECRET, START_NS, UUIDS, write_standin
+from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
+
+A100 = Path(__file__).parents[3] / "shared" / "data" / "nsys"
+NCU_REPORTS = Path("/usr/share/doc/nsight-compute/examples/uncoalescedGlobalAccesses")
+TIMES = "time_pct total_ns calls avg_ns median_ns min_ns max_ns stddev_ns"
+SIZES = "total_mb calls avg_mb median_mb min_mb max_mb stddev_mb"
+PROGRAM = """
+import ctypes, time
+nvtx = ctypes.CDLL("libnvToolsExt.so.1")
+for step in range(20):
+    nvtx.nvtxRangePushA(b"step %d" % (step % 3))
+    nvtx.nvtxRangePushA(b"/home/ada/train.py(12): forward")
+    time.sleep(0.001)
+    nvtx.nvtxRangePop()
+    nvtx.nvtxRangePop()
+"""
+
+
+def tool(name: str) -> str:
+    """Return the path of a real tool."""
+    if (found := shutil.which(name)) is None:
+        pytest.fail(
+            f"{name} is missing: apt-get install nsight-systems nsight-compute libnvtoolsext1 (non-free)"
+        )
+    return found
+
+
+def import_report(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[str, str]:
+    """Run ``gswarm-tui import`` and return what it printed."""
+    assert main(["import", *map(str, words)]) == 0
+    printed = capsys.readouterr()
+    return printed.out, printed.err
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """Run ``gswarm-tui import``, which fails, and return the sentence."""
+    assert main(["import", *map(str, words)]) != 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line
+
+
+def nsys_stats(report: Path, name: str) -> list[list[str]]:
+    """Return the rows that ``nsys stats`` prints."""
+    command = [tool("nsys"), "stats", "-r", name, "-f", "csv", "--output", "-", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return list(csv.reader(done.stdout[done.stdout.index("Time (%)") :].strip().splitlines()))[1:]
+
+
+def formatted(row: tuple[object, ...], digits: int) -> list[str]:
+    """Return a row as ``nsys stats`` writes it."""
+    return [f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell) for cell in row]
+
+
+@pytest.fixture(scope="module")
+def a100(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a recording of the real export alone."""
+    path = tmp_path_factory.mktemp("a100") / "a100.duckdb"
+    assert main(["import", str(A100 / "saxpy-mpi-a100-2022.sqlite"), "--db", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("printed", "columns", "view", "digits"),
+    [
+        ("cudaapisum", f"{TIMES} name", "profile_api_sum", 1),
+        ("gpukernsum", f"{TIMES} grid block name", "profile_kernel_launch_sum", 1),
+        ("gpumemtimesum", f"{TIMES} name", "profile_memory_time_sum", 1),
+        ("gpumemsizesum", f"{SIZES} name", "profile_memory_size_sum", 3),
+    ],
+)
+def test_statistics_of_a_real_gpu_equal_those_of_nsys_in_each_cell(
+    a100: Path, printed: str, columns: str, view: str, digits: int
+) -> None:
+    with (A100 / f"saxpy-{printed}.csv").open() as file:
+        expected = list(csv.reader(file))[1:]
+    rows = query(a100, f"SELECT {columns.replace(' ', ', ')} FROM {view}")
+    assert [formatted(row, digits) for row in rows] == expected
+
+
+def test_a_call_of_two_layers_has_a_row_for_each(a100: Path) -> None:
+    rows = query(
+        a100, "SELECT layer, traced_name FROM profile_api_sum WHERE name = 'cudaMemcpy' ORDER BY layer"
+    )
+    assert rows == [("CUDA backtrace", "cudaMemcpy"), ("CUDA runtime", "cudaMemcpy_v3020")]
+
+
+def test_a_recording_of_a_report_alone_has_its_node_gpus_and_time(a100: Path) -> None:
+    assert query(a100, "SELECT node FROM nodes") == [("nid001608",)]
+    assert query(a100, "SELECT name, uuid FROM gpus") == [
+        ("NVIDIA A100-SXM4-40GB", "GPU-74e128b2-90b6-b409-07c8-33bee5ff6f88")
+    ]
+    kernels = query(
+        a100, "SELECT ts, node, rank, gpu_index, name, short_name, duration_ns FROM profile_kernels"
+    )
+    assert len(kernels) == 5
+    at, *kernel = kernels[0]
+    # 1687813257637297504 ns, the report's start, and 924922186 ns, the kernel's in the report
+    assert at.isoformat() == "2023-06-26T21:00:58.562219"
+    assert kernel == [
+        "nid001608",
+        0,
+        0,
+        "saxpy(double *, double *, double *, double, int)",
+        "saxpy",
+        17_704_808,
+    ]
+    busy = query(a100, "SELECT kernels, round(kernel_s, 6), no_kernel_pct FROM profile_gpus")
+    assert busy == [(5, 0.088573, 97.4)]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a real report of a program with NVTX ranges, run with a secret in its environment."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "program.py").write_text(PROGRAM)
+    name, _, value = SECRET.partition("=")
+    command = [tool("nsys"), "profile", "-t", "nvtx,osrt", "--sample=none", "--cpuctxsw=none", "-o"]
+    subprocess.run(
+        [*command, str(folder / "run"), sys.executable, str(folder / "program.py")],
+        env=os.environ | {name: value, "SLURM_PROCID": "5", "MY_DATA": "/scratch/ada/private"},
+        check=True,
+        capture_output=True,
+    )
+    return folder / "run.nsys-rep"
+
+
+def test_ranges_of_a_real_report_equal_those_of_nsys_in_each_cell(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "run.duckdb"
+    out, err = import_report(capsys, report, "--db", db)
+    assert out.startswith(f"{db}: profile 1, ")
+    assert ", rank 5 from " in out
+    assert "gswarm-tui: nsys reported: Scheduling information is absent." in err
+    columns = f"{TIMES} style name".replace(" ", ", ")
+    rows = [formatted(row, 1) for row in query(db, f"SELECT {columns} FROM profile_range_sum")]
+    expected = nsys_stats(report, "nvtxsum")
+    assert len(expected) == 4
+    assert rows == [[cell.replace("/home/ada/", "") for cell in row] for row in expected]
+    calls = query(db, "SELECT DISTINCT layer FROM profile_api")
+    assert calls == [("OS runtime",)]
+
+
+def test_neither_environment_nor_paths_of_a_real_report_enter_the_recording(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = SECRET.partition("=")[2]
+    assert secret.encode() in report.read_bytes()
+    db = tmp_path / "run.duckdb"
+    out, err = import_report(capsys, report, "--db", db)
+    texts = [out.replace(str(db), "").replace(str(report), ""), err, *all_texts(db)]
+    forbidden = ("hf_", "MY_DATA", "/scratch", "/home", "/tmp", str(report.parent), "PATH=")
+    assert [text for text in texts for word in forbidden if word in text] == []
+
+
+def test_the_environment_of_the_export_from_a_gpu_does_not_enter_the_recording(a100: Path) -> None:
+    assert [text for text in all_texts(a100) if "hf_" in text or "/" in text] == []
+
+
+def all_texts(path: Path) -> Iterator[str]:
+    """Return every text of a recording file."""
+    with duckdb.connect(str(path), read_only=True) as connection:
+        columns = connection.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() WHERE data_type = 'VARCHAR' "
+            "AND NOT internal AND table_name IN (SELECT table_name FROM duckdb_tables())"
+        ).fetchall()
+        for table, column in columns:
+            rows = connection.execute(f"SELECT DISTINCT {column} FROM {table}").fetchall()
+            yield from (text for (text,) in rows if text)
+
+
+def test_a_report_of_schema_3_names_copies_devices_and_messages_by_its_own_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "run.duckdb"
+    _, err = import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
+    assert err == "gswarm-tui: nsys reported: Events in run.py were lost.\n"
+    assert query(db, "SELECT name, calls, total_mb FROM profile_memory_size_sum") == [
+        ("[CUDA memcpy Host-to-Device]", 1, 4.0),
+        ("[CUDA memset]", 1, 0.001),
+        ("[CUDA memcpy Device-to-Host]", 1, 0.0),
+    ]
+    kernels = query(db, "SELECT rank, gpu_index, device, calls, name FROM profile_kernel_sum "
+                        "JOIN profile_gpus USING (profile_id, rank) ORDER BY name")  # fmt: skip
+    assert kernels == [
+        (3, 1, 0, 3, "relu(float*)"),
+        (3, 1, 0, 3, "void gemm<float, 128>(float const*, int)"),
+    ]
+    assert query(db, "SELECT pid, tid, name FROM profile_api LIMIT 1") == [(4242, 4243, "cudaLaunchKernel")]
+
+
+def test_a_report_of_schema_2_names_copies_as_nsys_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "run.duckdb"
+    import_report(capsys, write_standin(tmp_path / "standin.sqlite", "2.9.1"), "--db", db)
+    names = query(db, "SELECT name FROM profile_memory_time_sum")
+    assert names == [("[CUDA memcpy HtoD]",), ("[CUDA memcpy DtoH]",), ("[CUDA memset]",)]
+
+
+def test_kernels_of_a_capture_without_any_other_table_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    activities = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "MEMCPY", "MEMSET"))
+    absent = (*activities, "TARGET_INFO_GPU", "ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT")
+    dropped = [f"DROP TABLE {table}" for table in absent]
+    db = tmp_path / "run.duckdb"
+    import_report(capsys, write_standin(tmp_path / "standin.sqlite", sql=dropped), "--db", db)
+    assert query(db, "SELECT kernels, gpu_index FROM profile_gpus") == [(6, None)]
+
+
+def test_a_profile_stands_beside_the_samples_of_its_node_and_gpu_on_their_clock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = recording_of_node(tmp_path / "run.duckdb", offset_s=2.5)
+    report = write_standin(tmp_path / "standin.sqlite")
+    _, err = import_report(capsys, report, "--db", db)
+    assert "doesn't have the node" not in err
+    ((since, node_id, first, gpu_id),) = query(
+        db, "SELECT epoch_ns(p.started_at), node_id, epoch_ns(min(k.ts)), min(gpu_id) "
+            "FROM profiles p JOIN profile_kernels k USING (profile_id, node_id) GROUP BY ALL"
+    )  # fmt: skip
+    assert (since, first) == (START_NS + CAPTURE[0] - 2_500_000_000,) * 2
+    assert query(db, f"SELECT node FROM nodes WHERE node_id = {node_id}") == [("login-alias",)]
+    assert query(db, f"SELECT uuid FROM gpus WHERE gpu_id = {gpu_id}") == [(f"GPU-{UUIDS[1]}",)]
+    assert query(db, "SELECT count(*) FROM recordings") == [(1,)]
+
+
+def recording_of_node(path: Path, offset_s: float = 0.0) -> Path:
+    """Make a recording whose node has the stand-in's GPUs, and whose clock is ahead."""
+    hello = introduced("login-alias")
+    gpus = tuple(GpuFacts(index=at, uuid=f"GPU-{uuid}", name="NVIDIA H100") for at, uuid in enumerate(UUIDS))
+    hello = replace(hello, hello=replace(hello.hello, gpus=gpus))
+    samples = [arrived(seq, [gpu_row(util_pct=50)] * 2, "login-alias") for seq in range(1, 20)]
+    record(path, [hello, *samples])
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE links SET clock_offset_s = ?", [offset_s])
+    return path
+
+
+def test_a_report_of_an_unknown_node_is_imported_and_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = recording_of_node(tmp_path / "run.duckdb")
+    anonymous = "DELETE FROM TARGET_INFO_GPU"
+    report = write_standin(tmp_path / "standin.sqlite", sql=[anonymous])
+    _, err = import_report(capsys, report, "--db", db)
+    assert f"the recording doesn't have the node {NODE}" in err
+    assert query(db, "SELECT node, node_id FROM profiles") == [(NODE, None)]
+    later = "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 1"
+    other = write_standin(tmp_path / "other.sqlite", sql=[anonymous, later])
+    out, err = import_report(capsys, other, "--db", db, "--node", "login-alias", "--rank", "7")
+    assert "doesn't have the node" not in err
+    assert ", rank 7 from " in out
+
+
+def test_the_same_report_twice_is_refused_also_in_its_other_form(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, exported = tmp_path / "run.duckdb", tmp_path / "other name.sqlite"
+    import_report(capsys, report, "--db", db)
+    rows = query(db, "SELECT count(*) FROM profile_api_events")
+    command = [tool("nsys"), "export", "--type", "sqlite", "--output", str(exported), str(report)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert refusal(capsys, exported, "--db", db) == (
+        f"gswarm-tui: other name.sqlite is in {db} already, as profile 1; name another file with --db."
+    )
+    assert query(db, "SELECT count(*) FROM profile_api_events") == rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        (["DROP TABLE META_DATA_EXPORT"], "is a SQLite file, but no export of Nsight Systems."),
+        (
+            ["UPDATE META_DATA_EXPORT SET value = '4.0.1' WHERE name LIKE '%SCHEMA%'"],
+            "has the export schema 4.0.1; ",
+        ),
+        (["DELETE FROM TARGET_INFO_SESSION_START_TIME"], "has no start in UTC"),
+        (
+            ["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE rowid = 6"],
+            "times that aren't in order",
+        ),
+        (["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 77"], "uses names that StringIds lacks"),
+        (["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = 'wide'"], "has values that aren't whole numbers"),
+        (["ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN bytes"], "lacks the column bytes"),
+    ],
+)
+def test_a_report_that_no_nsys_writes_is_refused_and_nothing_of_it_stays(
+    a100: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], sql: list[str], why: str
+) -> None:
+    report = write_standin(tmp_path / "standin.sqlite", sql=sql)
+    db = Path(shutil.copy(a100, tmp_path / "run.duckdb"))
+    before = sorted(all_texts(db))
+    line = refusal(capsys, report, "--db", db)
+    assert line.startswith(f"gswarm-tui: {report} ")
+    assert why in line
+    assert sorted(all_texts(db)) == before
+    assert query(db, "SELECT count(*) FROM profile_kernel_events") == [(5,)]
+
+
+def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write_standin(tmp_path / "standin.sqlite", kernels=2000).read_bytes()
+    files = {
+        "cut.sqlite": (whole[: len(whole) // 2], "is cut short. Copy or export it again."),
+        "text.sqlite": (b"hello", "isn't a SQLite file. Export it with nsys export --type sqlite."),
+        "cut.nsys-rep": (report.read_bytes()[:100_000], "can't be read by nsys "),
+        "text.nsys-rep": (b"hello", "can't be read by nsys "),
+        "newer.nsys-rep": (
+            b"NVIDIA Tegra Profiler Report 1.\n" + b"2099@5@1@121-7",
+            "was made by nsys 2099.5.1.121, which is newer than the one here, 20",
+        ),
+        "target.qdstrm": (b"", "isn't a report yet: the nsys that wrote it had no importer."),
+        "text.ncu-rep": (b"hello", "can't be read by ncu "),
+    }
+    for name, (content, why) in files.items():
+        file = tmp_path / name
+        file.write_bytes(content)
+        line = refusal(capsys, file, "--db", tmp_path / "new.duckdb")
+        assert line.startswith(f"gswarm-tui: {file} {why}"), line
+    assert not (tmp_path / "new.duckdb").exists()
+
+
+def test_a_report_needs_the_tool_on_path(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    line = refusal(capsys, report, "--db", tmp_path / "new.duckdb")
+    assert "needs nsys to be read, and PATH has none. Load its module, or import the file" in line
+
+
+def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool("ncu")
+    reports = sorted(NCU_REPORTS.glob("*.ncu-rep"))
+    assert len(reports) == 2
+    db = tmp_path / "kernels.duckdb"
+    for report in reports:
+        import_report(capsys, report, "--db", db)
+        command = ["ncu", "--import", str(report), "--csv", "--page", "raw"]
+        page = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        names, units, *kernels = csv.reader(io.StringIO(page))
+        for launch, kernel in enumerate(kernels):
+            rows = query(
+                db,
+                "SELECT metric, coalesce(unit, ''), kernel, number, text FROM profile_metrics "
+                f"WHERE profile = '{report.name}' AND launch = {launch}",
+            )
+            expected = list(zip(names, units, kernel, strict=True))[names.index("Stream") + 1 :]
+            assert [(name, unit) for name, unit, *_ in rows] == [(name, unit) for name, unit, _ in expected]
+            assert {name for _, _, name, *_ in rows} == {kernel[names.index("Kernel Name")]}
+            assert [
+                number if text is None else text for *_, number, text in rows if number is not None or text
+            ] == [
+                float(value) if value.replace(".", "").replace("-", "").isdigit() else value
+                for *_, value in expected
+                if value
+            ]
+    times = query(db, "SELECT tool, started_at::VARCHAR FROM profiles")
+    assert times == [("ncu", "2022-05-10 20:02:12"), ("ncu", "2022-05-10 20:00:32")]
+
+
+def test_a_recording_with_profiles_is_read_like_any_other(
+    a100: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(FileSource(a100, for_people=True)) as source:
+        assert source.query("SELECT count(*) FROM profile_kernels").rows() == [(5,)]
+    assert main(["sessions", "--db", str(a100)]) == 0
+    assert "saxpy-mpi-a100-2022" in capsys.readouterr().out
+
+
+def test_a_recording_of_an_older_version_gets_the_tables_of_profiles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = recording_of_node(tmp_path / "run.duckdb")
+    with duckdb.connect(str(db)) as connection:
+        for what in ("view", "table"):
+            found = f"SELECT {what}_name FROM duckdb_{what}s() WHERE {what}_name LIKE 'profile%'"
+            for (name,) in connection.execute(found).fetchall():
+                connection.execute(f"DROP {what} {name}")
+        connection.execute("UPDATE recordings SET schema_version = 3")
+    assert main(["sql", "SELECT count(*) FROM profile_kernels", "--db", str(db), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.split() == ["count_star()", "0"]
+    import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
+    assert query(db, "SELECT kernels FROM profile_gpus") == [(6,)]
+    assert query(db, "SELECT schema_version FROM recordings") == [(4,)]
