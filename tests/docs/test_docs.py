@@ -29,6 +29,7 @@ from gswarm_tui.tui.actions import ACTIONS, key_name
 from tests.docs.example import DATABASE, record_example
 from tests.docs.generated import DOCS, ROOT, pages, regenerated
 from tests.integration.test_control import RunningHead
+from tests.nsys_standin import write_standin
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
@@ -218,7 +219,9 @@ def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: 
             continue
         if words == ["sql"] or words[:2] == ["recover", "ID"]:
             continue
-        if words[0] == "import":
+        if words[0] == "import" and words[1].endswith(".nsys-rep"):
+            words[1] = str(write_standin(tmp_path / f"{words[1]}.sqlite"))
+        elif words[0] == "import":
             shutil.copytree(tmp_path / "run.parquet", tmp_path / words[1], dirs_exist_ok=True)
         if words[0] == "export" and "parquet" in words:
             words.append("--force")
