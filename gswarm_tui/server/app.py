@@ -9,9 +9,10 @@ from starlette.exceptions import HTTPException
 
 from gswarm_agent import __version__
 
-_SENTENCES = {
-    404: "There is nothing at this address; GET /api/v1/openapi.json lists all.",
-    405: "This address doesn't take this method.",
+_SENTENCES = {  # for the words of Starlette and FastAPI
+    "Not Found": "There is nothing at this address; GET /api/v1/openapi.json lists all.",
+    "Method Not Allowed": "This address doesn't take this method.",
+    "There was an error parsing the body": "The body isn't valid JSON, or it is nested too deeply.",
 }
 
 
@@ -34,8 +35,7 @@ def build_app(*routers: APIRouter) -> FastAPI:
 async def _answer_http_error(_: Request, error: Exception) -> JSONResponse:
     """Answer an error with a sentence."""
     assert isinstance(error, HTTPException)  # noqa: S101 - as registered
-    usual = error.detail == HTTPException(error.status_code).detail
-    detail = _SENTENCES.get(error.status_code, error.detail) if usual else error.detail
+    detail = _SENTENCES.get(error.detail, error.detail)
     return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
 

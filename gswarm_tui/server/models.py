@@ -60,6 +60,7 @@ Time = Annotated[
     ),
 ]
 """Time in a body, as Unix time; None is now."""
+_Finite = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
 Group = Literal[tuple(METRIC_GROUPS)]  # type: ignore[valid-type]
 
@@ -95,7 +96,7 @@ class NewMark(Body):
     """Mark to set, with its values."""
 
     name: Annotated[StrictStr, Field(min_length=1, max_length=MOST_NAME)]
-    values: dict[StrictStr, StrictInt | StrictFloat | StrictStr] = Field(
+    values: dict[StrictStr, StrictInt | _Finite | StrictStr] = Field(
         default_factory=dict, max_length=MOST_VALUES
     )
     at: Time = Field(None, description="Time in the past; now without it")
@@ -118,7 +119,7 @@ class Query(Body):
 
     sql: Annotated[StrictStr, Field(min_length=1, max_length=MOST_SQL)]
     max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS)] = 1000
-    timeout_s: Annotated[StrictInt | StrictFloat, Field(ge=0.1, le=MAX_QUERY_S)] = 10.0
+    timeout_s: Annotated[StrictInt | _Finite, Field(ge=0.1, le=MAX_QUERY_S)] = 10.0
 
 
 class QueryColumn(BaseModel):

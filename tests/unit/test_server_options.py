@@ -1,0 +1,123 @@
+"""Options of the HTTP server: addresses, origins, and which of them are safe together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.arguments import UsageError, parse, parse_record
+from gswarm_tui.options.server_options import ServerSettings, parse_address, parse_origin, server_settings
+from gswarm_tui.server import listening
+from gswarm_tui.server.listening import check_settings, listen, url_of
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("8091", "127.0.0.1", 8091),
+        ("127.0.0.1:0", "127.0.0.1", 0),
+        ("localhost:8091", "localhost", 8091),
+        (":80", "127.0.0.1", 80),
+        ("[::1]:8091", "::1", 8091),
+        ("0.0.0.0:8091", "0.0.0.0", 8091),
+    ],
+)
+def test_addresses_are_read(text: str, host: str, port: int) -> None:
+    assert parse_address(text) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "1:2:3", "127.0.0.1:99999", "http://x:1", "[::1]", "x:-1"])
+def test_other_texts_are_no_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"isn't HOST:PORT, such as 127\.0\.0\.1:8091"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("https://dash.example", "https://dash.example"),
+        ("https://Dash.Example:443/", "https://dash.example"),
+        ("http://localhost:3000", "http://localhost:3000"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+    ],
+)
+def test_origins_are_written_as_browsers_send_them(text: str, origin: str) -> None:
+    assert parse_origin(text) == origin
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*", "null", "dash.example", "ftp://x", "https://", "https://x/app", "https://u:p@x", "https://x:y"],
+)
+def test_other_texts_are_no_origins(text: str) -> None:
+    with pytest.raises(ValueError, match="origin"):
+        parse_origin(text)
+
+
+def test_other_options_need_a_server() -> None:
+    with pytest.raises(UsageError, match="--http-public applies only to an HTTP server; add --http"):
+        parse(["--http-public"], {})
+
+
+def test_a_server_needs_a_recording() -> None:
+    with pytest.raises(UsageError, match="--http serves a recording, but --no-record makes none"):
+        parse(["--http", "8091", "--no-record"], {})
+
+
+def test_without_the_option_there_is_no_server() -> None:
+    assert parse([], {}).server is None
+    assert parse_record(["--demo"], {})[0].server is None
+    assert parse_record(["--demo", "--http", "8091"], {})[0].server == ServerSettings("127.0.0.1", 8091)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_this_machine_is_safe(host: str) -> None:
+    check_settings(ServerSettings(host, 8091))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "login.example"])
+def test_other_machines_need_tls_or_a_proxy(host: str) -> None:
+    with pytest.raises(UserError, match="can be reached from other machines"):
+        check_settings(ServerSettings(host, 8091))
+    with pytest.raises(UserError, match="--http-public needs --http-tls-cert and --http-tls-key"):
+        check_settings(ServerSettings(host, 8091, public=True))
+    check_settings(ServerSettings(host, 8091, behind_proxy=True))
+
+
+def test_tls_files_are_checked_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="belong together"):
+        check_settings(ServerSettings("127.0.0.1", 8091, tls_cert=tmp_path / "c.pem"))
+    with pytest.raises(UserError, match=r"c\.pem and .*k\.pem can't be used: No such file or directory"):
+        check_settings(
+            ServerSettings("127.0.0.1", 8091, tls_cert=tmp_path / "c.pem", tls_key=tmp_path / "k.pem")
+        )
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'gswarm-tui\[server\]'"):
+        check_settings(ServerSettings("127.0.0.1", 8091))
+
+
+def test_a_port_in_use_is_named() -> None:
+    with listen(ServerSettings("127.0.0.1", 0)) as taken:
+        settings = ServerSettings("127.0.0.1", taken.getsockname()[1])
+        assert url_of(settings, taken) == f"http://127.0.0.1:{settings.port}"
+        with pytest.raises(
+            UserError, match=f"--http 127.0.0.1:{settings.port}: another program uses this port"
+        ):
+            listen(settings)
+
+
+def test_settings_are_made_of_flags() -> None:
+    given = {
+        "http": "8091",
+        "http_origin": ["https://a.example/", "http://b:3000"],
+        "http_behind_proxy": True,
+    }
+    settings = server_settings(given)
+    assert settings == ServerSettings(
+        "127.0.0.1", 8091, ("https://a.example", "http://b:3000"), behind_proxy=True
+    )
