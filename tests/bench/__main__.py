@@ -22,6 +22,7 @@ USUAL = (
     "throughput",
     "record",
     "viewers",
+    "server",
     "disk",
     "screen",
     "after_the_run",

@@ -1,0 +1,145 @@
+"""Cost of the HTTP server for a recorder at 1 Hz, and how fast it answers while it records."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.request import Request, urlopen
+
+from tests.bench.figures import BenchOptions, Figure
+from tests.bench.nodes import Nodes
+from tests.bench.processes import cpu_s, descendants
+from tests.bench.record import GPUS_A_NODE, recording
+from tests.bench.watched import Reader
+from tests.integration.sshd import free_port
+
+SETTLES_S, MEASURED_S = 8.0, 15.0
+COST_GOAL = 1.0
+"""Percent of a core, as for a viewer."""
+SCRAPE_GOAL_MS, LARGE_SCRAPE_GOAL_MS = 150.0, 1000.0
+OTHERS_GOAL_MS = 50.0
+"""Time in which other requests are answered while the metrics are scraped."""
+MISSED_AFTER_S = 1.5
+"""Time without a tick of a recorder at 1 Hz after which it has missed one."""
+
+
+class ServedRecording(NamedTuple):
+    """A server beside a recorder: its process, its address and its tokens."""
+
+    pid: int
+    url: str
+    token: str
+    scrape_token: str
+
+    def get(self, path: str, token: str, **headers: str) -> float:
+        """Send a request; return the milliseconds until the whole answer is read."""
+        request = Request(self.url + path, headers={"Authorization": f"Bearer {token}", **headers})
+        began = time.monotonic()
+        with urlopen(request, timeout=60) as answer:
+            while answer.read(1 << 20):
+                pass
+        return 1000 * (time.monotonic() - began)
+
+
+def run(options: BenchOptions) -> Iterator[Figure]:
+    """Measure a job's fleet with and without the server, in turns; then a large fleet."""
+    yield from _scraped(options, options.count(64, 2), SCRAPE_GOAL_MS, turns=options.count(5, 1))
+    yield from _scraped(options, options.count(1024, 4), LARGE_SCRAPE_GOAL_MS, turns=1)
+
+
+def _scraped(options: BenchOptions, nodes: int, goal_ms: float, turns: int) -> Iterator[Figure]:
+    """Measure one scrape a second, and other requests meanwhile."""
+    stem = options.folder / f"server-{nodes}"
+    journal, db = stem.with_suffix(".jsonl"), stem.with_suffix(".duckdb")
+    costs: list[float] = []
+    servers: list[float] = []
+    scrapes: list[float] = []
+    others: list[float] = []
+    missed = 0
+    with (
+        Nodes(stem, nodes, GPUS_A_NODE, options.seed, readings=options.count(30, 3)) as simulated,
+        recording(journal, simulated.folder, nodes, db) as pids,
+    ):
+        reader = Reader(journal, ())
+        reader.wait_for(nodes)
+        time.sleep(options.seconds(SETTLES_S))
+        for _ in range(turns):
+            alone = _share(pids, options.seconds(MEASURED_S))
+            with _server(db) as server:
+                server.get("/metrics", server.scrape_token)  # the first one starts the process that renders
+                time.sleep(options.seconds(SETTLES_S))
+                reader.read()
+                own = [server.pid, *descendants(server.pid, "gswarm_tui.server.rendering")]
+                before = sum(map(cpu_s, own))
+                began = time.monotonic()
+                with (
+                    _repeated(1.0, lambda: server.get("/metrics", server.scrape_token), scrapes),
+                    _repeated(0.1, lambda: server.get("/status", server.token), others),
+                ):
+                    costs.append(_share(pids, options.seconds(MEASURED_S)) - alone)
+                servers.append(100 * (sum(map(cpu_s, own)) - before) / (time.monotonic() - began))
+                ticks = [entry.at for entry in reader.read() if not entry.on_disk]
+                missed += sum(after - at > MISSED_AFTER_S for at, after in itertools.pairwise(ticks))
+    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, scraped each second"
+    yield Figure(
+        f"recorder for its server, {fleet}", max(0.0, statistics.median(costs)), "% of a core", goal=COST_GOAL
+    )
+    yield Figure("   ticks that the recorder missed", missed, "ticks", goal=0)
+    yield Figure("   the server and its rendering process", statistics.median(servers), "% of a core")
+    yield Figure("   /metrics, median", statistics.median(scrapes), "ms", goal=goal_ms)
+    yield Figure("   /metrics, slowest", max(scrapes), "ms", goal=goal_ms)
+    yield Figure("   /status meanwhile, median", statistics.median(others), "ms", goal=OTHERS_GOAL_MS)
+    yield Figure("   /status meanwhile, slowest", max(others), "ms", goal=OTHERS_GOAL_MS)
+
+
+def _share(pids: Sequence[int], seconds: float) -> float:
+    """Return the share of a core that these processes need, in percent."""
+    began, before = time.monotonic(), sum(map(cpu_s, pids))
+    time.sleep(seconds)
+    return 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)
+
+
+@contextmanager
+def _server(db: Path) -> Iterator[ServedRecording]:
+    """Run ``gswarm-tui serve`` until the end of the block."""
+    words = [sys.executable, "-m", "gswarm_tui", "serve", str(db), "--http", f"127.0.0.1:{free_port()}"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        try:
+            printed = process.stderr.readline()
+            found = re.search(r"at (http://\S+), token in (.+)$", printed)
+            assert found is not None, printed
+            tokens = Path(found[2]), Path(f"{found[2]}.scrape")
+            yield ServedRecording(process.pid, found[1], *(path.read_text().strip() for path in tokens))
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _repeated(pause_s: float, request: Callable[[], float], took_ms: list[float]) -> Iterator[None]:
+    """Repeat a request in a thread until the end of the block."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        due = time.monotonic()
+        while not ended.is_set():
+            took_ms.append(request())
+            due = max(due + pause_s, time.monotonic())
+            ended.wait(due - time.monotonic())
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
