@@ -224,7 +224,7 @@ class AttachedRun:
         if "error" in message:
             raise RouteError(str(message["error"]))
         if "ended" in message:
-            self._ended_at = self.now()
+            self._ended_at, self.recorder = self.now(), None
             self.interruption = "the recording ended; q closes this screen"
         self._flush()
 

@@ -204,8 +204,14 @@ class BatchRun:
         """Restart the recorder if it died by itself; not if this process or a command ended it."""
         if self._recorder is None:
             return
-        pid, status = os.waitpid(self._recorder.pid, os.WNOHANG)
+        pid, status = os.waitpid(self._recorder.pid, os.WNOHANG | os.WUNTRACED)
         if pid == 0:
+            return
+        if os.WIFSTOPPED(status):
+            print_notice(
+                f"the recorder was stopped by {_signal(os.WSTOPSIG(status))}: until it continues, nothing is "
+                f"recorded, and record waits for it at the end; continue it with kill -s CONT {pid}"
+            )
             return
         code = os.waitstatus_to_exitcode(status)
         stopped = code > 0 and code & STOPPED
@@ -230,7 +236,7 @@ class BatchRun:
                 return
             if code > 0:  # it has printed why it can't resume
                 break
-            why = _killed_by(-code)
+            why += f", and {_killed_by(-code)} while it resumed the recording"
         print_notice(f"the recorder isn't restarted: it {why}; {self._advice()}")
         if not self.command:
             self.exit_status = 1

@@ -6,6 +6,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ CONNECT_S = 30.0
 """Nodes without data after this long are named in a line."""
 NOTICE_EVERY_S = 60.0
 """Errors of one kind are printed this often at most; all are in the recording."""
+COMMITTED_S, COMMITTED_EVERY_S = 5.0, 0.02
+"""Longest wait until the event of a restart is on disk, and the time between two looks."""
+PARENT_KILLED = "the process that had started the recorder was killed"
 STOPPED = 64
 """Bit in the exit status of a recorder that ``gswarm-tui recording stop`` ended."""
 
@@ -129,7 +133,7 @@ class _RecorderLife:
         asyncio.get_running_loop().add_reader(end, self._read_end, end)
         recorder, uid = self._open(chosen)
         if why_resumed:
-            self._publish_restart(why_resumed)
+            await self._publish_restart(why_resumed, recorder)
         elif self._listener is not None:
             print_notice(self._listener.describe(uid))
         running = {session.name for session in self._hub.fleet.sessions.running}
@@ -180,17 +184,26 @@ class _RecorderLife:
         print_notice(f"recording {where} into {recorder.path}, session {self._name}")
         return recorder, uid
 
-    def _publish_restart(self, why: str) -> None:
+    async def _publish_restart(self, why: str, recorder: Recorder) -> None:
+        """Record why the recorder was restarted, and wait for the commit: it may be killed again at once."""
         from gswarm_agent.frame import WARNING
         from gswarm_tui.fleet.events import EventLogged
 
         message = f"the recorder was restarted: it {why}"
         self._hub.publish(EventLogged(self._hub.now(), "recorder_restarted", WARNING, message))
+        self._hub.flush()
+        with suppress(TimeoutError):  # the disk may be full
+            async with asyncio.timeout(COMMITTED_S):
+                while recorder.status().waiting:
+                    await asyncio.sleep(COMMITTED_EVERY_S)
 
     def _read_end(self, end: int) -> None:
-        """End the recording: its parent sent the reason for it, or has ended."""
+        """End the recording: its parent sent the reason for it, or was killed."""
         asyncio.get_running_loop().remove_reader(end)
-        self._end(os.read(end, 4096).decode(errors="replace"))
+        reason = os.read(end, 4096).decode(errors="replace")
+        if not reason:
+            print_notice(PARENT_KILLED)
+        self._end(reason or PARENT_KILLED)
 
     def _stop(self) -> None:
         """End the recording for ``gswarm-tui recording stop``."""
@@ -203,8 +216,7 @@ class _RecorderLife:
         from gswarm_agent.frame import INFO
         from gswarm_tui.fleet.events import EventLogged
 
-        if reason:
-            self._hub.publish(EventLogged(self._hub.now(), "recording_ended", INFO, reason))
+        self._hub.publish(EventLogged(self._hub.now(), "recording_ended", INFO, reason))
         self._ended.set()
 
     async def _wait(self, opened: Callable[[], None]) -> None:

@@ -200,7 +200,8 @@ class GswarmApp(Viewer):
     def _refuse_unrecorded(self, what: str) -> bool:
         """Show why nothing can be noted in a recording; return whether that is so."""
         if self.live.recorder is None:
-            self.show_notice(f"{what}: nothing is recorded; start gswarm-tui without --no-record", error=True)
+            why = self.live.interruption or "nothing is recorded; start gswarm-tui without --no-record"
+            self.show_notice(f"{what}: {why}", error=True)
         return self.live.recorder is None
 
     def action_start_session(self) -> None:
