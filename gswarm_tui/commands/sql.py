@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.control.client import running_heads
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError, Result
 from gswarm_tui.store.querying.running_query import split
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from gswarm_tui.store.querying.results import QuerySource
 
 _MOST_SQL = 1024 * 1024
+RESUMED_WITHIN_S, LOOK_EVERY_S = 15.0, 0.2
+"""Longest wait for a recorder that resumes a recording, and the time between two looks."""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -62,7 +67,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 class _RecordingSource:
-    """Recording to query; if its head ends between two queries, the file is opened instead."""
+    """Recording to query; if its head ends, the one that resumes the recording is used, else the file."""
 
     def __init__(self, source: QuerySource, environ: Mapping[str, str]) -> None:
         self._source = source
@@ -80,9 +85,23 @@ class _RecordingSource:
             if not self._source.running:
                 raise
         self._source.close()
+        self._wait_for_recorder()
         self._source = open_source(self.path, self._environ, for_people=True)
         self.running = self._source.running
         return self._source.query(sql, *values)
+
+    def _wait_for_recorder(self) -> None:
+        """Wait a while for a recorder that resumes the recording: it can't while a query has the file."""
+        from gswarm_tui.store.recording.resume import interrupted
+
+        deadline = time.monotonic() + RESUMED_WITHIN_S
+        while time.monotonic() < deadline and not any(
+            head.records(self.path) for head in running_heads(self._environ)
+        ):
+            with suppress(StoreError), closing(FileSource(self.path, for_people=False)) as file:
+                if not interrupted(file):
+                    return
+            time.sleep(LOOK_EVERY_S)
 
     def interrupt(self) -> None:
         """Cancel the running query, from any thread."""

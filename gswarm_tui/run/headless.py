@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,6 +30,8 @@ CONNECT_S = 30.0
 """Nodes without data after this long are named in a line."""
 NOTICE_EVERY_S = 60.0
 """Errors of one kind are printed this often at most; all are in the recording."""
+READERS_END_S, READERS_EVERY_S = 30.0, 0.2
+"""Longest wait for commands that read the file of a recording to resume, and the time between two attempts."""
 COMMITTED_S, COMMITTED_EVERY_S = 5.0, 0.02
 """Longest wait until the event of a restart is on disk, and the time between two looks."""
 PARENT_KILLED = "the process that had started the recorder was killed"
@@ -131,7 +134,7 @@ class _RecorderLife:
     ) -> int:
         """Record until ``end`` is closed; return the exit status. Raises UserError."""
         asyncio.get_running_loop().add_reader(end, self._read_end, end)
-        recorder, uid = self._open(chosen)
+        recorder, uid = await self._open(chosen)
         if why_resumed:
             await self._publish_restart(why_resumed, recorder)
         elif self._listener is not None:
@@ -165,15 +168,13 @@ class _RecorderLife:
             print_notice(problem)
         return (1 if problems else 0) | (STOPPED if self._stopped else 0)
 
-    def _open(self, chosen: InterruptedRun | None) -> tuple[Recorder, str]:
+    async def _open(self, chosen: InterruptedRun | None) -> tuple[Recorder, str]:
         from gswarm_tui.store.errors import StoreError
 
         hub, options, plan = self._hub, self._options, self._plan
         try:
             if chosen is not None:
-                recording = chosen.interrupted
-                recorder = build.resume_recording(hub, options, plan, chosen.path, recording.recording_id)
-                return recorder, recording.uid
+                return await self._resume(chosen), chosen.interrupted.uid
             uid = str(uuid.uuid4())
             recorder = build.start_recording(hub, options, plan, self._words, uid)
         except StoreError as error:
@@ -183,6 +184,20 @@ class _RecorderLife:
         where += f" of {plan.source}" if plan.source else ""
         print_notice(f"recording {where} into {recorder.path}, session {self._name}")
         return recorder, uid
+
+    async def _resume(self, chosen: InterruptedRun) -> Recorder:
+        """Resume a recording; wait for commands that read its file, as no recorder had it. Raises StoreError."""
+        from gswarm_tui.store.errors import FileInUseError
+
+        number = chosen.interrupted.recording_id
+        deadline = time.monotonic() + READERS_END_S
+        while True:
+            try:
+                return build.resume_recording(self._hub, self._options, self._plan, chosen.path, number)
+            except FileInUseError:
+                if time.monotonic() > deadline or self._ended.is_set():
+                    raise
+            await asyncio.sleep(READERS_EVERY_S)
 
     async def _publish_restart(self, why: str, recorder: Recorder) -> None:
         """Record why the recorder was restarted, and wait for the commit: it may be killed again at once."""

@@ -104,6 +104,8 @@ async def watch(
     if app.return_value == DETACHED and recorder is not None:
         report_recording("", None)
         exit_status = _print_result(hub, ended, 0, log, uid)
+        if recorder.queried and not exit_status:
+            _detach_despite_query(uid, recorder.path)
         return exit_status or _detach(options, plan, OpenRecording(uid, recorder.path.absolute()))
     if ended.status is not None and not ended.status.error and not ended.holding:
         remove_note(uid)
@@ -137,6 +139,14 @@ def _detach(options: Options, plan: Plan, recording: OpenRecording) -> int:
         print_notice(str(error))
         return 1
     return 0
+
+
+def _detach_despite_query(uid: str, path: Path) -> NoReturn:
+    """Run ``recover --detach`` in the place of this process, whose query DuckDB can't cancel: it has the file."""
+    command = [sys.executable, "-P", "-m", "gswarm_tui", "recover", uid, "--detach", "--db", str(path)]
+    sys.stdout.flush()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # DuckDB's file, with its lock
+    os.execv(sys.executable, command)
 
 
 def _exit_despite_query(recording: Path, exit_status: int) -> NoReturn:

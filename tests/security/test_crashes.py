@@ -143,6 +143,7 @@ def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(pa
             asked.kill()  # it would run the query on the finished file
         running.wait_for(f"{path.name}: ")
         assert "a query could not be cancelled" in running.screen()
+        assert "Traceback" not in running.screen()
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
 
 

@@ -65,7 +65,8 @@ class CursorPool:
             connection, self._connection = self._connection, None
         self.stop(reason)
         if connection is not None:
-            connection.close()
+            with suppress(duckdb.Error):  # a query that DuckDB can't cancel uses it
+                connection.close()
 
     def stop(self, reason: str) -> bool:
         """End all queries within ``STOPPED_WITHIN_S``, if DuckDB can; return whether any ran."""
