@@ -7,7 +7,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ CONNECT_S = 30.0
 NOTICE_EVERY_S = 60.0
 """Errors of one kind are printed this often at most; all are in the recording."""
 READERS_END_S, READERS_EVERY_S = 30.0, 0.2
-"""Longest wait for commands that read the file of a recording to resume, and the time between two attempts."""
+"""Longest wait for commands that read the file to resume, and the time between two attempts."""
 COMMITTED_S, COMMITTED_EVERY_S = 5.0, 0.02
 """Longest wait until the event of a restart is on disk, and the time between two looks."""
 PARENT_KILLED = "the process that had started the recorder was killed"
@@ -186,7 +185,7 @@ class _RecorderLife:
         return recorder, uid
 
     async def _resume(self, chosen: InterruptedRun) -> Recorder:
-        """Resume a recording; wait for commands that read its file, as no recorder had it. Raises StoreError."""
+        """Resume a recording, once no command reads its file any more. Raises StoreError."""
         from gswarm_tui.store.errors import FileInUseError
 
         number = chosen.interrupted.recording_id
@@ -207,10 +206,9 @@ class _RecorderLife:
         message = f"the recorder was restarted: it {why}"
         self._hub.publish(EventLogged(self._hub.now(), "recorder_restarted", WARNING, message))
         self._hub.flush()
-        with suppress(TimeoutError):  # the disk may be full
-            async with asyncio.timeout(COMMITTED_S):
-                while recorder.status().waiting:
-                    await asyncio.sleep(COMMITTED_EVERY_S)
+        deadline = time.monotonic() + COMMITTED_S  # the disk may be full
+        while recorder.status().waiting and time.monotonic() < deadline:
+            await asyncio.sleep(COMMITTED_EVERY_S)
 
     def _read_end(self, end: int) -> None:
         """End the recording: its parent sent the reason for it, or was killed."""

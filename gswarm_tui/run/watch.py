@@ -142,11 +142,11 @@ def _detach(options: Options, plan: Plan, recording: OpenRecording) -> int:
 
 
 def _detach_despite_query(uid: str, path: Path) -> NoReturn:
-    """Run ``recover --detach`` in the place of this process, whose query DuckDB can't cancel: it has the file."""
+    """Replace this process by ``recover --detach``: its query, which can't be cancelled, has the file."""
     command = [sys.executable, "-P", "-m", "gswarm_tui", "recover", uid, "--detach", "--db", str(path)]
     sys.stdout.flush()
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # DuckDB's file, with its lock
-    os.execv(sys.executable, command)
+    os.execv(sys.executable, command)  # noqa: S606
 
 
 def _exit_despite_query(recording: Path, exit_status: int) -> NoReturn:

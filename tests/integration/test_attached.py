@@ -40,7 +40,7 @@ from tests.integration import sshd
 from tests.integration.heads import eventually, head, nothing_left, rows
 from tests.integration.sshd import SshServer, public
 from tests.integration.test_record import record
-from tests.terminal import PATIENCE_S, InTerminal
+from tests.terminal import PATIENCE_S
 from tests.tui.conftest import screen_text, shows
 from tests.unit.store_recording import query
 

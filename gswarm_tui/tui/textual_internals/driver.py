@@ -61,6 +61,14 @@ class DetachableDriver(LinuxDriver):
         detachable: Any = DetachableFile(file)
         self._file = detachable
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the terminal's size; COLUMNS and LINES, where exported, don't follow it."""
+        with suppress(OSError):
+            columns, lines = os.get_terminal_size(self.fileno)
+            if columns and lines:
+                return columns, lines
+        return super()._get_terminal_size()
+
     def run_input_thread(self) -> None:
         """Read keys in the locale's encoding; a byte that isn't in it doesn't end the thread."""
         decoder = getincrementaldecoder(locale.getpreferredencoding(do_setlocale=False))
