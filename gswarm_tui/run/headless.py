@@ -207,7 +207,7 @@ class _RecorderLife:
         self._hub.publish(EventLogged(self._hub.now(), "recorder_restarted", WARNING, message))
         self._hub.flush()
         deadline = time.monotonic() + COMMITTED_S  # the disk may be full
-        while recorder.status().waiting and time.monotonic() < deadline:
+        while recorder.status().waiting and time.monotonic() < deadline:  # noqa: ASYNC110 - of its thread
             await asyncio.sleep(COMMITTED_EVERY_S)
 
     def _read_end(self, end: int) -> None:
