@@ -6,16 +6,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import ClusterNode
 from tests.cluster.person import allocated, ask, closed_properly, leave, measuring, seated, start, told
+from tests.cluster.running import wait_until
 from tests.cluster.standin import Scenario
 from tests.cluster.terminal import Terminal
 
 WIDE = (200, 40)
+HTTP = "127.0.0.1:18091"
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def variables(node: ClusterNode, pid: int) -> dict[str, str]:
 
 def test_allocated_gpus_count_inside_an_allocation(cluster: Cluster, uneven: ClusterNode) -> None:
     with allocated(cluster, "-N1 -w gpu01 --gres=gpu:4") as terminal:
-        start(terminal, "")
+        start(terminal, f"--http {HTTP}")
         screen = terminal.wait_for("util 50 %")
         title = re.search(r"job (\d+) · gpu01 · 1 node · 4 GPUs", screen)
         assert title is not None, screen
@@ -72,6 +75,14 @@ def test_allocated_gpus_count_inside_an_allocation(cluster: Cluster, uneven: Clu
         assert re.search(r"^ gpu01( +50){4}( +100){4} +50 ", screen, re.MULTILINE), "the mean is of its own"
         own, others = heat(terminal, 1), heat(terminal, 5)
         assert own != others, "GPUs of others look like the job's own"
+        jobs = dict(
+            re.findall(
+                r'^gswarm_gpu_pstate\{.*gpu="(\d)",hostname="gpu01"(.*),modelName',
+                scraped(cluster),
+                re.MULTILINE,
+            )
+        )
+        assert jobs == {str(gpu): f',hpc_job="{title[1]}"' if gpu < 4 else "" for gpu in range(8)}
         status, said = leave(terminal)
     assert status == 0, said
     db = cluster.home / f"gswarm-job{title[1]}.duckdb"
@@ -80,6 +91,18 @@ def test_allocated_gpus_count_inside_an_allocation(cluster: Cluster, uneven: Clu
     ]
     assert ask(db, "SELECT slurm_job_id, slurm_cluster FROM recordings") == [(title[1], "gswarm")]
     db.unlink()
+
+
+def scraped(cluster: Cluster) -> str:
+    """Return the metrics of the running recording, as Prometheus at the login node gets them."""
+    tokens = cluster.home / ".local" / "state" / "gswarm-tui" / "tokens"
+    wait_until(lambda: [*tokens.glob("*.scrape")], "a token")
+    (token,) = tokens.glob("*.scrape")
+    request = Request(
+        f"http://{HTTP}/metrics", headers={"Authorization": f"Bearer {token.read_text().strip()}"}
+    )
+    with cluster.entered(), urlopen(request) as answer:
+        return str(answer.read().decode())
 
 
 def heat(terminal: Terminal, gpu: int) -> str:

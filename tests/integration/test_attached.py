@@ -80,7 +80,7 @@ class Recording:
         self.control: ControlServer | None = None
 
     async def start(self) -> None:
-        self.control = ControlServer(self.hub, self.recorder, self.environ, label="two nodes")
+        self.control = ControlServer(self.hub, self.recorder, self.environ, label="two nodes", job_id="4711")
         await self.control.start()
         self.running = self.running or asyncio.create_task(self.hub.run())
 
@@ -200,7 +200,7 @@ async def test_viewer_shows_the_same_fleet_with_its_history(recording: Recording
         state = fleet_state(fleet)
         await recording.until(lambda: fleet_state(run.fleet) == state, "the same state")
         assert list(run.fleet.nodes) == names
-        assert (run.label, run.path, run.uid) == ("two nodes", recording.path, UID)
+        assert (run.label, run.job_id, run.path, run.uid) == ("two nodes", "4711", recording.path, UID)
         assert abs(run.now() - recording.hub.now()) < 5
 
 
