@@ -64,11 +64,13 @@ class LiveRun(Protocol):
     """A run that the screens show and its user changes: a hub, or one whose recorder is elsewhere.
 
     ``place`` is the host of a recorder elsewhere, empty for this host and None for a hub of this process.
+    ``read_only``: its recorder refuses changes.
     ``interruption`` is why it sends nothing, empty while it does. The callbacks in ``flushed`` are
     called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that wasn't made.
     """
 
     place: str | None
+    read_only: bool
     interruption: str
     fleet: Fleet
     recorder: RecorderStatus | None
@@ -129,6 +131,7 @@ class Hub:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
         self.place: str | None = None
+        self.read_only = False
         self.interruption = ""
         self.refused: list[Callable[[str], None]] = []
         self.fleet = fleet

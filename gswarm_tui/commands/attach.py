@@ -14,12 +14,15 @@ from gswarm_tui.control.client import Head, describe_hang, open_socket
 from gswarm_tui.options.arguments import CommandParser, UsageError, parse
 from gswarm_tui.run.plan import require_terminal
 
+BROWSER_DRIVER = "TEXTUAL_DRIVER"
+"""Variable by which ``gswarm-tui web`` has Textual draw into a browser in the place of a terminal."""
+
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Show a running recording until the user closes the screen. Raises UserError."""
     parser = CommandParser(
         "attach",
-        "[RECORDING] [--host HOST]",
+        "[RECORDING] [--host HOST] [--read-only]",
         "Show a running recording on the screen: one of record, of another terminal, or of another host. "
         "q closes the screen, and recording continues.",
         usual="the only running recording",
@@ -32,6 +35,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         help="ID, job or file of a recording",
     )
     parser.add_argument("--host", metavar="HOST", help="host of the recorder, by your ssh: [user@]host")
+    parser.add_argument("--read-only", action="store_true", help="refuse keys that change the recording")
     parser.add_argument(
         "--relay",
         action="store_true",
@@ -48,7 +52,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if arguments.relay:
         return _relay(choose())
     settings = parse([], environ)
-    require_terminal(sys.stdin, sys.stdout)
+    if BROWSER_DRIVER not in environ:
+        require_terminal(sys.stdin, sys.stdout)
     from gswarm_tui.control.attached import Route
     from gswarm_tui.control.routes import SocketRoute, SshRoute
     from gswarm_tui.run.attach import run_viewer
@@ -56,7 +61,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     route: Route = SocketRoute(environ, choose)
     if arguments.host is not None:
         route = SshRoute(arguments.host, str(arguments.db or arguments.recording))
-    return run_viewer(route, settings, environ)
+    return run_viewer(route, settings, environ, read_only=arguments.read_only)
 
 
 def _relay(head: Head) -> int:

@@ -78,11 +78,12 @@ class AttachedRun:
     """Run of a recorder elsewhere, as ``hub.LiveRun``; call all methods on its event ``loop``.
 
     ``start`` connects first, then ``run`` follows the recorder until it ends, and reconnects when the
-    connection breaks.
+    connection breaks. The recorder refuses the changes of one that is ``read_only``.
     """
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, *, read_only: bool = False) -> None:
         self.place: str | None = route.place
+        self.read_only = read_only
         self.fleet = Fleet((), derive_events=False)
         self.recorder: RecorderStatus | None = None
         self.started_at = 0.0
@@ -143,7 +144,7 @@ class AttachedRun:
     async def _connect(self) -> None:
         """Connect, and wait for the first state. Raises RouteError."""
         self._reader, self._writer = await self._route.connect(self.uid)
-        self._writer.write(encode({"want": "view", "version": VERSION}))
+        self._writer.write(encode({"want": "view", "read_only": self.read_only, "version": VERSION}))
         self._ahead_s = -math.inf
         message = await self._receive()
         while "state" not in message:

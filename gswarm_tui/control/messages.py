@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgpack
 
-VERSION = 3
+VERSION = 4
 MAX_REQUEST = 4 * 1024 * 1024
 MAX_REPLY = 64 * 1024 * 1024
 MAX_STREAMED = MAX_REPLY + 1024

@@ -146,7 +146,8 @@ class ControlServer:
         request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
         is_view = request.get("want") == "view" and request.get("version") == VERSION
         if is_view and self._recording is not None:
-            await self._viewers.serve(reader, writer, self._answer)
+            answer = self._answer_read_only if request.get("read_only") else self._answer
+            await self._viewers.serve(reader, writer, answer)
             return
 
         async def send(message: bytes) -> None:
@@ -165,7 +166,11 @@ class ControlServer:
         if not answering.cancelled():
             answering.result()
 
-    async def _answer(self, request: dict[str, Any], send: Send) -> None:
+    async def _answer_read_only(self, request: dict[str, Any], send: Send) -> None:
+        """Send the replies to a request of a viewer that may change nothing."""
+        await self._answer(request, send, read_only=True)
+
+    async def _answer(self, request: dict[str, Any], send: Send, *, read_only: bool = False) -> None:
         """Send the replies to a request. Raises OSError when the client leaves."""
         try:
             if request.get("want") != "status" and request.get("version") != VERSION:
@@ -183,6 +188,8 @@ class ControlServer:
                     await send(encode({"nodes": node_rows(self._hub)}))
                 case "sessions":
                     await send(encode({"sessions": session_rows(self._hub)}))
+                case _ if read_only:
+                    raise IntentError("this screen is read-only")
                 case _:
                     await self._carry_out(request, send)
         except (QueryError, StoreError, IntentError) as error:

@@ -23,20 +23,24 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def run_viewer(route: Route, settings: Options, environ: Mapping[str, str]) -> int:
+def run_viewer(
+    route: Route, settings: Options, environ: Mapping[str, str], *, read_only: bool = False
+) -> int:
     """Show the recorder at the end of a route until the viewer ends; return the exit status.
+
+    With ``read_only``, screen and recorder refuse what would change the recording.
 
     Raises:
         UserError: it can't be reached.
     """
     log_file.begin()
-    return event_loop.run(_view(route, settings, build.choose_theme(settings, environ)))
+    return event_loop.run(_view(route, settings, build.choose_theme(settings, environ), read_only))
 
 
-async def _view(route: Route, settings: Options, theme: str) -> int:
+async def _view(route: Route, settings: Options, theme: str, read_only: bool) -> int:
     from gswarm_tui.control.attached import AttachedRun
 
-    attached = AttachedRun(route)
+    attached = AttachedRun(route, read_only=read_only)
     try:
         await attached.start()
         return await _show(attached, _app(attached, route, settings, theme))
@@ -94,6 +98,6 @@ def _app(attached: AttachedRun, route: Route, settings: Options, theme: str) -> 
         metric=settings.metric,
         past=lambda: build.build_player(attached, AttachedSource(attached), attached.recording_id),
         open_queries=lambda: RecordingQueries(AttachedSource(attached)),
-        history=QueryHistory(history_path()),
+        history=QueryHistory(None if attached.read_only else history_path()),  # it is the recorder's user's
         write_files=write_elsewhere if route.place else partial(write_session_files, attached.path),
     )

@@ -33,6 +33,20 @@ _OF_A_FLEET = (LIVE, PAST, REPLAY)
 _PLAYED = (PAST, REPLAY)
 _RECORDED = (LIVE, PAST)
 
+_CHANGING = frozenset(
+    {
+        "start_session",
+        "stop_session",
+        "undo_stop",
+        "rename",
+        "note",
+        "mark",
+        "write_files",
+        "sample_every",
+        "switch_metrics",
+    }
+)
+
 MOVING, VIEWING, PLAYBACK = "Moving", "View", "Playback"
 RECORDING, PROGRAM = "Sessions", "Program"
 GROUPS = (VIEWING, MOVING, PLAYBACK, RECORDING, PROGRAM)
@@ -93,6 +107,11 @@ class Action:
     def needs_recording(self) -> bool:
         """Whether it does nothing while nothing is recorded."""
         return self.group in (PLAYBACK, RECORDING) or self.name in ("sessions", "sql")
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes the recording or writes files, which a read-only screen refuses."""
+        return self.name in _CHANGING
 
     @property
     def keys_shown(self) -> str:
@@ -521,10 +540,24 @@ def actions_of(screen: str, mode: str = LIVE) -> list[Action]:
     return [a for a in possible if screen in a.screens] + common
 
 
-def footer_of(screen: str, mode: str = LIVE, *, recorded: bool = True) -> list[Action]:
-    """Return the actions of a screen's footer, in order; without a recording, only those that need none."""
-    shown = (a for a in actions_of(screen, mode) if a.footer and (recorded or not a.needs_recording))
+def footer_of(
+    screen: str, mode: str = LIVE, *, recorded: bool = True, read_only: bool = False
+) -> list[Action]:
+    """Return the actions of a screen's footer, in order.
+
+    Without a recording, only those that need none; on a ``read_only`` screen, only those that change nothing.
+    """
+    shown = (
+        a
+        for a in actions_of(screen, mode)
+        if a.footer and (recorded or not a.needs_recording) and not (read_only and a.changes)
+    )
     return sorted(shown, key=lambda a: a.footer)
+
+
+def changes_recording(call: str) -> bool:
+    """Whether an action, as ``screen.rename()``, changes the recording or writes files."""
+    return call.partition("(")[0].rpartition(".")[2] in _CHANGING
 
 
 @functools.cache

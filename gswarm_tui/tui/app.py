@@ -195,7 +195,7 @@ class GswarmApp(Viewer):
     @property
     def can_start_session(self) -> bool:
         """Whether a session can be started now."""
-        return self.recorded
+        return self.recorded and not self.read_only
 
     def _refuse_unrecorded(self, what: str) -> bool:
         """Show why nothing can be noted in a recording; return whether that is so."""

@@ -43,7 +43,7 @@ def _recorder_state(run: LiveRun) -> list[Span]:
     """Return the recorder's state, or why it isn't known."""
     if run.interruption:
         return [Span("╳ ", "error"), Span(clean(run.interruption), "error")]
-    return recording(run.recorder, run.started_at, run.now(), run.place)
+    return recording(run.recorder, run.started_at, run.now(), run.place, read_only=run.read_only)
 
 
 class PlayedFeed:

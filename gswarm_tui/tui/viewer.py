@@ -129,6 +129,11 @@ class Viewer(TerminalApp):
         return True
 
     @property
+    def read_only(self) -> bool:
+        """Whether actions that change the recording are refused."""
+        return False
+
+    @property
     def can_start_session(self) -> bool:
         """Whether a session can be started now."""
         return False

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.cli import main
 from gswarm_tui.commands.head_choice import choose_head
@@ -118,9 +119,9 @@ async def recording(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator
 
 
 @asynccontextmanager
-async def attached(route: Route) -> AsyncIterator[AttachedRun]:
+async def attached(route: Route, *, read_only: bool = False) -> AsyncIterator[AttachedRun]:
     """Follow a recorder."""
-    run = AttachedRun(route)
+    run = AttachedRun(route, read_only=read_only)
     following: asyncio.Task[None] | None = None
     try:
         await run.start()
@@ -135,9 +136,11 @@ async def attached(route: Route) -> AsyncIterator[AttachedRun]:
 
 
 @asynccontextmanager
-async def on_screen(route: Route) -> AsyncIterator[tuple[AttachedApp, AttachedRun, Pilot[str]]]:
+async def on_screen(
+    route: Route, *, read_only: bool = False
+) -> AsyncIterator[tuple[AttachedApp, AttachedRun, Pilot[str]]]:
     """Follow a recorder with the app."""
-    async with attached(route) as run:
+    async with attached(route, read_only=read_only) as run:
         app = AttachedApp(
             run,
             title=run.label,
@@ -236,6 +239,43 @@ async def test_refused_change_is_explained(recording: Recording) -> None:
         run.set_interval(700)
         await recording.until(lambda: run.fleet.interval_ms == 700, "the interval")
     assert [one.running for one in recording.hub.fleet.sessions.sessions.values()] == [True]
+
+
+async def test_read_only_screen_answers_keys_that_change_the_recording(recording: Recording) -> None:
+    recording.hub.start_session("train")
+    async with on_screen(recording.route(), read_only=True) as (app, _, pilot):
+        await shows(app, pilot, "● attached, read-only · rec")
+        assert "s start" not in screen_text(app)
+        for key in ("s", "x", "u", "M", "i", "I", "S", "r", "n", "P", "space", "s"):
+            await pilot.press(key)
+            if key not in ("S", "space"):
+                await shows(
+                    app, pilot, "this screen is read-only: it shows the recording and changes nothing"
+                )
+                app.clear_notifications()
+                await pilot.pause()
+    assert [one.running for one in recording.hub.fleet.sessions.sessions.values()] == [True]
+
+
+async def test_recorder_refuses_the_changes_of_a_read_only_viewer(recording: Recording) -> None:
+    async with on_screen(recording.route(), read_only=True) as (app, run, pilot):
+        changes = (
+            lambda: run.set_interval(500),
+            lambda: run.set_metrics(("core",)),
+            lambda: run.start_session("train"),
+            lambda: run.mark("epoch", "{}"),
+            run.stop_all_sessions,
+        )
+        refusals: list[str] = []
+        run.refused.append(refusals.append)
+        for change in changes:
+            change()
+        await recording.until(lambda: len(refusals) == len(changes), "the refusals")
+        assert set(refusals) == {"nothing was changed: this screen is read-only"}
+        await pilot.press("Q", *"select count(*) as recordings from recordings;", "enter")
+        await shows(app, pilot, "1 row")
+    fleet = recording.hub.fleet
+    assert (fleet.interval_ms, len(fleet.sessions.sessions), len(fleet.metrics)) == (1000, 0, len(ALL_GROUPS))
 
 
 async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -> None:

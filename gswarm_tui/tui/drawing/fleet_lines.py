@@ -51,7 +51,12 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
 
 
 def recording(
-    recorder: RecorderStatus | None, started_at: float, now: float, place: str | None = None
+    recorder: RecorderStatus | None,
+    started_at: float,
+    now: float,
+    place: str | None = None,
+    *,
+    read_only: bool = False,
 ) -> list[Span]:
     """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded.
 
@@ -66,7 +71,7 @@ def recording(
     words = f" · {quantities.count(recorder.rows)} rows · {quantities.file_size(recorder.file_bytes)}"
     since = f"rec {quantities.elapsed(now - started_at)}"
     if place is not None:
-        since = f"attached{' to ' * bool(place)}{clean(place)} · {since}"
+        since = f"attached{' to ' * bool(place)}{clean(place)}{', read-only' * read_only} · {since}"
     return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
 

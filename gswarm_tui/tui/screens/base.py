@@ -71,8 +71,12 @@ class ViewerApp(Protocol):
         """Whether what is shown is or was recorded."""
 
     @property
+    def read_only(self) -> bool:
+        """Whether actions that change the recording are refused."""
+
+    @property
     def can_start_session(self) -> bool:
-        """Whether a session can be started now: something is recorded."""
+        """Whether a session can be started now: something is recorded, and the screen isn't read-only."""
 
     def show_notice(self, sentence: str, *, error: bool = False) -> None:
         """Show a short notice for a few seconds."""
@@ -147,7 +151,9 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
             if timeline.show(self.viewer.player, self.viewer.timezone, self.viewer.begun):
                 self.update_after_layout()
             viewer = self.viewer
-            self.query_one(Footer).show_mode(viewer.mode, typing=self.typing, recorded=viewer.recorded)
+            self.query_one(Footer).show_mode(
+                viewer.mode, typing=self.typing, recorded=viewer.recorded, read_only=viewer.read_only
+            )
             self.draw()
 
     @property

@@ -10,15 +10,22 @@ from gswarm_tui.tui.drawing.spans import Line, Span, drawn, measure
 
 
 def footer_line(
-    screen: str, cells: int, mode: str = LIVE, *, typing: bool = False, recorded: bool = True
+    screen: str,
+    cells: int,
+    mode: str = LIVE,
+    *,
+    typing: bool = False,
+    recorded: bool = True,
+    read_only: bool = False,
 ) -> Line:
     """Return as many keys of a screen as fit; help and quit always do.
 
-    While ``typing``, only keys that don't type a character; if nothing is ``recorded``, only keys that work.
+    While ``typing``, only keys that don't type a character; if nothing is ``recorded``, or the screen is
+    ``read_only``, only keys that work.
     """
     entries = [
         [Span(keys, "key", _click(a)), Span(f" {a.label}", "dim", _click(a))]
-        for a in footer_of(screen, mode, recorded=recorded)
+        for a in footer_of(screen, mode, recorded=recorded, read_only=read_only)
         if (keys := _keys(a, typing=typing))
     ]
     always = entries[-2:]
@@ -54,17 +61,25 @@ class Footer(Widget):
         super().__init__()
         self._screen_name = screen
         self._mode = LIVE
-        self._typing, self._recorded = False, True
+        self._typing, self._recorded, self._read_only = False, True, False
 
-    def show_mode(self, mode: str, *, typing: bool = False, recorded: bool = True) -> None:
-        """Show the keys of a mode, or those that work while typing or without a recording."""
-        if (mode, typing, recorded) != (self._mode, self._typing, self._recorded):
-            self._mode, self._typing, self._recorded = mode, typing, recorded
+    def show_mode(
+        self, mode: str, *, typing: bool = False, recorded: bool = True, read_only: bool = False
+    ) -> None:
+        """Show the keys of a mode, or those that work while typing, without a recording or read-only."""
+        shown = mode, typing, recorded, read_only
+        if shown != (self._mode, self._typing, self._recorded, self._read_only):
+            self._mode, self._typing, self._recorded, self._read_only = shown
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """Draw the keys that fit."""
         line = footer_line(
-            self._screen_name, self.size.width, self._mode, typing=self._typing, recorded=self._recorded
+            self._screen_name,
+            self.size.width,
+            self._mode,
+            typing=self._typing,
+            recorded=self._recorded,
+            read_only=self._read_only,
         )
         return drawn(tuple(line), self.size.width, self.app.theme)
