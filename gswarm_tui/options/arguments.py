@@ -375,16 +375,18 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
     )
 
 
-def read_server_options(namespace: argparse.Namespace) -> ServerSettings:
-    """Return the settings of ``serve``, which always has a server. Raises UsageError."""
-    settings = _server(vars(namespace), DEFAULT)
+def read_server_options(
+    namespace: argparse.Namespace, address: str = DEFAULT, option: str = "--http"
+) -> ServerSettings:
+    """Return the settings of ``serve`` or ``web``, which always has a server. Raises UsageError."""
+    settings = _server(vars(namespace), address, option)
     assert settings is not None  # noqa: S101 - with an address
     return settings
 
 
-def _server(flags: Mapping[str, object], address: str = "") -> ServerSettings | None:
+def _server(flags: Mapping[str, object], address: str = "", option: str = "--http") -> ServerSettings | None:
     try:
-        return server_settings(flags, address)
+        return server_settings(flags, address, option)
     except ValueError as error:
         raise UsageError(f"{error}.") from None
 

@@ -25,6 +25,7 @@ COMMANDS = (
     Command("record", "record without a screen, while a command runs", runs_another=True),
     Command("attach", "show a running recording on the screen", screen=True),
     Command("serve", "answer HTTP requests about a running recording"),
+    Command("web", "show a running recording in browsers"),
     Command("once", "print the nodes' present state as lines, JSON or CSV"),
     Command("doctor", "check this machine and the nodes, and print what to fix"),
     Command("status", "print the state of your running gswarm-tui"),

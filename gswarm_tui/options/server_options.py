@@ -13,6 +13,7 @@ from gswarm_tui.common.errors import quote
 
 DEFAULT_PORT = 8091
 DEFAULT = f"127.0.0.1:{DEFAULT_PORT}"
+WEB_DEFAULT = "127.0.0.1:8092"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]*):)?(?P<port>[0-9]{1,5})")
 T = TypeVar("T")
 KEYS = ("http", "http_origin", "http_public", "http_tls_cert", "http_tls_key", "http_behind_proxy")
@@ -68,6 +69,17 @@ def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False
     group = parser.add_argument_group("HTTP server")
     usual = f"default: {DEFAULT}" if default else f"as {DEFAULT}; default: none"
     group.add_argument("--http", metavar="HOST:PORT", help=f"answer HTTP requests here ({usual})")
+    _add_access_options(group)
+
+
+def add_web_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the browsers' server."""
+    group = parser.add_argument_group("web server")
+    group.add_argument("--web", metavar="HOST:PORT", help=f"serve browsers here (default: {WEB_DEFAULT})")
+    _add_access_options(group)
+
+
+def _add_access_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--http-origin",
         action="append",
@@ -87,8 +99,13 @@ def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False
     )
 
 
-def server_settings(given: Mapping[str, object], address: str = "") -> ServerSettings | None:
-    """Return the settings that flags give, None without ``--http`` and ``address``. Raises ValueError."""
+def server_settings(
+    given: Mapping[str, object], address: str = "", option: str = "--http"
+) -> ServerSettings | None:
+    """Return the settings that flags give, None without ``--http`` and ``address``. Raises ValueError.
+
+    ``option`` gives the ``address``, if it isn't ``--http``.
+    """
     http = str(given.get("http") or address)
     if not http:
         for key in KEYS[1:]:
@@ -97,7 +114,7 @@ def server_settings(given: Mapping[str, object], address: str = "") -> ServerSet
                     f"--{key.replace('_', '-')} applies only to an HTTP server; add --http {DEFAULT}"
                 )
         return None
-    host, port = _parsed("--http", parse_address, http)
+    host, port = _parsed(option, parse_address, http)
     origins = given.get("http_origin")
     tls_cert, tls_key = (given.get(name) for name in ("http_tls_cert", "http_tls_key"))
     return ServerSettings(

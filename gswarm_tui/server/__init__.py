@@ -1,4 +1,4 @@
-"""HTTP server on a recorder: a process of its own that follows it as a viewer does, see ``process.py``.
+"""Servers on a recorder, for other programs and for browsers: processes that follow it as viewers do.
 
-Libraries of the extra ``[server]`` are imported only in that process.
+Libraries of the extra ``[server]`` are imported only in those processes.
 """

@@ -68,8 +68,7 @@ class Guard:
         self._app = app
         self._control, self._scrape = map(_digest, (tokens.control.encode(), tokens.scrape.encode()))
         self._origins = frozenset(origins)
-        named = {host for origin in self._origins if (host := urlsplit(origin).hostname)}
-        self._hosts = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()} | named
+        self._hosts = own_hosts(self._origins)
         self._limits = {"control": _RateLimit(clock), "scrape": _RateLimit(clock)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,10 +95,10 @@ class Guard:
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Refuse a foreign host name, by which a web page could reach this machine (DNS rebinding)."""
-        host = _host_of(headers.get(b"host", b"").decode("latin-1"))
+        host = host_of(headers.get(b"host", b"").decode("latin-1"))
         if host is None:
             raise RefusedRequestError(400, "The Host header is missing or invalid.")
-        if host not in self._hosts and not _is_address(host):
+        if host not in self._hosts and not is_address(host):
             raise RefusedRequestError(
                 421,
                 "This server doesn't have the host name of the request; use localhost, its IP address, or a "
@@ -190,7 +189,13 @@ def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def _host_of(text: str) -> str | None:
+def own_hosts(origins: Iterable[str]) -> frozenset[str]:
+    """Return the names that this machine goes by, and those in the origins, as behind a proxy."""
+    named = {host for origin in origins if (host := urlsplit(origin).hostname)}
+    return frozenset({"localhost", socket.gethostname().lower(), socket.getfqdn().lower()} | named)
+
+
+def host_of(text: str) -> str | None:
     """Return the host of a Host header without its port, in small letters; None for an invalid one."""
     if not text or any(sign in text for sign in "/@?#\\ ,"):
         return None
@@ -202,7 +207,7 @@ def _host_of(text: str) -> str | None:
     return parts.hostname.rstrip(".") if parts.hostname else None
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
     """Return whether a host is an IP address, which no name server can redirect."""
     try:
         ipaddress.ip_address(host)

@@ -15,18 +15,20 @@ INSTALL = "pip install 'gswarm-tui[server]'"
 _BACKLOG = 128
 
 
-def check_settings(settings: ServerSettings) -> None:
-    """Refuse settings that are unsafe or can't work. Raises UserError."""
-    for library in ("fastapi", "uvicorn"):
+def check_settings(
+    settings: ServerSettings, option: str = "--http", libraries: tuple[str, ...] = ("fastapi", "uvicorn")
+) -> None:
+    """Refuse settings that are unsafe or can't work; ``option`` gave the address. Raises UserError."""
+    for library in libraries:
         if find_spec(library) is None:
-            raise UserError(f"the HTTP server needs {library}; install it with {INSTALL}.")
+            raise UserError(f"the server needs {library}; install it with {INSTALL}.")
     files = settings.tls_cert, settings.tls_key
     if (files[0] is None) != (files[1] is None):
         raise UserError("--http-tls-cert and --http-tls-key belong together; add the other one.")
     if not _is_loopback(settings.host) and not settings.behind_proxy:
         if not settings.public:
             raise UserError(
-                f"--http {settings.host} can be reached from other machines; add --http-public with "
+                f"{option} {settings.host} can be reached from other machines; add --http-public with "
                 "--http-tls-cert and --http-tls-key, or --http-behind-proxy, or listen on 127.0.0.1."
             )
         if files[0] is None:
@@ -54,7 +56,7 @@ def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase")
 
 
-def listen(settings: ServerSettings) -> socket.socket:
+def listen(settings: ServerSettings, option: str = "--http") -> socket.socket:
     """Return a socket that listens at the address. Raises UserError if it is taken, or not this machine's."""
     where = f"{settings.host}:{settings.port}"
     try:
@@ -71,8 +73,10 @@ def listen(settings: ServerSettings) -> socket.socket:
             raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UserError(f"--http {where}: another program uses this port; choose another one.") from None
-        raise UserError(f"--http {where}: {error.strerror or error}.") from None
+            raise UserError(
+                f"{option} {where}: another program uses this port; choose another one."
+            ) from None
+        raise UserError(f"{option} {where}: {error.strerror or error}.") from None
     listening.setblocking(False)
     return listening
 

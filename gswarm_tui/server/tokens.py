@@ -1,7 +1,7 @@
-"""Tokens of a recording's HTTP server, in private files of this user.
+"""Tokens of a recording's servers, in private files of this user.
 
-Each recording has two: one for everything, and one that can only read metrics. They are kept over restarts of
-the recorder and removed when the recording ends.
+Each recording has three: for everything, for reading metrics alone, and for watching in a browser. They are
+kept over restarts of the recorder and removed when the recording ends.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import state_folder
 from gswarm_tui.common.private_files import read_or_create
 
-SCRAPE = ".scrape"
+SCRAPE, WATCH = ".scrape", ".watch"
 
 
 class Tokens(NamedTuple):
-    """Tokens of a recording: ``control`` for all requests, ``scrape`` for ``GET /metrics`` alone."""
+    """Tokens of a recording: ``control`` for everything, ``scrape`` for ``GET /metrics`` alone.
+
+    ``watch`` is for screens in a browser that change nothing.
+    """
 
     control: str
     scrape: str
+    watch: str
 
 
-def token_path(uid: str) -> Path:
-    """Return the file of a recording's control token; the scrape token's ends in ``.scrape``."""
-    return _folder() / uid
+def token_path(uid: str, kind: str = "") -> Path:
+    """Return the file of a recording's control token, or of its ``SCRAPE`` or ``WATCH`` token."""
+    return _folder() / (uid + kind)
 
 
 def read_tokens(uid: str) -> Tokens:
@@ -40,26 +44,32 @@ def read_tokens(uid: str) -> Tokens:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         above = open_private(str(folder), create=True)
         try:
-            control, scrape = (
-                read_or_create(above, name, f"{secrets.token_urlsafe(32)}\n".encode()).decode().strip()
-                for name in (uid, uid + SCRAPE)
+            tokens = Tokens(
+                *(
+                    read_or_create(above, name, f"{secrets.token_urlsafe(32)}\n".encode()).decode().strip()
+                    for name in _file_names(uid)
+                )
             )
         finally:
             os.close(above)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"the tokens in {folder} can't be used: {why}.") from None
-    if not control or not scrape:
+    if not all(tokens):
         raise UserError(f"a token file of recording {uid} in {folder} is empty; remove it.")
-    return Tokens(control, scrape)
+    return tokens
 
 
 def remove_tokens(uid: str) -> None:
     """Remove the tokens of a recording that has ended, if it had any."""
     with suppress(OSError, ValueError, UserError):
         _check_uid(uid)
-        for name in (uid, uid + SCRAPE):
+        for name in _file_names(uid):
             (_folder() / name).unlink(missing_ok=True)
+
+
+def _file_names(uid: str) -> tuple[str, str, str]:
+    return uid, uid + SCRAPE, uid + WATCH
 
 
 def _folder() -> Path:

@@ -211,6 +211,20 @@ def decisions() -> str:
     return _table("| number | decision | status |", rows)
 
 
+def nginx_configuration() -> str:
+    """Return the example for nginx."""
+    return _contributed("nginx/gswarm-tui.conf", "nginx")
+
+
+def caddy_configuration() -> str:
+    """Return the example for Caddy."""
+    return _contributed("caddy/Caddyfile", "caddy")
+
+
+def _contributed(name: str, language: str) -> str:
+    return f"```{language}\n{(ROOT / 'contrib' / name).read_text()}```"
+
+
 _POWER_QUERY = (
     "SELECT node, gpu_index, max(power_w) FROM samples GROUP BY ALL ORDER BY max(power_w) DESC LIMIT 3"
 )
@@ -221,6 +235,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "clock reasons": clock_reasons,
     "metric groups": metric_groups,
     "prometheus metrics": prometheus_metrics,
+    "nginx configuration": nginx_configuration,
+    "caddy configuration": caddy_configuration,
     "tables": tables,
     "views": views,
     "recipes": recipes,

@@ -13,7 +13,7 @@ from gswarm_tui.server import guard
 from gswarm_tui.server.guard import BURST, MAX_BODY, RATE, Guard, Message, Receive, Scope, Send
 from gswarm_tui.server.tokens import Tokens
 
-TOKENS = Tokens("the-control-token", "the-scrape-token")
+TOKENS = Tokens("the-control-token", "the-scrape-token", "the-watch-token")
 CONTROL = {"authorization": f"Bearer {TOKENS.control}"}
 
 

@@ -1,0 +1,34 @@
+"""``gswarm-tui web``: the screens of a running recording, in browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gswarm_tui.commands.head_choice import choose_recording_head
+from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.options.arguments import CommandParser, read_server_options
+from gswarm_tui.options.server_options import WEB_DEFAULT, add_web_options
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Serve a running recording to browsers until it ends or a signal comes. Raises UserError."""
+    parser = CommandParser(
+        "web",
+        "[RECORDING] [--web HOST:PORT] [options]",
+        "Show a running recording in browsers. Prints two links: one to watch, and one with which all keys "
+        "work. Ctrl-C ends the server, and recording continues.",
+        usual="the only running recording",
+    )
+    parser.add_argument(
+        "recording", nargs="?", default="", metavar="RECORDING", help="ID, job or file of a recording"
+    )
+    add_web_options(parser)
+    arguments = parser.read(args)
+    settings = read_server_options(arguments, arguments.web or WEB_DEFAULT, "--web")
+    if arguments.recording.endswith(SUFFIX):
+        arguments.db, arguments.recording = Path(arguments.recording), ""
+    head = choose_recording_head(arguments, environ, option="gswarm-tui web RECORDING")
+    from gswarm_tui.run.web_server import run_web_server
+
+    return run_web_server(head, settings)

@@ -1,0 +1,454 @@
+"""``gswarm-tui web``: a recording's screens in a real browser, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from yarl import URL
+
+from gswarm_tui.server import web as server_web
+from gswarm_tui.server.browser_access import BrowserAccess, Permission
+from gswarm_tui.server.web import WebServer
+from tests.chromium import Chromium, chromium, until
+from tests.integration.heads import eventually
+from tests.integration.test_record import Running, record
+from tests.terminal import PATIENCE_S, InTerminal
+
+in_browser = pytest.mark.asyncio(loop_scope="module")
+
+UID = "00000000-0000-4000-8000-000000000001"
+WATCHING, CONTROLLING = "watch-token", "control-token"
+PROXY = "gpu.example.org"
+CONTRIB = Path(__file__).parents[2] / "contrib"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("web")
+
+
+@pytest.fixture(scope="module")
+def recording(folder: Path) -> Iterator[Running]:
+    with record(folder, "--demo", "2x2", "--name", "training", "--", "cat") as running:
+        running.wait_for("send data")
+        yield running
+
+
+class Served:
+    """A ``gswarm-tui web`` in a terminal, and its links."""
+
+    def __init__(self, running: InTerminal) -> None:
+        self.running = running
+        running.wait_for("to control:")
+        running.wait_for("/#", PATIENCE_S)
+        found = re.findall(r"to (?:watch|control): +(http\S+)", running.screen())
+        self.watch, self.control = found
+
+    @property
+    def address(self) -> str:
+        """The address without a token."""
+        return str(self.watch).partition("/#")[0]
+
+
+@contextmanager
+def served(folder: Path, port: int = 0, *words: str) -> Iterator[Served]:
+    """Run ``gswarm-tui web`` on the recording in a folder."""
+    command = [sys.executable, "-m", "gswarm_tui", "web", "run.duckdb", "--web", f"127.0.0.1:{port}", *words]
+    env = {"HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+    with InTerminal(command, env=env, folder=folder) as running:
+        yield Served(running)
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path, recording: Running) -> Iterator[Served]:
+    assert recording.process.poll() is None
+    with served(folder) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chromium]:
+    rules = f"--host-resolver-rules=MAP {PROXY} 127.0.0.1"
+    async with chromium(tmp_path_factory.mktemp("chromium"), rules, "--ignore-certificate-errors") as running:
+        yield running
+
+
+@in_browser
+async def test_link_to_watch_shows_the_recording_and_changes_nothing(
+    browser: Chromium, site: Served, folder: Path
+) -> None:
+    page = await browser.page(private=True)
+    await page.open(site.watch)
+    await page.shows("● attached, read-only")
+    assert await page.evaluate("location.href") == f"{site.address}/screen"
+    await page.press("s")
+    await page.shows("this screen is read-only")
+    await page.click_text("sim02")
+    await page.press("enter")
+    await page.shows("sim02  ● live")
+    before = page.size
+    await page.resize(900, 500)
+    await until(lambda: page.size < before, lambda: "never smaller")
+    await page.shows("sim02  ● live")
+    await page.press("q")
+    await page.press("q")
+    await page.says("This screen is closed; recording continues.")
+    own = (site.address, site.address.replace("http", "ws"))
+    assert [each for each in page.requested if not each.startswith(own)] == []
+    token = site.watch.partition("#")[2]
+    assert [each for each in page.requested if token in each] == []
+    assert [each for each in page.messages if "exception" in each] == []
+
+
+@in_browser
+async def test_link_to_control_changes_the_recording_and_survives_a_restarted_recorder(
+    browser: Chromium, site: Served, recording: Running
+) -> None:
+    page, watching = await browser.page(private=True), await browser.page(private=True)
+    await page.open(site.control)
+    await watching.open(site.watch)
+    await page.shows("● attached · rec")
+    await watching.shows("● attached, read-only")
+    await page.press("s")
+    await page.shows("start session")
+    for letter in "epoch":
+        await page.press(letter)
+    await page.press("enter")
+    await page.shows("● epoch")
+    await watching.shows("● epoch")
+    os.kill(recording.recorder(), signal.SIGKILL)
+    await page.shows("recorder restarted")
+    await watching.shows("recorder restarted")
+    await page.shows("● attached · rec")
+    assert page.sockets == watching.sockets == 1
+
+
+@in_browser
+async def test_page_reconnects_to_a_restarted_web_server(
+    browser: Chromium, recording: Running, folder: Path
+) -> None:
+    page = await browser.page(private=True)
+    with served(folder) as first:
+        port = int(first.address.rpartition(":")[2])
+        await page.open(first.watch)
+        await page.shows("● attached, read-only")
+        first.running.kill()
+    await page.says("Connection lost; reconnecting …")
+    with served(folder, port) as second:
+        assert second.watch == first.watch
+        await until(lambda: page.sockets == 2, lambda: "never reconnected")
+        await page.shows("● attached, read-only")
+
+
+class Proxy:
+    """A reverse proxy with an example of ``contrib``, run in a folder with a certificate made for it."""
+
+    def __init__(self, name: str, folder: Path, web_port: int, http_port: int) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._certificate = write_certificate(folder)
+        ports = {"127.0.0.1:8092": f"127.0.0.1:{web_port}", "127.0.0.1:8091": f"127.0.0.1:{http_port}"}
+        self._command = {"nginx": self._nginx, "caddy": self._caddy}[name](ports)
+
+    def _nginx(self, ports: dict[str, str]) -> list[str]:
+        certificate, key = self._certificate
+        changes = ports | {
+            "listen 443 ssl": f"listen 127.0.0.1:{self.port} ssl",
+            f"/etc/ssl/certs/{PROXY}.pem": str(certificate),
+            f"/etc/ssl/private/{PROXY}.key": str(key),
+        }
+        site = replaced((CONTRIB / "nginx" / "gswarm-tui.conf").read_text(), changes)
+        (self.folder / "site.conf").write_text(site)
+        bodies = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = " ".join(f"{each}_temp_path {self.folder}/{each};" for each in bodies)
+        (self.folder / "nginx.conf").write_text(
+            f"daemon off; master_process off; pid {self.folder}/pid; error_log stderr; events {{}}\n"
+            f"http {{ access_log {self.folder}/access.log; {places} include {self.folder}/site.conf; }}"
+        )
+        program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+        assert program is not None, "this test needs nginx: apt-get install nginx-light"
+        return [program, "-e", "stderr", "-p", str(self.folder), "-c", str(self.folder / "nginx.conf")]
+
+    def _caddy(self, ports: dict[str, str]) -> list[str]:
+        certificate, key = self._certificate
+        site = f"https://{PROXY}:{self.port} {{\n\ttls {certificate} {key}\n\tlog"
+        text = replaced((CONTRIB / "caddy" / "Caddyfile").read_text(), ports | {f"\n{PROXY} {{": f"\n{site}"})
+        usual = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
+        (self.folder / "Caddyfile").write_text(usual + text)
+        program = shutil.which("caddy")
+        assert program is not None, "this test needs caddy: apt-get install caddy"
+        return [program, "run", "--config", str(self.folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run it until it answers, and end it."""
+        env = {**os.environ, "HOME": str(self.folder)}
+        with (self.folder / "printed").open("wb") as printed:
+            process = subprocess.Popen(self._command, env=env, stdout=printed, stderr=printed)
+            try:
+                eventually(lambda: answers(self.port), "the proxy")
+                yield
+            finally:
+                process.kill()  # Caddy waits for open screens
+                process.wait(PATIENCE_S)
+
+    def logged(self) -> str:
+        """Return all that it logged."""
+        return "".join(
+            (self.folder / name).read_text()
+            for name in ("access.log", "printed")
+            if (self.folder / name).exists()
+        )
+
+
+def replaced(text: str, changes: dict[str, str]) -> str:
+    for before, after in changes.items():
+        assert before in text
+        text = text.replace(before, after)
+    return text
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for the proxy's name, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, PROXY)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(PROXY)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return paths
+
+
+@in_browser
+@pytest.mark.parametrize("name", ["nginx", "caddy"])
+async def test_example_of_a_reverse_proxy(
+    name: str, browser: Chromium, recording: Running, folder: Path, tmp_path: Path
+) -> None:
+    web_port, http_port = free_port(), free_port()
+    proxy = Proxy(name, tmp_path, web_port, http_port)
+    origin = f"https://{PROXY}:{proxy.port}"
+    serving_http = [
+        sys.executable,
+        "-m",
+        "gswarm_tui",
+        "serve",
+        "run.duckdb",
+        "--http",
+        f"127.0.0.1:{http_port}",
+    ]
+    env = {"HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+    with (
+        served(folder, web_port, "--http-origin", origin) as site,
+        InTerminal([*serving_http, "--http-origin", origin], env=env, folder=folder) as http,
+        proxy.running(),
+    ):
+        http.wait_for("HTTP server at")
+        assert site.watch.startswith(f"{origin}/#")
+        page = await browser.page(private=True)
+        await page.open(site.watch)
+        await page.shows("● attached, read-only")
+        (cookie,) = (await page.send("Network.getCookies"))["cookies"]
+        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
+        token = site.control.partition("#")[2]
+        headers = {"Authorization": f"Bearer {token}", "Host": f"{PROXY}:{proxy.port}"}
+        address = f"https://127.0.0.1:{proxy.port}/http/api/v1"
+        context = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
+        async with aiohttp.ClientSession(headers=headers) as client:
+            async with client.get(f"{address}/nodes", ssl=context, server_hostname=PROXY) as answer:
+                assert [node["node"] for node in (await answer.json())["nodes"]] == ["sim01", "sim02"]
+            async with client.get(f"{address}/frames", ssl=context, server_hostname=PROXY) as stream:
+                for _ in range(2):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await stream.content.readuntil(b"\n\n")
+    logged = proxy.logged()
+    assert "/screen" in logged
+    for secret in (site.watch, site.control):
+        assert secret.partition("#")[2] not in logged
+
+
+FOREIGN = "Web pages of this origin may not use this server"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "sentence"),
+    [
+        ("GET", "/", {"Host": "evil.example"}, 421, "doesn't have the host name"),
+        ("GET", "/static/textual.js", {"Host": "evil.example:80"}, 421, "doesn't have the host name"),
+        ("GET", "/", {"Origin": "http://evil.example"}, 403, FOREIGN),
+        ("POST", "/enter", {}, 403, FOREIGN),
+        ("POST", "/enter", {"Origin": "null"}, 403, FOREIGN),
+        ("POST", "/enter", {"Origin": "http://127.0.0.1:1"}, 403, FOREIGN),
+        ("POST", "/enter", {"Origin": "OWN"}, 403, "Open the whole link that gswarm-tui web printed"),
+        ("POST", "/enter", {"Origin": "OWN", "token": "wrong"}, 403, "This link isn't valid"),
+        ("POST", "/enter", {"Origin": "OWN", "token": "x" * 1000}, 413, "exceeded"),
+        ("GET", "/ws", {"Origin": "OWN"}, 403, "Open the whole link"),
+        ("GET", "/ws", {"Origin": "OWN", "Cookie": "WRONG"}, 403, "Open the whole link"),
+        ("GET", "/ws", {"Origin": "http://evil.example", "Cookie": "OWN"}, 403, FOREIGN),
+        ("GET", "/ws", {"Cookie": "OWN"}, 403, FOREIGN),
+        ("GET", "/screen", {}, 303, ""),
+        ("GET", "/static/", {}, 404, ""),
+        ("GET", "/static", {}, 404, ""),
+        ("GET", "/static/../web.py", {}, 404, ""),
+        ("GET", "/static/%2e%2e%2fweb.py", {}, 404, ""),
+    ],
+)
+async def test_request_that_is_refused(
+    method: str, path: str, headers: dict[str, str], status: int, sentence: str
+) -> None:
+    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    async with serving(access) as address, aiohttp.ClientSession() as client:
+        sent = dict(headers)
+        token = sent.pop("token", "")
+        if sent.get("Origin") == "OWN":
+            sent["Origin"] = address
+        if "Cookie" in sent:
+            right = access.cookie(Permission.CONTROL)
+            sent["Cookie"] = f"{access.cookie_name}={right if sent['Cookie'] == 'OWN' else right[::-1]}"
+        url = URL(address + path, encoded=True)
+        async with client.request(method, url, headers=sent, data=token, allow_redirects=False) as answer:
+            assert answer.status == status
+            assert sentence in await answer.text()
+            assert "Set-Cookie" not in answer.headers
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+@asynccontextmanager
+async def serving(access: BrowserAccess, *words: str) -> AsyncIterator[str]:
+    """Serve screens in this process; yield the address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = WebServer(access, words, "a <title>")
+    await server.start(listening, None)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def visitor(address: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Enter with a token and open a screen, as the page does."""
+    headers = {"Origin": address}
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        async with client.post(f"{address}/enter", data=token, headers=headers) as answer:
+            assert answer.status == 204
+            cookie = answer.headers["Set-Cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=Strict" in cookie
+            assert token not in cookie
+        async with client.get(f"{address}/screen") as answer:
+            assert "a &lt;title&gt;" in await answer.text()
+        async with client.ws_connect(f"{address}/ws?width=80&height=24", headers=headers) as opened:
+            yield opened
+
+
+async def test_visitors_are_counted_and_garbage_ends_only_their_own_screen(
+    recording: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_web, "MAX_VISITORS", 1)
+    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    async with serving(access, "attach", str(folder / "run.duckdb")) as address:
+        async with visitor(address, WATCHING) as first:
+            assert b"\x1b[" in await first.receive_bytes()
+            async with visitor(address, CONTROLLING) as second:
+                closing = await second.receive()
+                assert (second.close_code, closing.extra) == (server_web.REFUSED, server_web.TOO_MANY)
+            await first.send_str('["resize", {"width": 1000000, "height": -5}]')
+            assert b"\x1b[" in await first.receive_bytes()
+            await first.send_str("no JSON")
+            async for _ in first:
+                pass
+        async with visitor(address, WATCHING) as next_one:
+            assert b"\x1b[" in await next_one.receive_bytes()
+
+
+async def test_page_says_why_a_viewer_ended() -> None:
+    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    async with serving(access, "attach", "nowhere") as address, visitor(address, WATCHING) as opened:
+        closing = await opened.receive()
+        assert opened.close_code == server_web.REFUSED
+        assert str(closing.extra).startswith("no gswarm-tui of yours")
+
+
+async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_web, "FIRST_REQUEST_S", 0.5)
+    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    async with serving(access) as address, aiohttp.ClientSession() as client:
+        port = int(address.rpartition(":")[2])
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        opened[0][1].write(b"GET / HTTP/1.1\r\nHost: local")  # a request without an end
+        async with asyncio.timeout(PATIENCE_S):
+            assert [await reader.read() for reader, _ in opened] == [b""] * 300
+        async with client.get(address) as answer:
+            assert answer.status == 200
+        for _, writer in opened:
+            writer.close()
+
+
+def test_web_ends_with_its_recording_and_prints_tokens_only_on_a_terminal(tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with record(tmp_path, "--demo", "1x1", "--", "cat") as running:
+        running.wait_for("sends data")
+        command = [sys.executable, "-m", "gswarm_tui", "web", "run.duckdb", "--web", "127.0.0.1:0"]
+        web_server = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+        try:
+            assert web_server.stderr is not None
+            printed = [web_server.stderr.readline() for _ in range(2)]
+            tokens = list((tmp_path / "gswarm-tui" / "tokens").iterdir())
+            assert len(tokens) == 3
+            for path in tokens:
+                assert path.stat().st_mode & 0o777 == 0o600
+                assert path.read_text().strip() not in "".join(printed)
+                assert len(path.read_text().strip()) > 40
+            assert re.search(
+                r"to watch: http://127.0.0.1:\d+/#TOKEN, with the token in \S+\.watch", printed[0]
+            )
+            assert running.end()[0] == 0
+            assert web_server.communicate(timeout=PATIENCE_S)[1] == "gswarm-tui: the recording ended\n"
+            assert web_server.returncode == 0
+        finally:
+            web_server.kill()
+            web_server.communicate()
+    assert list((tmp_path / "gswarm-tui" / "tokens").iterdir()) == []
