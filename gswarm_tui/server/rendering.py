@@ -24,7 +24,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class RenderingError(Exception):
-    """Raised if the process ended."""
+    """Raised if the process ended or can't be started."""
 
 
 class RenderingProcess:
@@ -38,16 +38,16 @@ class RenderingProcess:
         """Return the text of these families, compressed with gzip if ``compress``. Raises RenderingError."""
         request = {"tables": [_packed(table) for table in tables], "type": content_type, "gzip": compress}
         async with self._lock:
-            process = self._process = await self._started()
-            assert process.stdin is not None  # noqa: S101 - both are pipes
-            assert process.stdout is not None  # noqa: S101
             try:
+                process = self._process = await self._started()
+                assert process.stdin is not None  # noqa: S101 - both are pipes
+                assert process.stdout is not None  # noqa: S101
                 process.stdin.write(encode(request))
                 await process.stdin.drain()
                 (size,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
                 return await process.stdout.readexactly(size)
             except (OSError, asyncio.IncompleteReadError):
-                raise RenderingError("the process that renders the metrics ended") from None
+                raise RenderingError("the process that renders them ended or can't be started") from None
             except BaseException:  # what it still sends belongs to no request
                 await self.close()
                 raise
