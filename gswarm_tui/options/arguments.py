@@ -70,7 +70,8 @@ class Options(NamedTuple):
 
     ``nodes`` has the words after ``--nodes``, None without the flag, ``hostfile`` the file after
     ``--hostfile``. ``db`` is None if nothing is recorded (``record`` is False) or the program chooses the
-    file name. With ``arm`` the processes of a command can be traced on request.
+    file name. With ``arm`` the processes of a command can be traced on request. ``allocation`` has options of
+    ``salloc`` for profiles.
     """
 
     nodes: tuple[str, ...] | None
@@ -94,6 +95,7 @@ class Options(NamedTuple):
     theme: str | None
     metric: str
     server: ServerSettings | None = None
+    allocation: tuple[tuple[str, str], ...] = ()
 
 
 _observers: list[Callable[[argparse.ArgumentParser], None]] = []
@@ -371,6 +373,9 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         query_memory=layers.get("query_memory", values.memory_bytes, None),
         theme=layers.get("theme", values.theme, None),
         metric=layers.get("metric", values.metric, "util_pct"),
+        allocation=tuple(
+            (key, text) for key in config.ALLOCATION_KEYS if (text := layers.get(key, values.text, ""))
+        ),
         server=_server(flags),
     )
 

@@ -26,6 +26,8 @@ KEYS = (
     "metric",
 )
 """Settings of the file; in the environment they are ``GSWARM_TUI_`` and the key in capitals."""
+ALLOCATION_KEYS = ("partition", "gres", "time", "account", "constraint", "salloc")
+"""Further settings, for the allocations of ``profile``."""
 
 
 class ConfigError(UserError):
@@ -52,8 +54,10 @@ def load(path: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the config file {path} isn't valid TOML: {error}.") from None
     for key in found:
-        if key not in KEYS:
-            hint = nearest(key.replace("-", "_"), KEYS) or f"; use one of {', '.join(KEYS)}"
+        if key not in (*KEYS, *ALLOCATION_KEYS):
+            hint = (
+                nearest(key.replace("-", "_"), (*KEYS, *ALLOCATION_KEYS)) or f"; use one of {', '.join(KEYS)}"
+            )
             raise ConfigError(f"{path}{_line(text, key)}: unknown setting {quote(key)}{hint}.")
     return found
 

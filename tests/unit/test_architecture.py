@@ -127,7 +127,12 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.fleet",
         "gswarm_tui.store",
     },
-    "gswarm_tui.profiling": {"gswarm_tui.common", "gswarm_tui.store"},
+    "gswarm_tui.profiling": {
+        "gswarm_tui.common",
+        "gswarm_tui.launch",
+        "gswarm_tui.slurm",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.tui": {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",

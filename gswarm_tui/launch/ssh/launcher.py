@@ -102,6 +102,10 @@ class SshLauncher(Launcher):
             raise
         return joined or await self._run(connection, node, self._bootstrap.serving.arguments(node))
 
+    async def connect_to_jump_host(self) -> asyncssh.SSHClientConnection:
+        """Return the shared connection to the last jump host of ``--jump``. Raises LaunchError."""
+        return await self._jump(self._settings.jump, ())
+
     async def _reach(self, node: str) -> asyncssh.SSHClientConnection:
         check_name(node)
         async with self._handshakes:

@@ -1,0 +1,99 @@
+"""``gswarm-tui profile``: run a command below a profiler on granted nodes, and bring its reports home."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+
+from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.launch.ssh.launcher import SshSettings
+from gswarm_tui.launch.ssh.login import LoginNode
+from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
+from gswarm_tui.printing.progress import Progress
+from gswarm_tui.profiling.importing import import_report
+from gswarm_tui.profiling.profile_run import ProfileResult, ProfileRun, ProfileSettings
+from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, SlurmHost, ThisMachine
+from gswarm_tui.store.errors import StoreError
+
+
+class StoppedError(UserError):
+    """A signal ended the profile."""
+
+    exit_status = 130
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Profile a command and return its exit status. Raises UserError."""
+    options = parse_profile(args, environ)
+    result = _profile(options, environ)
+    if options.imports and result.reports:
+        _import(result, options, environ)
+    return result.status
+
+
+def _import(result: ProfileResult, options: ProfileOptions, environ: Mapping[str, str]) -> None:
+    """Import the reports; one that can't be is left as a file, with a notice."""
+    db = options.db or options.output / f"profile-job{result.job}{SUFFIX}"
+    with Progress(f"importing into {db}") as progress:
+        for report in result.reports:
+            try:
+                done = import_report(
+                    report.path, db, environ, node=report.node, rank=report.rank, report=progress.report
+                )
+            except (UserError, StoreError) as error:
+                print_notice(f"{str(error).rstrip('.')}. The report stays: {report.path}")
+            else:
+                which = f"profile {done.profile_id}, {done.rows:,} events"
+                print_notice(f"{db}: {which} of {report.node}, rank {report.rank}")
+
+
+def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResult:
+    settings = ProfileSettings(
+        tool=options.tool,
+        command=options.command,
+        job=options.job or _own_job(options, environ),
+        salloc=options.salloc,
+        ranks=options.ranks,
+        ntasks=options.ntasks,
+        setup=options.run.setup or "",
+        duration_s=options.duration_s,
+        delay_s=options.delay_s,
+        tool_options=options.tool_options,
+        folder=options.output,
+    )
+    with Progress("fetching reports") as progress:
+        profile = ProfileRun(_host(options), settings, print_notice, progress.report)
+        try:
+            return asyncio.run(_until_signal(profile))
+        except ConnectionError as error:
+            raise ProfileError(
+                f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
+            ) from None
+
+
+async def _until_signal(profile: ProfileRun) -> ProfileResult:
+    """Run the profile; a signal that ends this program gives the nodes back first."""
+    task = asyncio.ensure_future(profile.run())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise StoppedError("stopped; the nodes are given back, and there is no report.") from None
+
+
+def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:
+    """Return the job of this shell, unless an allocation of its own is asked for."""
+    if options.allocates or options.run.jump:
+        return None
+    return environ.get("SLURM_JOB_ID") or None
+
+
+def _host(options: ProfileOptions) -> SlurmHost:
+    run = options.run
+    if not run.jump:
+        return ThisMachine()
+    config = "" if run.ssh_config is None else str(run.ssh_config)
+    return LoginHost(LoginNode(SshSettings(user=run.user or "", config=config, jump=run.jump)))

@@ -1,0 +1,176 @@
+"""Command line of ``gswarm-tui profile``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.options import values
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse
+from gswarm_tui.options.config import ALLOCATION_KEYS
+
+TOOLS = ("nsys", "ncu")
+_SECONDS = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|m|h|)")
+_RANKS = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*")
+_MAX_RANKS = 100_000
+_CONNECTION = ("user", "ssh_config", "jump", "setup")
+
+
+class ProfileOptions(NamedTuple):
+    """Options of ``profile``; ``run`` has those that it shares with a run.
+
+    ``salloc`` has the options of the allocation, and ``allocates`` is whether a flag asks for one of its own.
+    ``db`` is None for a new recording; without ``imports`` the reports stay files.
+    """
+
+    run: Options
+    tool: str
+    job: str | None
+    salloc: tuple[str, ...]
+    allocates: bool
+    ranks: tuple[int, ...]
+    ntasks: int | None
+    duration_s: float | None
+    delay_s: float | None
+    tool_options: tuple[str, ...]
+    output: Path
+    db: Path | None
+    imports: bool
+    shims: Path | None
+    command: tuple[str, ...]
+
+
+def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOptions:
+    """Resolve the options of ``profile``; the words after ``--`` are the command.
+
+    Raises UsageError, ConfigError.
+    """
+    words = list(argv)
+    command = words[words.index("--") + 1 :] if "--" in words else []
+    own = words[: words.index("--")] if "--" in words else words
+    if own and not own[0].startswith("-"):
+        raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
+    given = _parser().read(own)
+    shims = None if given.shims is None else Path(given.shims).expanduser()
+    if not command and shims is None:
+        raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py")
+    flags = [f"--{key.replace('_', '-')}={getattr(given, key)}" for key in _CONNECTION if getattr(given, key)]
+    config = [] if given.config is None else [f"--config={given.config}"]
+    job = [] if given.job is None else [f"--job={given.job}"]
+    options = parse([*flags, *config, *job], environ)
+    asked = [key for key in (*ALLOCATION_KEYS, "nodes") if getattr(given, key) is not None]
+    if job and asked:
+        raise UsageError(f"--{asked[0]} applies to an allocation of its own; remove it, or --job.")
+    if given.tool == "ncu" and (given.duration or given.delay):
+        raise UsageError("--duration and --delay apply to nsys; limit ncu with --tool-options '-c 20'.")
+    return ProfileOptions(
+        run=options,
+        tool=given.tool,
+        job=options.job,
+        salloc=_salloc(given, options),
+        allocates=bool(asked),
+        ranks=_ranks(given.ranks),
+        ntasks=_whole("--ntasks", given.ntasks),
+        duration_s=_seconds("--duration", given.duration),
+        delay_s=_seconds("--delay", given.delay),
+        tool_options=_split("--tool-options", given.tool_options),
+        output=Path(given.output).expanduser(),
+        db=given.db,
+        imports=not given.no_import,
+        shims=shims,
+        command=tuple(command),
+    )
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "profile",
+        "[--tool nsys|ncu] [--job ID] [--ranks RANKS] [--setup COMMAND] [--duration TIME] [options] "
+        "-- COMMAND ...\n--shims DIR",
+        "Run COMMAND below Nsight Systems or Nsight Compute: on the nodes of this allocation, in a running "
+        "job, or in an allocation of its own that is given back. Reports come here and are imported. The "
+        "exit status is the command's.",
+        writes=True,
+        usual="a new file here, named after the job",
+    )
+    add = parser.add_argument_group("profiler").add_argument
+    add("--tool", choices=TOOLS, default=TOOLS[0], help="nsys (timeline) or ncu (kernels) (default: nsys)")
+    add("--ranks", metavar="RANKS", help="profile only these ranks: 0,5 or 0-3 (default: all)")
+    add("--delay", metavar="TIME", help="start the capture so long after the command: 10, 2m")
+    add("--duration", metavar="TIME", help="end the capture after this time; the command goes on")
+    add("--tool-options", metavar="TEXT", help="more options of the profiler, quoted as in a shell")
+    add = parser.add_argument_group(
+        "nodes", "Default: the allocation of this shell, else a new one."
+    ).add_argument
+    add("--job", metavar="ID", help="a running job of yours")
+    add("--nodes", metavar="N", help="number of nodes to allocate")
+    add("--ntasks", metavar="N", help="number of ranks (default: Slurm's)")
+    for key, metavar in (("partition", "NAME"), ("gres", "GRES"), ("time", "TIME"), ("account", "NAME")):
+        add(f"--{key}", metavar=metavar, help="as for salloc")
+    add("--constraint", metavar="FEATURE", help="as for salloc")
+    add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
+    add = parser.add_argument_group("connection").add_argument
+    add("--jump", metavar="HOST", help="login node on which Slurm's commands run, as for ssh -J")
+    add("--user", metavar="NAME", help="SSH user name")
+    add("--ssh-config", metavar="PATH", help="SSH config file")
+    add("--setup", metavar="COMMAND", help="shell command to run on each node first, such as module load")
+    add = parser.add_argument_group("results").add_argument
+    add("--output", metavar="DIR", default=".", help="folder for the reports (default: this one)")
+    add("--no-import", action="store_true", help="leave the reports as files")
+    add("--shims", metavar="DIR", help="write executables nsys and ncu for a GUI's toolkit path")
+    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    return parser
+
+
+def _salloc(given: argparse.Namespace, options: Options) -> tuple[str, ...]:
+    """Return the options of salloc: flags, then the environment and the config file."""
+    preset = dict(options.allocation)
+    chosen = {key: getattr(given, key) or preset.get(key) for key in ALLOCATION_KEYS}
+    more = _split("--salloc", chosen.pop("salloc"))
+    nodes = _whole("--nodes", given.nodes)
+    words = [f"--{key}={value}" for key, value in chosen.items() if value]
+    return (*words, *([] if nodes is None else [f"--nodes={nodes}"]), *more)
+
+
+def _split(flag: str, text: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise UsageError(f"{flag}: {str(error).lower()} in {quote(text or '')}.") from None
+
+
+def _whole(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_RANKS):
+        raise UsageError(f"{flag}: {quote(text)} isn't a number from 1 to {_MAX_RANKS:,}.")
+    return int(text)
+
+
+def _ranks(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    if not _RANKS.fullmatch(text):
+        raise UsageError(f"--ranks: {quote(text)} isn't a list of ranks such as 0,5 or 0-3.")
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) - int(first) > _MAX_RANKS:
+            raise UsageError(f"--ranks: {quote(part)} has more than {_MAX_RANKS:,} ranks.")
+        ranks.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(ranks))
+
+
+def _seconds(flag: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = _SECONDS.fullmatch(text)
+    seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < seconds < values.MAX_LINGER_S:
+        raise UsageError(f"{flag}: {quote(text)} isn't a time such as 10, 30s or 2m.")
+    return seconds

@@ -1,0 +1,150 @@
+"""The nodes of a profile: those of a running job, or an allocation for it alone, which is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from gswarm_tui.common.errors import printable
+from gswarm_tui.profiling.slurm_host import KeptCommand, ProfileError, SlurmHost, kept, output
+from gswarm_tui.slurm.jobs import Job, parse_jobs
+
+_REASON_EVERY_S = 2.0
+_PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
+_GRANTED = "GSWARM-GRANTED "
+# The variables that salloc sets decide how its user's srun starts tasks, so srun gets them here, too.
+_GRANTED_COMMAND = (
+    "echo GSWARM-GRANTED $SLURM_JOB_ID $(env -0 | grep -z '^SLURM_' | base64 -w0); exec sleep infinity"
+)
+_PREFIX = re.compile(r"^(salloc|srun|slurmstepd|scontrol): (error: )?")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes of a job on which steps can be started, and the variables for ``srun``; ``own`` is given back."""
+
+    job: Job
+    own: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict)
+    gres: str = ""
+
+    def step(self, *options: str) -> list[str]:
+        """Return the beginning of a command that runs a step, beside others that run."""
+        variables = [f"{name}={value}" for name, value in self.environ.items()]
+        return ["env", *variables, "srun", f"--jobid={self.job.job_id}", "--overlap", "--quiet", *options]
+
+    @property
+    def gpus(self) -> int:
+        """The number of allocated GPUs; 0 where Slurm doesn't count them."""
+        return sum(map(len, self.job.gpus.values()))
+
+
+async def find_job(host: SlurmHost, job_id: str) -> Job:
+    """Return a running job of the user. Raises ProfileError."""
+    status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
+    records = parse_jobs(text) if status == 0 else []
+    if not records:
+        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}{_clause(text)}.")
+    record = records[0]
+    if record.state != "RUNNING":
+        raise ProfileError(f"job {job_id} isn't running: its state is {record.state}, {record.reason}.")
+    return record.job
+
+
+@asynccontextmanager
+async def allocated(
+    host: SlurmHost, options: Sequence[str], waiting: Callable[[str, str], None]
+) -> AsyncIterator[Allocation]:
+    """Allocate nodes for the time of the context; ``waiting`` gets the job and each reason why it waits.
+
+    Raises ProfileError if Slurm denies it.
+    """
+    salloc = [
+        "salloc",
+        "--kill-command=TERM",
+        "--job-name=gswarm-profile",
+        *options,
+        "bash",
+        "-c",
+        _GRANTED_COMMAND,
+    ]
+    words = ["bash", "-c", 'exec "$@" 2>&1', "allocate", *salloc]
+    async with kept(host, words, grace_s=0) as command:
+        waiter = _Waiter(host, waiting)
+        try:
+            job_id, environ = await _granted(command, host, waiter)
+        finally:
+            await waiter.stop()
+        yield Allocation(await find_job(host, job_id), own=True, environ=environ)
+
+
+class _Waiter:
+    """Reports why a pending job waits, in squeue's words, whenever that changes."""
+
+    def __init__(self, host: SlurmHost, waiting: Callable[[str, str], None]) -> None:
+        self._host = host
+        self._waiting = waiting
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, job_id: str) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(job_id))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ProfileError, ConnectionError):
+                await self._task
+
+    async def _run(self, job_id: str) -> None:
+        shown = ""
+        while True:
+            status, text = await output(
+                self._host, ["squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%r"]
+            )
+            reason = text.strip()
+            if status == 0 and reason not in {"", "None", shown}:
+                shown = reason
+                self._waiting(job_id, reason)
+            await asyncio.sleep(_REASON_EVERY_S)
+
+
+async def _granted(command: KeptCommand, host: SlurmHost, waiter: _Waiter) -> tuple[str, dict[str, str]]:
+    """Wait for the allocation; return the job's id and the variables of its shell. Raises ProfileError."""
+    text, errors = "", []
+    while data := await command.read():
+        *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
+        for line in lines:
+            if line.startswith(_GRANTED):
+                _, job_id, variables = line.split(" ")
+                return job_id, _variables(variables)
+            if found := _PENDING.match(line):
+                waiter.start(found[1])
+            if "error: " in line or "unrecognized" in line or "invalid" in line:
+                errors.append(line)
+    if await command.wait() == 127:
+        raise ProfileError(
+            f"salloc isn't on your PATH{_on(host)}; run this on a login node of the cluster, or name one "
+            "with --jump."
+        )
+    raise ProfileError(f"Slurm denied the allocation{_on(host)}{_clause(errors[-1] if errors else '')}.")
+
+
+def _variables(text: str) -> dict[str, str]:
+    pairs = base64.b64decode(text).decode("utf-8", "surrogateescape").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def _on(host: SlurmHost) -> str:
+    return f" on {host.name}" if host.name else ""
+
+
+def _clause(text: str) -> str:
+    """Return the last line of a command of Slurm as ``: clause``."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f": {printable(_PREFIX.sub('', lines[-1]).rstrip('.'))}" if lines else ""

@@ -1,0 +1,213 @@
+"""Brings reports home: from a node, through the login node if there is one, with progress and checksums.
+
+A file has no name before it is complete, so a killed transfer leaves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PurePosixPath
+
+from gswarm_tui.common.quantities import file_size
+from gswarm_tui.profiling.allocation import Allocation
+from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, output
+
+TRIES = 5
+_PAUSE_S = 2.0
+LEAST_FREE_BYTES = 64 << 20
+"""A report of a short run takes a few MB; a longer one far more, which nobody knows before."""
+
+# Copies files of nodes to a private folder of the login node, which SIGTERM removes.
+_STAGE = """
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/gswarm-tui/profiles/$1; job=$2; shift 2
+mkdir -p -m 700 "$folder" || exit
+trap 'kill $copy 2>/dev/null; rm -rf "$folder"; exit 1' TERM
+free=$(df -Pk "$folder" | tail -n1 | tr -s ' ' | cut -d' ' -f4); echo "GSWARM $free $folder"
+[ "$free" -gt $(($1 / 1024)) ] || { rmdir "$folder"; exit 1; }; shift
+while [ $# != 0 ]; do name=$(basename "$2")
+for try in 1 2 3; do [ -e "$folder/.$name" ] || : >"$folder/.$name"
+srun --jobid="$job" --overlap --quiet -N1 -n1 -w "$1" tail -c +$(($(stat -c %s "$folder/.$name") + 1)) "$2" \
+</dev/null >>"$folder/.$name" & copy=$!
+wait $copy && break; done
+[ "$(sha256sum <"$folder/.$name" | cut -d' ' -f1)" = "$3" ] || rm -f "$folder/.$name"
+mv "$folder/.$name" "$folder/$name" && echo "GSWARM staged $name"; shift 3; done
+"""
+
+
+@dataclass(frozen=True)
+class RemoteReport:
+    """A report on a node, with its size and checksum; ``rank`` is that of its process."""
+
+    node: str
+    path: str
+    size: int
+    sha256: str
+
+    @property
+    def rank(self) -> int:
+        """The rank that its name has."""
+        return int(self.name.rpartition("-rank")[2].partition("-")[0])
+
+    @property
+    def name(self) -> str:
+        """Its file name, which has node, rank and job."""
+        return PurePosixPath(self.path).name
+
+
+def check_room(folder: Path, size: int = LEAST_FREE_BYTES) -> None:
+    """Raise ProfileError if so many bytes don't fit into a folder."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise ProfileError(f"{folder}: {error.strerror}; name another folder with --output.") from None
+    if free < size:
+        raise ProfileError(
+            f"{folder} has {file_size(free)} free, and the reports need {file_size(size)}; "
+            "free some space, or name another folder with --output."
+        )
+
+
+class Fetcher:
+    """Fetches reports into a folder; ``progress`` gets the share done of all."""
+
+    def __init__(self, folder: Path, total: int, progress: Callable[[float], None]) -> None:
+        self._folder = folder
+        self._total = total
+        self._done = 0
+        self._progress = progress
+
+    async def fetch(
+        self, host: SlurmHost, report: RemoteReport, words: Callable[[int], Sequence[str]]
+    ) -> Path:
+        """Fetch one report and return its path here; ``words`` prints it from an offset on.
+
+        Raises ProfileError.
+        """
+        with _Unnamed(self._folder) as file:
+            problem = ""
+            for attempt in range(TRIES):
+                if attempt:
+                    await asyncio.sleep(_PAUSE_S * attempt)
+                try:
+                    async with kept(host, words(file.size)) as command:
+                        while data := await command.read():
+                            self._write(file, data, report)
+                except (ConnectionError, ProfileError) as error:
+                    problem = f": {error}".rstrip(".")
+                if file.size >= report.size:
+                    break
+            if file.size < report.size:
+                raise ProfileError(f"{report.node}: fetching {report.name} broke off{problem}.")
+            if file.sha256.hexdigest() != report.sha256:
+                raise ProfileError(f"{report.node}: {report.name} arrived damaged; its checksum differs.")
+            return file.name_it(report.name)
+
+    def _write(self, file: _Unnamed, data: bytes, report: RemoteReport) -> None:
+        try:
+            file.write(data)
+        except OSError as error:
+            raise ProfileError(
+                f"{self._folder}: {os.strerror(error.errno or errno.EIO)} while fetching {report.name}; "
+                "nothing of it is left there."
+            ) from None
+        self._done += len(data)
+        self._progress(min(1.0, self._done / max(1, self._total)))
+
+
+class _Unnamed:
+    """A file in a folder that gets its name when it is complete, where the file system can do that."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+        self._hidden: Path | None = None
+        try:
+            self._fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
+        except OSError:  # NFS
+            self._hidden = folder / f".gswarm-profile-{os.getpid()}.part"
+            self._fd = os.open(self._hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+    def __enter__(self) -> _Unnamed:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._fd)
+        if self._hidden is not None:
+            self._hidden.unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            written = os.write(self._fd, view)
+            self.sha256.update(view[:written])
+            self.size += written
+            view = view[written:]
+
+    def name_it(self, name: str) -> Path:
+        """Give the file a name, with a number if that is taken; return its path."""
+        os.fsync(self._fd)
+        source = self._hidden or Path(f"/proc/self/fd/{self._fd}")
+        for number in range(1, 10_000):
+            path = self._folder / (
+                name if number == 1 else f"{PurePath(name).stem}-{number}{PurePath(name).suffix}"
+            )
+            with contextlib.suppress(FileExistsError):
+                os.link(source, path, src_dir_fd=0, follow_symlinks=True)  # the number makes it linkat
+                return path
+        raise ProfileError(f"{self._folder} has too many reports named {name}.")
+
+
+async def fetch_from_nodes(
+    host: SlurmHost, allocation: Allocation, reports: Sequence[RemoteReport], fetcher: Fetcher
+) -> AsyncIterator[tuple[RemoteReport, Path]]:
+    """Fetch reports from the nodes; yields them with their paths here. Raises ProfileError."""
+    for report in reports:
+        step = allocation.step("--nodes=1", "--ntasks=1", f"--nodelist={report.node}", "--unbuffered")
+
+        def words(offset: int, step: Sequence[str] = step, path: str = report.path) -> list[str]:
+            return [*step, "tail", "-c", f"+{offset + 1}", path]
+
+        yield report, await fetcher.fetch(host, report, words)
+
+
+async def stage(host: SlurmHost, allocation: Allocation, reports: Sequence[RemoteReport], token: str) -> str:
+    """Copy reports from the nodes to a new folder of the login node; return it. Raises ProfileError."""
+    triples = [word for report in reports for word in (report.node, report.path, report.sha256)]
+    size = sum(report.size for report in reports)
+    name = f"job{allocation.job.job_id}-{token}"
+    status, text = await output(
+        host, ["bash", "-c", _STAGE, "stage", name, allocation.job.job_id, str(size), *triples]
+    )
+    lines = [line.split(" ", 2) for line in text.splitlines() if line.startswith("GSWARM ")]
+    if status != 0 or len(lines) != len(reports) + 1:
+        if lines and int(lines[0][1]) * 1024 <= size:
+            raise ProfileError(
+                f"{host.name}: {lines[0][2]} has {file_size(int(lines[0][1]) * 1024)} free, and the reports "
+                f"need {file_size(size)}; free some space there."
+            )
+        raise ProfileError(f"{host.name}: the reports couldn't be copied there from their nodes: {text}.")
+    return lines[0][2]
+
+
+async def fetch_staged(
+    host: SlurmHost, folder: str, reports: Sequence[RemoteReport], fetcher: Fetcher
+) -> AsyncIterator[tuple[RemoteReport, Path]]:
+    """Fetch reports that were staged in a folder; yields them with their paths here. Raises ProfileError."""
+    for report in reports:
+
+        def words(offset: int, path: str = f"{folder}/{report.name}") -> list[str]:
+            return ["tail", "-c", f"+{offset + 1}", path]
+
+        try:
+            yield report, await fetcher.fetch(host, report, words)
+        except ProfileError as error:
+            raise ProfileError(f"{error} The reports are on {host.name} in {folder}.") from None

@@ -1,0 +1,323 @@
+"""One profile: nodes, a check of each, the command below the profiler, and the reports brought home."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+import shlex
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from gswarm_agent.redact import redact
+from gswarm_tui.common.errors import printable
+from gswarm_tui.common.quantities import file_size, plural
+from gswarm_tui.profiling.allocation import Allocation, allocated, find_job
+from gswarm_tui.profiling.fetching import (
+    LEAST_FREE_BYTES,
+    Fetcher,
+    RemoteReport,
+    check_room,
+    fetch_from_nodes,
+    fetch_staged,
+    stage,
+)
+from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
+from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, output
+from gswarm_tui.slurm.hosts import fold
+
+_GPU_TYPE = re.compile(r"gpu:([A-Za-z]\w*)")
+_PERMISSION = "ERR_NVGPUCTRPERM"
+_COUNTERS_REMEDY = (
+    "ask your cluster's administrators to open them for your jobs "
+    "(NVreg_RestrictProfilingToAdminUsers=0, or a --constraint such as hwperf)"
+)
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """What the user wants: the profiler, its options, where it runs, and the command.
+
+    ``job`` is a running job, None for an allocation with the options ``salloc``. ``ranks`` is empty for all.
+    ``ntasks`` is None to let Slurm decide. ``duration_s`` and ``delay_s`` are None for the whole run.
+    """
+
+    tool: str
+    command: tuple[str, ...]
+    job: str | None = None
+    salloc: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    ntasks: int | None = None
+    setup: str = ""
+    duration_s: float | None = None
+    delay_s: float | None = None
+    tool_options: tuple[str, ...] = ()
+    folder: Path = Path()
+
+
+class FetchedReport(NamedTuple):
+    """A report here, with the node and the rank that it is about."""
+
+    path: Path
+    node: str
+    rank: int
+
+
+@dataclass
+class ProfileResult:
+    """What a run left: the command's exit status, the job and the reports here."""
+
+    status: int
+    job: str
+    reports: list[FetchedReport] = field(default_factory=list)
+
+
+@dataclass
+class _NodeFacts:
+    """What a node reported in its check."""
+
+    version: str = ""
+    folder: str = ""
+    gpus: tuple[str, ...] = ()
+    traces_graphs: bool = False
+
+
+class ProfileRun:
+    """Runs one profile on a host of Slurm.
+
+    ``say`` gets lines for the user, ``progress`` the share fetched.
+    """
+
+    def __init__(
+        self,
+        host: SlurmHost,
+        settings: ProfileSettings,
+        say: Callable[[str], None],
+        progress: Callable[[float], None],
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._say = say
+        self._progress = progress
+        self._token = secrets.token_hex(8)
+
+    async def run(self) -> ProfileResult:
+        """Run the profile. Raises ProfileError, ConnectionError."""
+        check_room(self._settings.folder)
+        async with AsyncExitStack() as nodes:
+            allocation = await nodes.enter_async_context(self._allocation())
+            facts = await nodes.enter_async_context(self._held(allocation))
+            self._say(f"Using {self._describe(allocation, facts)}")
+            status = await self._command(allocation, facts)
+            reports = await self._list(allocation)
+            result = ProfileResult(status, allocation.job.label)
+            size = sum(report.size for report in reports)
+            if size:
+                await self._check_home(allocation, reports, size)
+            fetcher = Fetcher(self._settings.folder, size, self._progress)
+            if not self._host.name:
+                async for report, path in fetch_from_nodes(self._host, allocation, reports, fetcher):
+                    self._fetched(report, path, result)
+            elif reports:
+                staged = await stage(self._host, allocation, reports, self._token)
+        if self._host.name and reports:
+            async for report, path in fetch_staged(self._host, staged, reports, fetcher):
+                self._fetched(report, path, result)
+            await output(self._host, ["rm", "-rf", staged])
+        return result
+
+    def _fetched(self, report: RemoteReport, path: Path, result: ProfileResult) -> None:
+        self._say(f"fetched {path} ({file_size(path.stat().st_size)})")
+        result.reports.append(FetchedReport(path, report.node, report.rank))
+
+    @asynccontextmanager
+    async def _allocation(self) -> AsyncIterator[Allocation]:
+        if self._settings.job is not None:
+            yield Allocation(await find_job(self._host, self._settings.job))
+            return
+        async with allocated(self._host, self._settings.salloc, self._waiting) as allocation:
+            yield allocation
+
+    def _waiting(self, job_id: str, reason: str) -> None:
+        self._say(f"job {job_id} is waiting: {reason}")
+
+    @asynccontextmanager
+    async def _held(self, allocation: Allocation) -> AsyncIterator[dict[str, _NodeFacts]]:
+        """Check all nodes, and hold their folders for reports for the time of the context."""
+        nodes = allocation.job.nodes
+        step = allocation.step(
+            f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--unbuffered"
+        )
+        words = [*step, *self._shell(HOLD), self._token, self._settings.tool]
+        async with kept(
+            self._host, ["bash", "-c", 'exec "$@" 2>&1', "hold", *words], setup_line(self._settings.setup)
+        ) as command:
+            facts: dict[str, _NodeFacts] = {}
+            ready: set[str] = set()
+            text, noise = "", ""
+            while len(ready) < len(nodes):
+                data = await command.read()
+                if not data:
+                    raise ProfileError(f"{fold(nodes)}: no step can be started{_last_line(noise + text)}.")
+                *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
+                for line in lines:
+                    if not line.startswith("GSWARM "):
+                        noise = line
+                        continue
+                    _, kind, node, value = line.split(" ", 3)
+                    self._take(kind, node, value, facts.setdefault(node, _NodeFacts()))
+                    if kind == "ready":
+                        ready.add(node)
+            yield facts
+
+    def _take(self, kind: str, node: str, value: str, facts: _NodeFacts) -> None:
+        """Take in one fact of a node. Raises ProfileError if nothing can be profiled there."""
+        tool = self._settings.tool
+        match kind:
+            case "nofolder":
+                raise ProfileError(f"{node}: no folder can be made at {value}; set TMPDIR to one of yours.")
+            case "setup":
+                status, _, said = value.partition(" ")
+                said = f": {printable(redact([said])[0])}" if said else ""
+                raise ProfileError(
+                    f"{node}: the setup failed with exit status {status}{said.rstrip('.')}; correct --setup."
+                )
+            case "notool":
+                after = "after --setup" if self._settings.setup else "on the PATH of its login shell"
+                raise ProfileError(
+                    f"{node}: there is no {tool} {after}; load its module with --setup 'module load ...'."
+                )
+            case "space":
+                free, _, folder = value.partition(" ")
+                if free.isdecimal() and int(free) * 1024 < LEAST_FREE_BYTES:
+                    raise ProfileError(
+                        f"{node}: {folder} has {file_size(int(free) * 1024)} free, too little for a report; "
+                        "free some space, or set TMPDIR to another folder of the node."
+                    )
+            case "profiler":
+                name, pid, user = [*value.split(" "), "", ""][:3]
+                self._say(
+                    f"{node}: {user or 'somebody'} runs {name} there already (process {pid}); both slow "
+                    "each other down, and only one of them can read the counters."
+                )
+            case "admin" if value == "1" and tool == "ncu":
+                raise ProfileError(
+                    f"{node}: its driver gives performance counters to administrators only ({_PERMISSION}); "
+                    f"{_COUNTERS_REMEDY}."
+                )
+            case "version":
+                facts.version = value
+            case "graphs":
+                facts.traces_graphs = True
+            case "gpus":
+                facts.gpus = tuple(filter(None, value.split(";")))
+            case "ready":
+                facts.folder = value
+
+    def _shell(self, script: str) -> list[str]:
+        login = ["-l"] if self._settings.setup else []
+        return ["bash", *login, "-c", script, "gswarm-profile"]
+
+    def _describe(self, allocation: Allocation, facts: dict[str, _NodeFacts]) -> str:
+        where = f"{fold(allocation.job.nodes)} (job {allocation.job.label})"
+        names = sorted({name for each in facts.values() for name in each.gpus})
+        wanted = _GPU_TYPE.search(" ".join(self._settings.salloc))
+        if not allocation.gpus:
+            return where
+        name = " and ".join(names) if names else wanted[1] if wanted else ""
+        return (
+            f"{allocation.gpus} × {printable(name)} on {where}"
+            if name
+            else (f"{plural(allocation.gpus, 'GPU')} on {where}")
+        )
+
+    async def _command(self, allocation: Allocation, facts: dict[str, _NodeFacts]) -> int:
+        """Run the command below the profiler; return its exit status."""
+        settings = self._settings
+        tool = self._tool_words(all(each.traces_graphs for each in facts.values()))
+        ntasks = [] if settings.ntasks is None else [f"--ntasks={settings.ntasks}"]
+        ranks = ",".join(["", *map(str, settings.ranks), ""]) if settings.ranks else "all"
+        words = [
+            *allocation.step(*ntasks, "--unbuffered"),
+            *self._shell(RUN),
+            self._token,
+            ranks,
+            str(len(tool)),
+            *tool,
+            *settings.command,
+        ]
+        async with kept(self._host, words, setup_line(settings.setup), passes_output=True) as command:
+            return await command.wait()
+
+    def _tool_words(self, traces_graphs: bool) -> list[str]:
+        """Return the profiler's command; the name of a rank's report follows."""
+        settings = self._settings
+        if settings.tool == "ncu":
+            return ["ncu", "--force-overwrite", *settings.tool_options, "--export"]
+        return [
+            *("nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none"),
+            *("--kill=none", "--force-overwrite=true"),
+            *(["--cuda-graph-trace=node"] if traces_graphs else []),
+            *([] if settings.delay_s is None else [f"--delay={settings.delay_s:g}"]),
+            *([] if settings.duration_s is None else [f"--duration={settings.duration_s:g}"]),
+            *settings.tool_options,
+            "--output",
+        ]
+
+    async def _list(self, allocation: Allocation) -> list[RemoteReport]:
+        """Return the reports on the nodes, and say why a rank has none."""
+        nodes = allocation.job.nodes
+        step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
+        _, text = await output(self._host, [*step, *self._shell(LIST), self._token])
+        reports, logs = [], {}
+        for line in text.splitlines():
+            match line.split(" "):
+                case ["GSWARM", "report", node, size, sha256, *path]:
+                    reports.append(RemoteReport(node, " ".join(path), int(size), sha256))
+                case ["GSWARM", "log", node, rank, log]:
+                    logs[rank] = node, base64.b64decode(log).decode("utf-8", "replace")
+        by_rank = {report.name.partition(".")[0]: report for report in reports}
+        for rank, (node, log) in sorted(logs.items()):
+            self._explain(rank, node, log, by_rank.get(rank))
+        return sorted(reports, key=lambda report: report.name)
+
+    def _explain(self, rank: str, node: str, log: str, report: RemoteReport | None) -> None:
+        tool = self._settings.tool
+        if _PERMISSION in log:
+            self._say(
+                f"{node}: the driver refused the performance counters ({_PERMISSION}); {_COUNTERS_REMEDY}."
+            )
+        elif report is None:
+            self._say(f"{node}: {tool} wrote no report for {rank}{_last_line(log)}.")
+        elif report.path.endswith(".qdstrm"):
+            self._say(
+                f"{node}: this installation of nsys has no importer, so {report.name} is raw; convert it "
+                "with QdstrmImporter where Nsight Systems is installed as a whole."
+            )
+
+    async def _check_home(self, allocation: Allocation, reports: Sequence[RemoteReport], size: int) -> None:
+        """Raise ProfileError if the reports don't fit here; then the nodes keep them."""
+        try:
+            check_room(self._settings.folder, size)
+        except ProfileError as error:
+            nodes = allocation.job.nodes
+            folders = {str(Path(report.path).parent) for report in reports}
+            step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
+            await output(self._host, [*step, "touch", *(f"{folder}/keep" for folder in folders)])
+            raise ProfileError(
+                f"{error} They stay on {fold(nodes)} in {', '.join(sorted(folders))}."
+            ) from None
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return a command as one line without secrets, for events and session notes."""
+    return printable(shlex.join(redact(command)))
+
+
+def _last_line(text: str) -> str:
+    """Return the last line of a program's output as ``: line``."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    return f": {printable(lines[-1][:200].rstrip('.'))}" if lines else ""

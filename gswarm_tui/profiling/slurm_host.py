@@ -1,0 +1,232 @@
+"""The machine on which Slurm's commands run: this one, or a login node over SSH.
+
+Each command runs below a keeper, a few lines of bash that end it when this program is gone: the lifeline is
+the keeper's standard input, which ends when this program is killed or the connection breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.launch.base import LaunchError
+from gswarm_tui.launch.ssh.login import LoginConnection, LoginNode
+
+HEARTBEAT_S = 15.0
+LONGEST_SILENCE_S = 60
+"""A connection whose lifeline is silent for so long is broken, even if nobody closed it."""
+_CHUNK = 1 << 18
+
+# The first line of the input is the command's; whatever follows only shows that this program lives. When that
+# ends, so does the command's input, and after a grace for it to react the command gets SIGTERM.
+_KEEPER = """
+limit=$1 grace=$2; shift 2; IFS= read -r first; exec 3<&0; trap : TERM
+exec 4< <(printf '%s\\n' "$first"; while read -r $limit <&3; do :; done; exec >&-; sleep $grace; kill -TERM 0)
+exec 3<&- </dev/null
+"$@" <&4 & pid=$!
+wait $pid; status=$?; while kill -0 $pid 2>/dev/null; do wait $pid; status=$?; done
+trap '' TERM; kill -TERM 0; exit $status
+"""
+GRACE_S = 8
+"""A step ends within this time of its input's end; what doesn't is killed by Slurm."""
+
+
+class ProfileError(UserError):
+    """Raised if a profile can't be made; the message says why, on which node, and what to do."""
+
+    exit_status = 1
+
+
+class KeptCommand(Protocol):
+    """A command that ends with this program."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes of its output, empty at the end. Raises ConnectionError."""
+
+    async def wait(self) -> int:
+        """Wait for its end and return its exit status. Raises ConnectionError."""
+
+    async def close(self) -> None:
+        """End it with SIGTERM unless it has ended, and wait until it has."""
+
+
+class SlurmHost(Protocol):
+    """Where Slurm's commands run; ``name`` is empty for this machine."""
+
+    name: str
+
+    async def start(
+        self,
+        words: Sequence[str],
+        first_line: str = "",
+        *,
+        passes_output: bool = False,
+        grace_s: int = GRACE_S,
+    ) -> KeptCommand:
+        """Start a command whose input is one line; its output is read, or passed on as this program's.
+
+        Raises ProfileError, ConnectionError.
+        """
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+
+@asynccontextmanager
+async def kept(
+    host: SlurmHost,
+    words: Sequence[str],
+    first_line: str = "",
+    *,
+    passes_output: bool = False,
+    grace_s: int = GRACE_S,
+) -> AsyncIterator[KeptCommand]:
+    """Run a command for the time of the context."""
+    command = await host.start(words, first_line, passes_output=passes_output, grace_s=grace_s)
+    try:
+        yield command
+    finally:
+        await asyncio.shield(command.close())
+
+
+async def output(host: SlurmHost, words: Sequence[str], first_line: str = "") -> tuple[int, str]:
+    """Run a command to its end; return its exit status and its output, which includes its errors."""
+    async with kept(host, ["bash", "-c", 'exec "$@" 2>&1', "output", *words], first_line) as command:
+        data = bytearray()
+        while chunk := await command.read():
+            data += chunk
+        return await command.wait(), data.decode("utf-8", "replace")
+
+
+class ThisMachine(SlurmHost):
+    """Runs Slurm's commands here."""
+
+    name = ""
+
+    async def start(
+        self,
+        words: Sequence[str],
+        first_line: str = "",
+        *,
+        passes_output: bool = False,
+        grace_s: int = GRACE_S,
+    ) -> _LocalCommand:
+        """Start a command in a session of its own, out of reach of the terminal's Ctrl-C."""
+        pipe = None if passes_output else asyncio.subprocess.PIPE
+        # A stopped program (Ctrl-Z) isn't gone: the lifeline may be silent.
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", _KEEPER, "gswarm-tui-keeper", "", str(grace_s), *words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=pipe,
+            start_new_session=True,
+        )
+        command = _LocalCommand(process)
+        command.write(f"{first_line}\n".encode())
+        return command
+
+    async def close(self) -> None:
+        """Nothing is connected."""
+
+
+class _LocalCommand(KeptCommand):
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def write(self, data: bytes) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write(data)
+
+    async def read(self) -> bytes:
+        return b"" if self._process.stdout is None else await self._process.stdout.read(_CHUNK)
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        while await self.read():  # a command that is blocked in writing couldn't end
+            pass
+        await self._process.wait()
+
+
+class LoginHost(SlurmHost):
+    """Runs Slurm's commands on a login node, in one SSH connection that is opened again if it broke."""
+
+    def __init__(self, login: LoginNode) -> None:
+        self._login = login
+        self.name = login.name
+
+    async def start(
+        self,
+        words: Sequence[str],
+        first_line: str = "",
+        *,
+        passes_output: bool = False,
+        grace_s: int = GRACE_S,
+    ) -> _RemoteCommand:
+        """Start a command in a login shell there."""
+        limit = f"-t {LONGEST_SILENCE_S}"
+        keeper = shlex.join(["bash", "-c", _KEEPER, "gswarm-tui-keeper", limit, str(grace_s), *words])
+        encoded = base64.b64encode(os.fsencode(f"exec {keeper}")).decode()  # safe in every login shell
+        try:
+            connection = await self._login.run(
+                f"""exec bash -l -c 'eval "$(printf %s {encoded}|base64 -d)"'"""
+            )
+        except LaunchError as error:
+            remedy = f"; {error.remedy}" if error.remedy else ""
+            raise ProfileError(f"{self.name}: {error.reason}{remedy}.") from None
+        connection.write(f"{first_line}\n".encode())
+        return _RemoteCommand(connection, passes_output=passes_output)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._login.close()
+
+
+class _RemoteCommand(KeptCommand):
+    def __init__(self, connection: LoginConnection, *, passes_output: bool) -> None:
+        self._connection = connection
+        self._heart = asyncio.create_task(self._beat())
+        self._pumps = [asyncio.create_task(_pump(partial(connection.errors.read, _CHUNK), 2))]
+        if passes_output:
+            self._pumps.append(asyncio.create_task(_pump(connection.read, 1)))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self._connection.write(b"\n")
+
+    async def read(self) -> bytes:
+        return await self._connection.read()
+
+    async def wait(self) -> int:
+        await asyncio.gather(*self._pumps)
+        return await self._connection.status()
+
+    async def close(self) -> None:
+        self._heart.cancel()
+        await self._connection.end()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+
+async def _pump(read: Callable[[], Awaitable[bytes]], number: int) -> None:
+    """Write what a function reads to a file of this program."""
+    while data := await read():
+        await asyncio.to_thread(_write_all, number, data)
+
+
+def _write_all(number: int, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(number, data) :]
