@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,7 @@ from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
 from gswarm_tui.server.listening import check_settings, listen, url_of
-from gswarm_tui.server.tokens import read_tokens, token_path
+from gswarm_tui.server.tokens import check_folder, read_tokens, token_path
 
 if TYPE_CHECKING:
     from gswarm_tui.control.attached import AttachedRun, Route
@@ -43,10 +44,13 @@ class Listener(NamedTuple):
     def open(cls, settings: ServerSettings) -> Listener:
         """Check the settings and open the socket. Raises UserError."""
         check_settings(settings)
+        check_folder()
         return cls(settings, listen(settings))
 
     def describe(self, uid: str) -> str:
-        """Return the server's address and its token's file, as a clause."""
+        """Return the server's address and its token's file, which exists from then on, as a clause."""
+        with suppress(UserError):  # the server reports it
+            read_tokens(uid)
         return f"HTTP server at {url_of(*self)}, token in {token_path(uid)}"
 
 

@@ -41,6 +41,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def sentence(clause: str) -> str:
+    """Return a clause, such as an error of the recorder, as a sentence."""
+    return f"{clause[:1].upper()}{clause[1:]}{'' if clause.endswith('.') else '.'}"
+
+
 def json_answer(value: Any, status: int = 200) -> Response:
     """Return a value as JSON; its model is only documented, as checking large ones would take long."""
     content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -28,7 +28,7 @@ from gswarm_tui.fleet.snapshot import GPU_ROW, gpu_rows, node_object
 from gswarm_tui.printing.cells import checked_depth, plain
 from gswarm_tui.printing.json_output import utc, with_times
 from gswarm_tui.server import models
-from gswarm_tui.server.answers import json_answer, problems
+from gswarm_tui.server.answers import json_answer, problems, sentence
 from gswarm_tui.server.event_stream import FrameStream, Metrics
 from gswarm_tui.server.requests import BAD_REQUEST, UNAVAILABLE, RecorderRequests
 from gswarm_tui.store.querying.results import QueryError
@@ -183,8 +183,7 @@ class _ApiCalls:
         try:
             made = intent()
         except IntentError as error:
-            why = str(error)
-            raise HTTPException(BAD_REQUEST, f"{why[:1].upper()}{why[1:]}.") from None
+            raise HTTPException(BAD_REQUEST, sentence(str(error))) from None
         return await self._requests.carry_out(made)
 
     # SQL
@@ -201,7 +200,7 @@ class _ApiCalls:
                 ]
                 return json_answer({"columns": columns, "rows": rows, "truncated": result.truncated})
         except QueryError as error:
-            raise HTTPException(BAD_REQUEST, f"{error}.") from None
+            raise HTTPException(BAD_REQUEST, sentence(str(error))) from None
 
 
 def _metrics(text: str | None) -> Metrics:

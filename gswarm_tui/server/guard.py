@@ -186,6 +186,9 @@ def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         if name in headers and name in (b"host", b"origin", b"authorization", b"content-length"):
             raise RefusedRequestError(400, f"The header {name.decode('latin-1').title()} is repeated.")
         headers[name] = value
+    if b"content-length" in headers and b"transfer-encoding" in headers:
+        # A proxy in front might see another end of the body, and what follows as another request.
+        raise RefusedRequestError(400, "The body has both a length and a transfer encoding.")
     return headers
 
 

@@ -32,7 +32,7 @@ from gswarm_agent.metrics import (
     PROCESS_METRICS,
     Metric,
 )
-from gswarm_tui.control.intents import MAX_NOTE
+from gswarm_tui.control.intents import MAX_NOTE, MAX_TIME
 from gswarm_tui.server.answers import SessionName
 from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS
 
@@ -49,7 +49,13 @@ def _unix_time(value: object) -> float | None:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         raise ValueError("a time must be ISO 8601 with its zone, such as 2026-03-02T14:03:00Z")
     fraction = re.sub(r"\.([0-9]{1,6})[0-9]*", r".\1", value)  # Python takes at most microseconds
-    return datetime.fromisoformat(fraction.upper().replace(" ", "T")).timestamp()
+    at = datetime.fromisoformat(fraction.upper().replace(" ", "T")).timestamp()
+    return min(max(at, 0.0), MAX_TIME - 1)  # the recorder refuses these, as they aren't in the recording
+
+
+def _whole(value: object) -> object:
+    """Return a number without a fraction as an integer, which it is in JSON Schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Time = Annotated[
@@ -61,7 +67,7 @@ Time = Annotated[
 ]
 """Time in a body, as Unix time; None is now."""
 _Finite = Annotated[StrictFloat, Field(allow_inf_nan=False)]
-Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
+Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS), BeforeValidator(_whole)]
 Group = Literal[tuple(METRIC_GROUPS)]  # type: ignore[valid-type]
 
 
@@ -118,8 +124,8 @@ class Query(Body):
     """One SQL statement that reads, in DuckDB's dialect, and its limits."""
 
     sql: Annotated[StrictStr, Field(min_length=1, max_length=MOST_SQL)]
-    max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS)] = 1000
-    timeout_s: Annotated[StrictInt | _Finite, Field(ge=0.1, le=MAX_QUERY_S)] = 10.0
+    max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS), BeforeValidator(_whole)] = 1000
+    timeout_s: Annotated[StrictFloat, Field(ge=0.1, le=MAX_QUERY_S, allow_inf_nan=False)] = 10.0
 
 
 class QueryColumn(BaseModel):

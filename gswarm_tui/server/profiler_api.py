@@ -18,7 +18,7 @@ from gswarm_tui.control.intents import IntentError, SetMark, StartSession, StopS
 from gswarm_tui.fleet.gpu_links import HOST, NVSWITCH, gpu_index
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.server.answers import SessionName, problems
+from gswarm_tui.server.answers import SessionName, problems, sentence
 from gswarm_tui.server.exports import SessionExports
 from gswarm_tui.server.requests import BAD_REQUEST, CONFLICT, RecorderRequests
 
@@ -234,7 +234,7 @@ class _ProfilerCalls:
         try:
             intent = StartSession(name)
         except IntentError as error:
-            raise HTTPException(BAD_REQUEST, f"{error}.") from None
+            raise HTTPException(BAD_REQUEST, sentence(str(error))) from None
         try:
             row = await self._requests.carry_out(intent)
         except HTTPException as error:

@@ -9,6 +9,7 @@ from fastapi import HTTPException
 
 from gswarm_tui.control.attached import NOT_CONNECTED, AttachedRun
 from gswarm_tui.control.intents import Intent
+from gswarm_tui.server.answers import sentence
 
 REPLY_S = 30.0
 MAX_QUERIES = 4
@@ -100,7 +101,6 @@ def _bytes_of(value: Any) -> int:
 def _refusal(reply: dict[str, Any], status: int) -> HTTPException:
     """Return the HTTP error for a recorder's refusal: ``status`` if the request is the reason."""
     why = str(reply["error"])
-    sentence = f"{why[:1].upper()}{why[1:]}{'' if why.endswith('.') else '.'}"
     if why == NOT_CONNECTED:
         return HTTPException(UNAVAILABLE, "The server has lost its recorder and is reconnecting; try again.")
-    return HTTPException(status if reply.get("kind") == "query" else UNAVAILABLE, sentence)
+    return HTTPException(status if reply.get("kind") == "query" else UNAVAILABLE, sentence(why))

@@ -60,6 +60,17 @@ def read_tokens(uid: str) -> Tokens:
     return tokens
 
 
+def check_folder() -> None:
+    """Refuse a folder that others can enter. Raises UserError."""
+    with suppress(FileNotFoundError):
+        try:
+            os.close(open_private(str(_folder())))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise UserError(f"the tokens in {_folder()} can't be used: {error.strerror}.") from None
+
+
 def remove_tokens(uid: str) -> None:
     """Remove the tokens of a recording that has ended, if it had any."""
     with suppress(OSError, ValueError, UserError):

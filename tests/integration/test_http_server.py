@@ -1,0 +1,142 @@
+"""Life of the HTTP server: with a recorder or beside one, over restarts, and to the end of the recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gswarm_tui.cli import main
+from tests.integration.heads import eventually, head
+from tests.served import ServedRecorder, environ_of, served
+
+
+def recorder_process(recorder: ServedRecorder) -> int:
+    """Return the pid of the process that records."""
+    pid = recorder.process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def test_a_restarted_recorder_keeps_its_address_and_its_exports(tmp_path: Path) -> None:
+    with served(tmp_path, "--name", "train") as recorder:
+        token = recorder.token
+        recorder.call("POST", "/profiling/start", {"name": "phase"})
+        uid = recorder.get("/api/v1/recording")["uid"]
+        count = {"sql": "SELECT count(*) FROM sessions"}
+        recorder.eventually(
+            lambda: recorder.call("POST", "/api/v1/query", count).json["rows"] == [[2]], "both on disk"
+        )
+        os.kill(recorder_process(recorder), signal.SIGKILL)
+        recorder.read_until("restarting it")
+
+        def sessions() -> dict[str, bool]:
+            listed = recorder.get("/profiling/sessions")["sessions"]
+            return {one["name"]: one["is_active"] for one in listed}
+
+        recorder.eventually(
+            lambda: recorder.get("/api/v1/events?kind=recorder_restarted")["events"] != [], "the restart"
+        )
+        assert recorder.token == token
+        assert recorder.get("/api/v1/recording")["uid"] == uid
+        assert sessions() == {"train": True, "phase": True}
+        frames = recorder.get("/status")["frame_id_counter"]
+        recorder.eventually(lambda: recorder.get("/status")["frame_id_counter"] > frames + 1, "samples")
+        recorder.end()
+        assert not recorder.token_file.exists()
+        # The recording ended both sessions; one was promised a file, which is written after the end.
+        export = tmp_path / "phase.json"
+        eventually(export.exists, "the export")
+        assert json.loads(export.read_text())["session"]["status"] == "stopped"
+        assert not (tmp_path / "train.json").exists()
+
+
+def test_serve_answers_for_a_running_recorder_until_its_end(tmp_path: Path) -> None:
+    with served(tmp_path) as recorder:
+        beside = subprocess.Popen(
+            [sys.executable, "-m", "gswarm_tui", "serve", "run.duckdb", "--http", "127.0.0.1:0"],
+            cwd=tmp_path,
+            env=recorder.environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            other = ServedRecorder(beside, tmp_path, 0, recorder.token_file)
+            line = other.read_until("HTTP server at")
+            assert line.endswith(f"token in {recorder.token_file}\n")
+            other.port = int(line.split(",")[0].rpartition(":")[2])
+            assert other.port != recorder.port
+            assert other.get("/status")["total_gpus"] == 8
+            assert recorder.token not in line
+            recorder.end()
+            assert beside.wait(60) == 0
+            assert "the recording ended" in other.read_until("ended")
+        finally:
+            beside.kill()
+            beside.communicate()
+
+
+def test_the_app_serves_too_and_shows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with head("--demo", "1x2", "--db", "run.duckdb", "--http", "127.0.0.1:0") as app:
+        app.wait_for("rec")
+        app.press("e")
+        app.wait_for("HTTP server at http://127.0.0.1:")
+        (token_file,) = [each for each in (tmp_path / "gswarm-tui" / "tokens").iterdir() if not each.suffix]
+        port = int(app.screen().partition("http://127.0.0.1:")[2].split(",")[0])
+        recorder = ServedRecorder(cast(Any, app.process), tmp_path, port, token_file)
+        assert recorder.get("/clients")["total_clients"] == 1
+        app.process.terminate()
+        app.exit_status()
+        assert not token_file.exists()
+
+
+@pytest.mark.parametrize("words", [["record", "--demo"], ["--demo"]])
+def test_a_port_in_use_is_reported_before_recording_begins(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "gswarm_tui", *words, "--http", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+    if words[0] == "record":  # the app asks for a terminal first
+        used = "another program uses this port; choose another one."
+        assert done.stderr == f"gswarm-tui: --http 127.0.0.1:{port}: {used}\n"
+
+
+def test_serve_without_a_recorder_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "nothing-like-it"]) == 3
+    assert 'has the recording, job or file name "nothing-like-it"' in capsys.readouterr().err
+
+
+def test_tokens_in_an_open_folder_are_refused(tmp_path: Path) -> None:
+    tokens = tmp_path / "gswarm-tui" / "tokens"
+    tokens.mkdir(parents=True)
+    tokens.chmod(0o755)
+    (tmp_path / "gswarm-tui").chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", "record", "--demo", "--http", "127.0.0.1:0"],
+        cwd=tmp_path,
+        env=environ_of(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"gswarm-tui: the tokens in {tokens} can't be used: others may enter it.\n"
+    assert not list(tmp_path.glob("*.duckdb"))

@@ -1,0 +1,146 @@
+"""The HTTP server under attack by other users of the machine, by web pages, and by clients of its owner."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.server.connections import MAX_CONNECTIONS
+from tests.security.web_attacks import (
+    check_schema,
+    connect,
+    exchange,
+    idle,
+    missed_ticks,
+    send_body,
+    slow_loris,
+)
+from tests.served import ServedRecorder, served
+
+
+@pytest.fixture(scope="module")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRecorder]:
+    with served(tmp_path_factory.mktemp("served")) as running:
+        yield running
+
+
+def test_the_token_is_private(recorder: ServedRecorder) -> None:
+    for file in (recorder.token_file, recorder.token_file.with_name(recorder.token_file.name + ".scrape")):
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert len(file.read_text().strip()) >= 43
+    assert recorder.token_file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_process_shows_the_token(recorder: ServedRecorder) -> None:
+    seen = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            shown = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue  # it has ended
+        seen += b"gswarm_tui" in shown
+        assert recorder.token.encode() not in shown
+    assert seen >= 3  # record, its recorder, its server
+
+
+@pytest.mark.parametrize("path", ["/status", "/", "/metrics", "/api/v1/openapi.json", "/nothing"])
+def test_nothing_is_answered_without_the_token(recorder: ServedRecorder, path: str) -> None:
+    for token in ("-", recorder.token[:-1], recorder.token.swapcase()):
+        assert recorder.call("GET", path, token=token).status == 401
+
+
+def test_a_page_that_rebinds_its_name_gets_nothing(recorder: ServedRecorder) -> None:
+    answer = recorder.call("GET", "/status", headers={"Host": f"evil.example:{recorder.port}"})
+    assert answer.status == 421
+    answer = recorder.call("POST", "/profiling/stop", {}, headers={"Origin": "http://evil.example"})
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        pytest.param("GET /status HTTP/1.1\r\n{auth}\r\n", id="no host"),
+        pytest.param("GET /status HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n{auth}\r\n", id="two hosts"),
+        pytest.param("GET http://evil.example/status HTTP/1.1\r\nHost: localhost\r\n\r\n", id="absolute"),
+        pytest.param("GET /status\r\n\r\n", id="no version"),
+        pytest.param("GET /status HTTP/9.9\r\nHost: localhost\r\n\r\n", id="unknown version"),
+        pytest.param(
+            "GET /status HTTP/1.1\r\nHost: localhost\r\nX: " + "x" * 100_000 + "\r\n\r\n", id="long header"
+        ),
+        pytest.param("GET /" + "x" * 100_000 + " HTTP/1.1\r\nHost: localhost\r\n\r\n", id="long address"),
+        pytest.param(
+            "GET /status HTTP/1.1\r\nHost: localhost\r\nA: b\r\n c: d\r\nA\0: x\r\n\r\n", id="zero byte"
+        ),
+        pytest.param(
+            "POST / HTTP/1.1\r\nHost: localhost\r\n{auth}Content-Length: 4\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n{auth}\r\n",
+            id="two framings",
+        ),
+        pytest.param(
+            "POST / HTTP/1.1\r\nHost: localhost\r\n{auth}Content-Length: 2\r\n"
+            "Content-Length: 40\r\n\r\n{{}}GET / HTTP/1.1\r\nHost: localhost\r\n{auth}\r\n",
+            id="two lengths",
+        ),
+        pytest.param(
+            "POST / HTTP/1.1\r\nHost: localhost\r\n{auth}Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+            id="invalid chunk",
+        ),
+        pytest.param(
+            "POST / HTTP/1.1\r\nHost: localhost\r\n{auth}Content-Length: -1\r\n\r\n",
+            id="negative length",
+        ),
+        pytest.param("\x16\x03\x01\x02\x00\x01\x00\x01\xfc", id="TLS"),
+    ],
+)
+def test_ambiguous_requests_are_refused_once(recorder: ServedRecorder, request_of: str) -> None:
+    auth = f"Authorization: Bearer {recorder.token}\r\n"
+    answer = exchange(recorder, request_of.format(auth=auth).encode("latin-1"))
+    assert answer.count(b"HTTP/1.1") <= 1
+    assert b"HTTP/1.1 4" in answer or not answer
+    assert b"GSwarm" not in answer
+    assert recorder.get("/status")["is_profiling"]
+
+
+def test_connections_without_requests_make_room(recorder: ServedRecorder) -> None:
+    with idle(recorder, MAX_CONNECTIONS + 50) as connections, slow_loris(recorder, 50):
+        assert recorder.get("/status")["total_gpus"] == 8
+        # The oldest one was closed.
+        assert connections[0].recv(1) == b""
+    assert missed_ticks(recorder) == 0
+
+
+def test_long_bodies_are_read_past_and_refused(recorder: ServedRecorder) -> None:
+    for chunked in (False, True):
+        answer = send_body(recorder, 5_000_000, token=recorder.token, chunked=chunked)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+    assert send_body(recorder, 5_000_000, token="wrong", chunked=False)[:13] in (b"HTTP/1.1 401 ", b"")
+    assert missed_ticks(recorder) == 0
+
+
+def test_a_reader_that_doesnt_read_slows_nothing(recorder: ServedRecorder) -> None:
+    with connect(recorder) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        auth = f"Authorization: Bearer {recorder.token}"
+        connection.sendall(f"GET /api/v1/frames HTTP/1.1\r\nHost: localhost\r\n{auth}\r\n\r\n".encode())
+        frames = recorder.get("/status")["frame_id_counter"]
+        recorder.eventually(lambda: recorder.get("/status")["frame_id_counter"] > frames + 2, "samples")
+    assert missed_ticks(recorder) == 0
+
+
+def test_every_answer_is_as_its_openapi_document_says(recorder: ServedRecorder, tmp_path: Path) -> None:
+    done = check_schema(recorder, tmp_path, "--max-examples=8", "--generation-deterministic", "--no-shrink")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "24/25" in done.stdout, "calls without the stream of frames"
+
+
+def test_neither_log_nor_recording_has_the_token(recorder: ServedRecorder) -> None:
+    token = recorder.token
+    printed = recorder.end()
+    assert token not in printed
+    assert "Traceback" not in printed
+    files = [file for file in recorder.folder.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".duckdb" for file in files)
+    assert [file for file in files if token.encode() in file.read_bytes()] == []
