@@ -1,16 +1,19 @@
 """Make the documentation's pictures from the running program: ``python -m screenshots.make [NAME ...]``.
 
 A simulated fleet with a seed and a fixed clock, so the same program gives the same pictures. Screens need
-``rsvg-convert`` and the font Fira Code, and the report's picture needs Chromium; pictures whose program is
-missing stay as they are.
+``rsvg-convert`` and the font Fira Code; the pictures of the report and of a browser need Chromium. Pictures
+whose program is missing stay as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,13 +28,18 @@ from pathlib import Path
 from gswarm_agent import __version__
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.control.server import ControlServer
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.plot_data import load_plot_data
 from gswarm_tui.reporting.report import build_report
+from gswarm_tui.server.browser_access import BrowserAccess, Permission
+from gswarm_tui.server.web import WebServer
+from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
+from tests.chromium import chromium
 from tests.integration.plot_recording import record_runs, record_training
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
@@ -45,6 +53,23 @@ BRAILLE = re.compile(
     r"((?:&#160;)*[\u2800-\u28ff](?:[\u2800-\u28ff]|&#160;)*)</text>"
 )
 """A text element with braille: its colour, position and characters."""
+SHARPNESS = 1.5
+"""Pixels of a picture of a browser for each of its page."""
+WINDOW, BAR, MARGIN = (1180, 720), 44, 24
+"""Size of the page in the picture of a browser, height of the window's bar, and space around the window."""
+BROWSER_WINDOW = """\
+<head><style>
+body {{ margin: {margin}px; background: white; font: 14px sans-serif }}
+div {{ width: {width}px; border-radius: 10px; overflow: hidden; background: #2b3038;
+  box-shadow: 0 2px 16px rgb(0 0 0 / 40%) }}
+p {{ display: flex; align-items: center; gap: 8px; height: {bar}px; margin: 0; padding: 0 16px }}
+i {{ width: 12px; height: 12px; border-radius: 6px; background: #59616d }}
+span {{ flex: 1; margin-left: 12px; padding: 5px 16px; border-radius: 13px; background: #1a1f27;
+  color: #d8dde6 }}
+img {{ display: block; width: 100% }}
+</style></head>
+<body><div><p><i></i><i></i><i></i><span>127.0.0.1:8092/screen</span></p>
+<img src="data:image/png;base64,{picture}"></div></body>"""
 DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of each bit of a braille character."""
 
@@ -162,6 +187,62 @@ async def replay_screen() -> str:
                 return screen_svg(deck.app)
 
 
+@dataclass
+class SceneRecording:
+    """What a control server needs to know of a scene's recording, which isn't on disk."""
+
+    path: Path
+    uid: str = "4711c0de-0000-4000-8000-000000000001"
+    recording_id: int = 1
+
+    def queries(self) -> ArraySource:
+        """Return no source: the picture's screen queries nothing."""
+        raise NotImplementedError
+
+
+async def browser() -> bytes:
+    """Return the picture of ``gswarm-tui web`` in Chromium, in a drawn browser window."""
+    made = training()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder, "TZ": "UTC"}
+        recording = SceneRecording(Path(folder) / "run.duckdb")
+        control = ControlServer(made.hub, recording, os.environ, label="job 4711")
+        access = BrowserAccess(recording.uid, {Permission.WATCH: "watch", Permission.CONTROL: "control"})
+        server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711")
+        listening = socket.create_server(("127.0.0.1", 0))
+        await control.start()
+        await server.start(listening, None)
+        advancing = asyncio.create_task(advance(made))
+        try:
+            async with chromium(
+                Path(folder) / "profile", f"--force-device-scale-factor={SHARPNESS}"
+            ) as running:
+                page = await running.page()
+                await page.resize(*WINDOW)
+                await page.open(f"http://127.0.0.1:{listening.getsockname()[1]}/#watch")
+                await page.shows("full_training")
+                await page.evaluate("new Promise(done => setTimeout(done, 3000))")  # the histories
+                shown = base64.b64encode(await page.picture()).decode()
+                window = await running.page()
+                width, height = WINDOW
+                await window.resize(width + 2 * MARGIN, height + BAR + 2 * MARGIN)
+                html = BROWSER_WINDOW.format(width=width, bar=BAR, margin=MARGIN, picture=shown)
+                await window.evaluate(f"document.documentElement.innerHTML = {json.dumps(html)}")
+                await window.evaluate("document.images[0].decode()")
+                return await window.picture()
+        finally:
+            advancing.cancel()
+            await server.close()
+            await control.close()
+
+
+async def advance(made: Scene) -> None:
+    """Let a scene's time pass."""
+    while True:
+        await asyncio.sleep(1)
+        made.advance(1)
+
+
 def screen_svg(app: Viewer) -> str:
     """Return the screen as SVG."""
     return fitted_svg(app.export_screenshot(title="gswarm-tui", simplify=True))
@@ -234,6 +315,9 @@ def main() -> None:
                 if not wanted or name in wanted:
                     draw(recording)
                     print(name)
+    if not wanted or "browser" in wanted:
+        (FOLDER / "browser.png").write_bytes(asyncio.run(browser()))
+        print("browser")
     converter = shutil.which("rsvg-convert")
     if converter is None:
         print("rsvg-convert is missing: the pictures of screens stay as they are")

@@ -102,12 +102,12 @@ class Page:
         )
 
     async def resize(self, width: int, height: int) -> None:
-        """Change the size of the window in pixels."""
+        """Change the size of the window in CSS pixels."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
-            deviceScaleFactor=1,
+            deviceScaleFactor=0,
             mobile=False,
         )
 

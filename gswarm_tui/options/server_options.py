@@ -69,23 +69,18 @@ def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False
     group = parser.add_argument_group("HTTP server")
     usual = f"default: {DEFAULT}" if default else f"as {DEFAULT}; default: none"
     group.add_argument("--http", metavar="HOST:PORT", help=f"answer HTTP requests here ({usual})")
-    _add_access_options(group)
+    _add_access_options(group, "web pages of this origin may use it; repeat for several")
 
 
 def add_web_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the browsers' server."""
     group = parser.add_argument_group("web server")
     group.add_argument("--web", metavar="HOST:PORT", help=f"serve browsers here (default: {WEB_DEFAULT})")
-    _add_access_options(group)
+    _add_access_options(group, "address by which a reverse proxy makes it known")
 
 
-def _add_access_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--http-origin",
-        action="append",
-        metavar="URL",
-        help="web pages of this origin may use it; repeat for several",
-    )
+def _add_access_options(group: argparse._ArgumentGroup, origin_help: str) -> None:
+    group.add_argument("--http-origin", action="append", metavar="URL", help=origin_help)
     group.add_argument(
         "--http-public", action="store_true", default=None, help="allow an address that other machines reach"
     )

@@ -1,7 +1,8 @@
-"""Cost of the HTTP server for a recorder at 1 Hz, and how fast it answers while it records."""
+"""Cost of the servers for a recorder at 1 Hz, and how fast the HTTP server answers while it records."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import statistics
@@ -10,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.request import Request, urlopen
+
+import aiohttp
 
 from tests.bench.figures import BenchOptions, Figure
 from tests.bench.nodes import Nodes
@@ -34,6 +37,9 @@ class Goals(NamedTuple):
 
 
 JOB, LARGE = Goals(150.0, 1.0, 50.0), Goals(1000.0)
+VISITORS = 3
+FIRST_PICTURE = 2000
+"""Bytes after which a screen has been drawn."""
 MISSED_AFTER_S = 1.5
 """Time without a tick of a recorder at 1 Hz after which it has missed one."""
 
@@ -65,6 +71,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     """Measure a job's fleet with and without the server, in turns; then a large fleet."""
     yield from _scraped(options, options.count(64, 2), JOB, turns=options.count(5, 1))
     yield from _scraped(options, options.count(1024, 4), LARGE, turns=1)
+    yield from _in_browsers(options, options.count(64, 2), turns=options.count(5, 1))
 
 
 def _scraped(options: BenchOptions, nodes: int, goals: Goals, turns: int) -> Iterator[Figure]:
@@ -113,6 +120,97 @@ def _scraped(options: BenchOptions, nodes: int, goals: Goals, turns: int) -> Ite
     yield Figure("   /metrics, slowest", max(scrapes), "ms", goal=goals.scrape_ms)
     yield Figure("   /status meanwhile, median", statistics.median(others), "ms", goal=goals.others_ms)
     yield Figure("   /status meanwhile, slowest", max(others), "ms", goal=goals.others_ms)
+
+
+def _in_browsers(options: BenchOptions, nodes: int, turns: int) -> Iterator[Figure]:
+    """Measure what screens in browsers cost."""
+    stem = options.folder / f"browsers-{nodes}"
+    journal, db = stem.with_suffix(".jsonl"), stem.with_suffix(".duckdb")
+    costs: list[float] = []
+    screens: list[float] = []
+    sent: list[float] = []
+    with (
+        Nodes(stem, nodes, GPUS_A_NODE, options.seed, readings=options.count(30, 3)) as simulated,
+        recording(journal, simulated.folder, nodes, db) as pids,
+    ):
+        Reader(journal, ()).wait_for(nodes)
+        time.sleep(options.seconds(SETTLES_S))
+        for _ in range(turns):
+            alone = _share(pids, options.seconds(MEASURED_S))
+            with _web_server(db) as (pid, url, token), Visitors(url, token, VISITORS) as visitors:
+                time.sleep(options.seconds(SETTLES_S))
+                own = [pid, *descendants(pid, "attach")]
+                before, bytes_before, began = sum(map(cpu_s, own)), visitors.received, time.monotonic()
+                costs.append(_share(pids, options.seconds(MEASURED_S)) - alone)
+                seconds = time.monotonic() - began
+                screens.append(100 * (sum(map(cpu_s, own)) - before) / seconds / VISITORS)
+                sent.append((visitors.received - bytes_before) / seconds / VISITORS / 1000)
+    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, {VISITORS} browser visitors"
+    yield Figure(
+        f"recorder for {fleet}", max(0.0, statistics.median(costs)), "% of a core", goal=JOB.cost_pct
+    )
+    yield Figure("   each visitor's screen, with the web server", statistics.median(screens), "% of a core")
+    yield Figure("   sent to each browser", statistics.median(sent), "kB/s")
+
+
+class Visitors:
+    """Browser visitors who watch in a thread until the end of the block, after their first pictures."""
+
+    def __init__(self, url: str, token: str, number: int) -> None:
+        self.received = 0
+        self._url, self._token, self._number = url, token, number
+        self._first = threading.Semaphore(0)
+        self._loop = asyncio.new_event_loop()
+        self._watching: asyncio.Future[list[None]] | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        for _ in range(self._number):
+            assert self._first.acquire(timeout=60), "a visitor saw nothing"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._watching is not None:
+            self._loop.call_soon_threadsafe(self._watching.cancel)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._watch_all())
+        self._loop.close()
+
+    async def _watch_all(self) -> None:
+        self._watching = asyncio.gather(*(self._watch() for _ in range(self._number)))
+        await self._watching
+
+    async def _watch(self) -> None:
+        headers = {"Origin": self._url}
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+            await client.post(f"{self._url}/enter", data=self._token, headers=headers)
+            async with client.ws_connect(f"{self._url}/ws?width=150&height=42", headers=headers) as screen:
+                seen = 0
+                async for message in screen:
+                    size = len(message.data)
+                    self.received += size
+                    if seen < FIRST_PICTURE <= seen + size:
+                        self._first.release()
+                    seen += size
+
+
+@contextmanager
+def _web_server(db: Path) -> Iterator[tuple[int, str, str]]:
+    """Run ``gswarm-tui web`` until the end of the block; yield its pid, its address and a token."""
+    words = [sys.executable, "-m", "gswarm_tui", "web", str(db), "--web", f"127.0.0.1:{free_port()}"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        try:
+            printed = process.stderr.readline()
+            found = re.search(r"to watch: (http://[^/]+)/#TOKEN, with the token in (.+)$", printed)
+            assert found is not None, printed
+            yield process.pid, found[1], Path(found[2]).read_text().strip()
+        finally:
+            process.terminate()
 
 
 def _share(pids: Sequence[int], seconds: float) -> float:
