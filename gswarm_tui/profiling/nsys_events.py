@@ -42,8 +42,14 @@ _MEMORY_OPERATIONS = {
 }
 """Names of copies by their kind, as nsys stats prints them for exports without a table of kinds."""
 _MEMSET = "[CUDA memset]"
-_LAUNCH = {f"{what}{axis.upper()}": f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"}
-"""Columns of a launch's size by those of the export."""
+_LAUNCH = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+_PACKED = (
+    "demangledName | (shortName << 31)",
+    "gridX | (gridY << 31) | (gridZ << 47)",
+    "blockX | (blockY << 16) | (blockZ << 32)",
+)
+"""Columns of kernels that are read as one number, since each number costs as much as inserting half a row."""
+_BITS_16, _BITS_31 = (1 << 16) - 1, (1 << 31) - 1
 
 
 class NsysEvents:
@@ -100,23 +106,16 @@ class NsysEvents:
 
     def _kernels(self) -> None:
         table = "CUPTI_ACTIVITY_KIND_KERNEL"
-        names = (
-            "start",
-            "end",
-            "demangledName",
-            "shortName",
-            "deviceId",
-            "streamId?",
-            "globalPid?",
-            "correlationId?",
-        )
-        for batch in self._batches(table, [*names, *(f"{size}?" for size in _LAUNCH)]):
-            start, end, name, short, device, stream, process, correlation, *launch = batch
+        self._export.require(table, ("demangledName", "shortName", *_LAUNCH))
+        names = ("start", "end", "deviceId", "streamId?", "globalPid?", "correlationId?")
+        for batch in self._batches(table, names, packed=_PACKED):
+            start, end, device, stream, process, correlation, both, grid, block = batch
             self._add(
                 PROFILE_KERNEL_EVENTS, table, start, end,
-                name_id=self._names(table, name), short_name_id=self._names(table, short),
+                name_id=self._names(table, both & _BITS_31), short_name_id=self._names(table, both >> 31),
                 **self._on_gpu(device, stream, process), correlation_id=correlation,
-                **dict(zip(_LAUNCH.values(), launch, strict=True)),
+                grid_x=grid & _BITS_31, grid_y=grid >> 31 & _BITS_16, grid_z=grid >> 47 & _BITS_16,
+                block_x=block & _BITS_16, block_y=block >> 16 & _BITS_16, block_z=block >> 32 & _BITS_16,
             )  # fmt: skip
 
     def _copies(self) -> None:
@@ -197,10 +196,12 @@ class NsysEvents:
         self._rows += len(start)
         self._report(min(1.0, self._rows / max(self._total, 1)))
 
-    def _batches(self, table: str, names: Sequence[str], where: str = "true") -> Iterator[list[Numbers]]:
-        """Yield the columns of a table in batches; those with ? may be missing or NULL, which is -1."""
+    def _batches(
+        self, table: str, names: Sequence[str], where: str = "true", packed: Sequence[str] = ()
+    ) -> Iterator[list[Numbers]]:
+        """Yield columns, then SQL expressions, in batches; columns with ? may be missing or NULL: -1."""
         self._export.require(table, [name for name in names if not name.endswith("?")])
-        columns = ", ".join(self._column(table, name) for name in names)
+        columns = ", ".join([*(self._column(table, name) for name in names), *packed])
         rows = self._export.execute(f"SELECT {columns} FROM {table} WHERE {where}")  # noqa: S608 (own names)
         while batch := rows.fetchmany(BATCH):
             yield list(np.ascontiguousarray(self._whole(table, batch).T))

@@ -24,6 +24,7 @@ USUAL = (
     "viewers",
     "server",
     "disk",
+    "profiles",
     "screen",
     "after_the_run",
     "past",

@@ -214,6 +214,8 @@ def test_a_report_of_schema_3_names_copies_devices_and_messages_by_its_own_table
         (3, 1, 0, 3, "relu(float*)"),
         (3, 1, 0, 3, "void gemm<float, 128>(float const*, int)"),
     ]
+    launches = query(db, "SELECT grid, block FROM profile_kernel_launch_sum")
+    assert launches == [("   8    1    1", " 256    1    1")] * 2
     assert query(db, "SELECT pid, tid, name FROM profile_api LIMIT 1") == [(4242, 4243, "cudaLaunchKernel")]
 
 
@@ -310,7 +312,10 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
             "times that aren't in order",
         ),
         (["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 77"], "uses names that StringIds lacks"),
-        (["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = 'wide'"], "has values that aren't whole numbers"),
+        (
+            ["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'first'"],
+            "has values that aren't whole numbers",
+        ),
         (["ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN bytes"], "lacks the column bytes"),
     ],
 )
