@@ -208,8 +208,12 @@ class Connection:
 
     def request(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the first reply. Raises OSError, MessageError."""
-        self._connection.sendall(encode(message | {"version": VERSION}, MAX_REQUEST))
+        self.send(message)
         return self.read()
+
+    def send(self, message: dict[str, Any], limit: int = MAX_REQUEST) -> None:
+        """Send a request, whose reply ``read`` returns. Raises OSError, MessageError."""
+        self._connection.sendall(encode(message | {"version": VERSION}, limit))
 
     def read(self) -> dict[str, Any]:
         """Return the next reply. Raises OSError, MessageError."""

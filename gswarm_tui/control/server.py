@@ -26,6 +26,7 @@ from gswarm_tui.control.messages import (
     encode,
     message_length,
 )
+from gswarm_tui.control.profiles import ProfileRecorder, serve_import
 from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.control.viewers import Send, Viewers
 from gswarm_tui.hub import Hub
@@ -41,7 +42,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class QueryableRecorder(Protocol):
+class QueryableRecorder(ProfileRecorder, Protocol):
     """The part of a recorder that the server needs."""
 
     path: Path
@@ -144,10 +145,13 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         prefix = await reader.readexactly(LENGTH.size)
         request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
-        is_view = request.get("want") == "view" and request.get("version") == VERSION
-        if is_view and self._recording is not None:
+        known = request.get("version") == VERSION and self._recording is not None
+        if known and request.get("want") == "view":
             answer = self._answer_read_only if request.get("read_only") else self._answer
             await self._viewers.serve(reader, writer, answer)
+            return
+        if known and self._recording is not None and request.get("want") == "import":
+            await serve_import(self._recording, request, reader, writer)
             return
 
         async def send(message: bytes) -> None:

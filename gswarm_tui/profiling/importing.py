@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gswarm_tui.control.client import running_heads
+from gswarm_tui.control.profiles import SentProfile
 from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.ncu_report import NcuReport
 from gswarm_tui.profiling.nsys_events import NsysEvents
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.nsys_facts import read_facts
 from gswarm_tui.profiling.nsys_tool import exported
-from gswarm_tui.store.transfer.profiles import ProfileFacts, writing_profile
+from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
+from gswarm_tui.store.transfer.profiles import writing_profile
 
 SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
 """Names of reports end with one of these."""
@@ -62,21 +65,32 @@ def import_report(
     if path.suffix == ".ncu-rep":
         measured = NcuReport(path, environ)
         facts = place(measured.facts(path.name))
-        with writing_profile(db, facts) as target:
+        with _writer(db, facts, environ) as target:
             rows = measured.write(target)
             target.finish(facts)
     else:
         with _opened(path, environ) as export:
             try:
                 facts = place(read_facts(export, path.name))
-                with writing_profile(db, facts) as target:
+                with _writer(db, facts, environ) as target:
                     events = NsysEvents(export, target, report)
                     rows = events.run()
                     facts = _widened(facts, events.span_ns)
                     target.finish(facts)
             except sqlite3.Error as error:
                 raise export.unreadable(error) from error
-    return ImportedProfile(target.profile_id, rows, facts, target.placement.node_id is not None)
+    return ImportedProfile(target.profile_id, rows, facts, target.on_known_node)
+
+
+@contextlib.contextmanager
+def _writer(db: Path, facts: ProfileFacts, environ: Mapping[str, str]) -> Iterator[ProfileWriter]:
+    """Open a file for a profile, through the recorder that has it open, if one has. Raises StoreError."""
+    if (head := next((one for one in running_heads(environ) if one.records(db)), None)) is not None:
+        with contextlib.closing(SentProfile(head, facts)) as sent:
+            yield sent
+    else:
+        with writing_profile(db, facts) as stored:
+            yield stored
 
 
 def _widened(facts: ProfileFacts, span_ns: tuple[int, int] | None) -> ProfileFacts:

@@ -16,8 +16,8 @@ import numpy as np
 from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.report_text import clean_text
 from gswarm_tui.profiling.tools import explain_failure, find_tool, run_tool, tool_version
+from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
 from gswarm_tui.store.sql.schema import PROFILE_METRIC_VALUES
-from gswarm_tui.store.transfer.profiles import ProfileFacts, ProfileWriter
 
 _DESCRIPTION = frozenset(
     {

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.nsys_facts import plain_uuid
 from gswarm_tui.profiling.report_text import clean_text
+from gswarm_tui.store.recording.profiles import ProfileWriter
 from gswarm_tui.store.sql.profile_views import OS_RUNTIME
 from gswarm_tui.store.sql.schema import (
     PROFILE_API_EVENTS,
@@ -24,7 +25,6 @@ from gswarm_tui.store.sql.schema import (
     PROFILE_RANGE_EVENTS,
     TableSchema,
 )
-from gswarm_tui.store.transfer.profiles import ProfileWriter
 
 Numbers = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.report_text import clean_text
-from gswarm_tui.store.transfer.profiles import ProfiledGpu, ProfileFacts
+from gswarm_tui.store.recording.profiles import ProfiledGpu, ProfileFacts
 
 MOST_MESSAGES = 50
 _LATEST_NS = 4 * 10**18

@@ -129,6 +129,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "gswarm_tui.profiling": {
         "gswarm_tui.common",
+        "gswarm_tui.control",
         "gswarm_tui.launch",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
@@ -183,6 +184,7 @@ HOMES: dict[str, set[str]] = {
     "ijson": {"gswarm_tui.exchange.json_stream"},
     "matplotlib": {"gswarm_tui.plotting"},
     "numpy": {
+        "gswarm_tui.control.profiles",
         "gswarm_tui.exchange",
         "gswarm_tui.fleet",
         "gswarm_tui.plotting",

@@ -27,6 +27,7 @@ from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
 from gswarm_tui.store.recording.minutes import UnsummedMinutes, add_all_sums, add_sums, delete_minutes
+from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile, remove_unfinished
 from gswarm_tui.store.sql.older_files import upgrade_statements
 from gswarm_tui.store.sql.schema import (
     GPU_MINUTES,
@@ -162,6 +163,15 @@ class Database:
     def next_free(self, column: str, table: str) -> int:
         """Return the number after the highest in the column. Raises StoreError."""
         return int(self._execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
+
+    def profile(self, facts: ProfileFacts, recording_id: int, profile_id: int) -> StoredProfile:
+        """Return a new profile of a recording, to which rows can be added between other writes.
+
+        Raises RepeatedProfileError, StoreError.
+        """
+        connection = self._connection.cursor()
+        connection.execute("USE rec")
+        return StoredProfile(connection, self.path, facts, recording_id, profile_id)
 
     def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
         """Return the rows of a query by column. Raises StoreError."""
@@ -406,6 +416,8 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         connection.execute(statement)
     if existing and not existing[GPU_MINUTES.name]:
         add_all_sums(connection)
+    for statement in remove_unfinished() if existing else ():
+        connection.execute(statement)
     (profiles,) = connection.execute("SELECT count(*) > 0 FROM profiles").fetchall()[0]
     for statement in view_statements(with_profiles=profiles):
         connection.execute(statement)

@@ -11,9 +11,12 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gswarm_tui.fleet.events import (
     Event,
@@ -29,9 +32,11 @@ from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import MEMORY, Database, DataRefusedError, RecordingInfo
 from gswarm_tui.store.recording.ledger import Ledger
+from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
 from gswarm_tui.store.recording.resume import Interrupted, Resumed, interrupted, load
 from gswarm_tui.store.recording.sorting import Sorter
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MIN_WAL_BYTES = 2 * 1024 * 1024
 _MAX_WAL_BYTES = 16 * 1024 * 1024
@@ -97,6 +102,8 @@ class Recorder:
         self._error = ""
         self._closed = False
         self._pool = CursorPool(self.path, MEMORY, memory=query_memory)
+        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._next_profile = 1
 
     def open(self) -> None:
         """Open or create the file and begin or resume a recording. Raises StoreError."""
@@ -123,6 +130,7 @@ class Recorder:
         self.uid = next((one.uid for one in unended if one.recording_id == what), self.uid)
         self.interrupted = [one for one in unended if one.recording_id != what]
         self._database = database
+        self._next_profile = database.next_free("profile_id", "profiles")
         self._sorter = Sorter(database)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -140,6 +148,29 @@ class Recorder:
     def queries(self) -> LocalSource:
         """Return a source for queries on the file while it is recorded, one for each user."""
         return self._pool.source()
+
+    def begin_profile(self, facts: ProfileFacts) -> Future[StoredProfile]:
+        """Begin the import of a profile; the future raises RepeatedProfileError, StoreError.
+
+        Call the profile's methods by ``in_thread`` only.
+        """
+
+        def begin() -> StoredProfile:
+            number, self._next_profile = self._next_profile, self._next_profile + 1
+            return self._database.profile(facts, self.recording_id, number)
+
+        return self.in_thread(begin)
+
+    def in_thread(self, call: Callable[[], T]) -> Future[T]:
+        """Run a call in the recorder's thread when no event waits, for at most half of the time."""
+        future: Future[T] = Future()
+        with self._changed:
+            if self._closing:
+                future.set_exception(StoreError(f"the recording in {self.path} has ended"))
+            else:
+                self._work.append((future, call))
+                self._changed.notify()
+        return future
 
     def submit(self, events: Sequence[Event]) -> None:
         """Queue events to be written soon; return at once."""
@@ -219,12 +250,32 @@ class Recorder:
     def _run(self) -> None:
         while not self._closing:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
+                self._changed.wait_for(lambda: self._waiting or self._work or self._closing)
             self._drain()
-            pause = self._retry_every_s if self._error else self._commit_every_s
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, pause)
+            self._pause(self._retry_every_s if self._error else self._commit_every_s)
         self._finish(self._ended_at)
+        for future, _ in self._work:
+            future.set_exception(StoreError(f"the recording in {self.path} has ended"))
+
+    def _pause(self, pause_s: float) -> None:
+        """Wait until the next commit; meanwhile do the work that others want done, unless the disk fails."""
+        until = time.monotonic() + pause_s
+        left = pause_s
+        while left >= 0:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or (self._work and not self._error), left)
+                if self._closing or self._error or not self._work:
+                    return
+                future, call = self._work.popleft()
+            began = time.monotonic()
+            try:
+                future.set_result(call())
+            except Exception as error:  # whoever wanted it gets the error; recording continues
+                future.set_exception(error)
+            rest = min(time.monotonic() - began, max(0.0, until - time.monotonic()))
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, rest)
+            left = until - time.monotonic()
 
     def _drain(self) -> None:
         """Write all waiting events in one transaction; after a failure they wait again."""

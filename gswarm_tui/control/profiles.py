@@ -1,0 +1,175 @@
+"""Import of a profile into a running recording: the command reads the report, the recorder writes the rows.
+
+After the first request, each message is one step: names, rows, or the end. Each gets a reply, and the command
+sends rows while those before are written. So a report costs the head no more than copying its columns. If the
+command goes before the end, the rows that were written are removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar
+
+import numpy.typing as npt
+
+from gswarm_tui.control.client import Head, connect_to, describe_missing_reply
+from gswarm_tui.control.messages import LENGTH, MessageError, decode, encode, message_length
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.arrays import pack_arrays, unpack_arrays
+from gswarm_tui.store.recording.profiles import ProfiledGpu, ProfileFacts, StoredProfile
+from gswarm_tui.store.sql.schema import PROFILE_EVENTS, TableSchema
+
+MAX_STEP = 16 * 1024 * 1024
+"""Bytes of a message; rows come in batches of about 4 MB."""
+PATIENCE_S = 120.0
+"""Seconds that the command waits for a reply: the disk may be slow."""
+_TABLES = {table.name: table for table in PROFILE_EVENTS}
+
+T = TypeVar("T")
+
+
+class ProfileRecorder(Protocol):
+    """The part of a recorder that an import needs."""
+
+    def begin_profile(self, facts: ProfileFacts) -> Future[StoredProfile]:
+        """Begin the import of a profile."""
+
+    def in_thread(self, call: Callable[[], T]) -> Future[T]:
+        """Run a call in the recorder's thread."""
+
+
+# The recorder's side
+
+
+async def serve_import(
+    recorder: ProfileRecorder,
+    request: Mapping[str, Any],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    """Take a profile from a client. Raises OSError, IncompleteReadError, MessageError when it leaves."""
+
+    async def send(message: dict[str, Any]) -> None:
+        writer.write(encode(message))
+        await writer.drain()
+
+    profile = None
+    try:
+        profile = await asyncio.wrap_future(recorder.begin_profile(_facts(request.get("facts"))))
+        await send(
+            {
+                "profile_id": profile.profile_id,
+                "gpu_ids": dict(profile.gpu_ids),
+                "on_known_node": profile.on_known_node,
+            }
+        )
+        while True:
+            prefix = await reader.readexactly(LENGTH.size)
+            step = decode(await reader.readexactly(message_length(prefix, MAX_STEP)))
+            result = await asyncio.wrap_future(recorder.in_thread(_step(profile, step)))
+            if "finish" in step:
+                profile = None
+                await send({"result": result})
+                return
+            await send({"result": result})
+    except StoreError as error:
+        await send({"error": str(error)})
+    finally:
+        if profile is not None:
+            with contextlib.suppress(StoreError):
+                await asyncio.shield(asyncio.wrap_future(recorder.in_thread(profile.abandon)))
+
+
+def _step(profile: StoredProfile, step: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return the call of a step. Raises MessageError."""
+    match step:
+        case {"names": list(names)} if all(isinstance(name, str) for name in names):
+            return lambda: profile.name_ids(names)
+        case {"table": str(name), "columns": dict(columns)} if name in _TABLES:
+            table = _TABLES[name]
+            if not columns.keys() <= {column.name for column in table.columns} - {"profile_id"}:
+                raise MessageError(f"{name} has other columns")
+            arrays = unpack_arrays(columns)
+            return lambda: profile.add(table, arrays)
+        case {"finish": facts}:
+            last = _facts(facts)
+            return lambda: profile.finish(last)
+    raise MessageError("an import has no such step")
+
+
+def _facts(values: Any) -> ProfileFacts:
+    try:
+        gpus = tuple(ProfiledGpu(**gpu) for gpu in values["gpus"])
+        return ProfileFacts(**{**values, "gpus": gpus, "messages": tuple(values["messages"])})
+    except (TypeError, KeyError) as error:
+        raise MessageError(f"these are no facts of a profile: {error}") from None
+
+
+# The command's side
+
+
+class SentProfile:
+    """Sends the rows of one profile to a running recorder; ``close`` it afterwards."""
+
+    def __init__(self, head: Head, facts: ProfileFacts) -> None:
+        """Begin the import. Raises StoreError."""
+        self._head = head
+        self._unanswered = 0
+        try:
+            self._connection = connect_to(head, PATIENCE_S)
+        except OSError:
+            raise StoreError(describe_missing_reply(head)) from None
+        try:
+            begun = self._request({"want": "import", "facts": asdict(facts)})
+        except BaseException:
+            self.close()
+            raise
+        self.profile_id: int = begun["profile_id"]
+        self.gpu_ids: Mapping[str, int] = begun["gpu_ids"]
+        self.on_known_node: bool = begun["on_known_node"]
+
+    def name_ids(self, names: Sequence[str]) -> list[int]:
+        """Return the ids of names, which are added if they are new. Raises StoreError."""
+        self._settle()
+        found: list[int] = self._request({"names": list(names)})["result"]
+        return found
+
+    def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Send rows; their reply is awaited before the next ones. Raises StoreError."""
+        packed = {"table": table.name, "columns": pack_arrays(columns)}
+        self._settle()
+        try:
+            self._connection.send(packed, MAX_STEP)
+        except OSError:
+            raise StoreError(describe_missing_reply(self._head)) from None
+        self._unanswered += 1
+
+    def finish(self, facts: ProfileFacts) -> None:
+        """Add the profile itself, which makes its rows visible. Raises StoreError."""
+        self._settle()
+        self._request({"finish": asdict(facts)})
+
+    def close(self) -> None:
+        """Close the connection; without ``finish`` the recorder removes the rows."""
+        self._connection.close()
+
+    def _settle(self) -> None:
+        while self._unanswered:
+            self._unanswered -= 1
+            self._reply(self._connection.read)
+
+    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+        return self._reply(lambda: self._connection.request(message))
+
+    def _reply(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            reply = call()
+        except (OSError, MessageError):
+            raise StoreError(describe_missing_reply(self._head)) from None
+        if "error" in reply:
+            raise StoreError(str(reply["error"]))
+        return reply

@@ -1,0 +1,291 @@
+"""Writing a profile into a recording file: where it belongs, its names, and its events by millions.
+
+The profile is placed beside the samples of the same node and GPUs: in the recording that ran at its time,
+with its times on the recorder's clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.sql.schema import (
+    GPUS,
+    NODES,
+    PROFILE_EVENTS,
+    PROFILE_NAMES,
+    PROFILES,
+    RECORDINGS,
+    SCHEMA_VERSION,
+    SESSIONS,
+    TableSchema,
+)
+from gswarm_tui.store.sql.views import view_statements
+
+Rows = Callable[..., list[tuple[Any, ...]]]
+"""Runs a query with values and returns its rows."""
+
+_SAME_PROFILE = "SELECT profile_id FROM profiles WHERE digest = $1"
+_RECORDING = """
+SELECT recording_id FROM recordings
+ORDER BY started_at <= $2 AND coalesce(ended_at, started_at + INTERVAL 100 YEAR) >= $1 DESC, recording_id DESC
+LIMIT 1
+"""
+_NODE = """
+SELECT n.node_id, n.node,
+       (SELECT max_by(clock_offset_s, last_ts) FROM links WHERE links.node_id = n.node_id) AS clock_offset_s
+FROM nodes n
+WHERE n.recording_id = $1
+  AND (n.node_id IN (SELECT node_id FROM gpus WHERE replace(lower(uuid), 'gpu-', '') IN $3)
+       OR (len($3) = 0
+           AND split_part($2, '.', 1) IN (split_part(n.node, '.', 1), split_part(n.hostname, '.', 1))))
+ORDER BY node_id DESC LIMIT 1
+"""
+_GPUS = "SELECT replace(lower(uuid), 'gpu-', ''), gpu_id FROM gpus WHERE node_id = $1 AND uuid IS NOT NULL"
+
+
+class RepeatedProfileError(StoreError):
+    """The recording has this report already."""
+
+
+@dataclass(frozen=True)
+class ProfiledGpu:
+    """A GPU of a report: its index there, and its UUID as NVML has it but without ``GPU-``."""
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_total_mib: int | None
+
+
+@dataclass(frozen=True)
+class ProfileFacts:
+    """A report's own description of itself.
+
+    Times are Unix nanoseconds on the clock of its node: of the report's time 0, and of the capture.
+    """
+
+    file: str
+    tool: str
+    tool_version: str
+    digest: str
+    node: str
+    rank: int | None
+    zero_ns: int
+    started_ns: int
+    ended_ns: int
+    messages: tuple[str, ...] = ()
+    gpus: tuple[ProfiledGpu, ...] = ()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a profile belongs in a file, and the ids of its GPUs there by UUID."""
+
+    recording_id: int
+    node_id: int | None
+    node: str
+    clock_offset_s: float | None
+    gpu_ids: Mapping[str, int]
+
+
+class ProfileWriter(Protocol):
+    """Takes the rows of one profile."""
+
+    profile_id: int
+    gpu_ids: Mapping[str, int]
+    on_known_node: bool
+
+    def name_ids(self, names: Sequence[str]) -> list[int]:
+        """Return the ids of names, which are added if they are new. Raises StoreError."""
+
+    def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
+
+    def finish(self, facts: ProfileFacts) -> None:
+        """Add the profile itself, which makes its rows visible. Raises StoreError."""
+
+
+def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> Placement | None:
+    """Return where a profile belongs, in this recording or the one of its time; None in an empty file."""
+    if recording_id is None:
+        span = (_naive(facts.started_ns), _naive(facts.ended_ns))
+        if not (found := rows(_RECORDING, *span)):
+            return None
+        recording_id = found[0][0]
+    if not (nodes := rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
+        return Placement(recording_id, None, facts.node, None, {})
+    node_id, node, offset = nodes[0]
+    return Placement(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)))
+
+
+def profile_row(profile_id: int, facts: ProfileFacts, placed: Placement) -> dict[str, Any]:
+    """Return a profile's row in ``profiles``, with times as Unix microseconds."""
+    offset_us = round((placed.clock_offset_s or 0) * 1e6)
+    return {
+        "profile_id": profile_id,
+        "recording_id": placed.recording_id,
+        "node_id": placed.node_id,
+        "node": placed.node,
+        "rank": facts.rank,
+        "tool": facts.tool,
+        "tool_version": facts.tool_version,
+        "file": facts.file,
+        "digest": facts.digest,
+        "zero_at": facts.zero_ns // 1000 - offset_us,
+        "started_at": facts.started_ns // 1000 - offset_us,
+        "ended_at": facts.ended_ns // 1000 - offset_us,
+        "clock_offset_s": placed.clock_offset_s,
+        "messages": json.dumps(facts.messages, ensure_ascii=False),
+    }
+
+
+class StoredProfile:
+    """Writes one profile into a recording file, as the connection's transactions go.
+
+    Its rows are invisible until ``finish``, as the views join them with the profile.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        path: Path,
+        facts: ProfileFacts,
+        recording_id: int | None = None,
+        profile_id: int | None = None,
+    ) -> None:
+        """Find the place of the profile: in this recording, else in that of its time.
+
+        Raises RepeatedProfileError, StoreError.
+        """
+        self._connection = connection
+        self._path = path
+        self._refuse_repeated(facts)
+        placed = place(self._rows, facts, recording_id)
+        self._into_empty = placed is None
+        self.placement = placed or self._new_placement(facts)
+        self.gpu_ids = self.placement.gpu_ids
+        self.on_known_node = self.placement.node_id is not None
+        self.profile_id = profile_id or self._next_free("profile_id", PROFILES)
+
+    def _refuse_repeated(self, facts: ProfileFacts) -> None:
+        if found := self._rows(_SAME_PROFILE, facts.digest):
+            raise RepeatedProfileError(
+                f"{facts.file} is in {self._path} already, as profile {found[0][0]}; "
+                "name another file with --db"
+            )
+
+    def abandon(self) -> None:
+        """Remove the rows that were added. Raises StoreError."""
+        for table in PROFILE_EVENTS:
+            self._rows(f"DELETE FROM {table.name} WHERE profile_id = {self.profile_id}")  # noqa: S608
+
+    def finish(self, facts: ProfileFacts) -> None:
+        """Add the profile; to an empty file, a recording with its node and GPUs, too. Raises StoreError."""
+        self._refuse_repeated(facts)  # it may have been imported meanwhile
+        if self._into_empty:
+            self._add_recording(facts)
+        self._insert(PROFILES, profile_row(self.profile_id, facts, self.placement))
+        if self.profile_id == 1:
+            for statement in view_statements():  # with the comments of columns, now that there is a profile
+                self._rows(statement)
+
+    def name_ids(self, names: Sequence[str]) -> list[int]:
+        """Return the ids of names, which are added if they are new. Raises StoreError."""
+        first = self._next_free("name_id", PROFILE_NAMES)
+        wanted = np.array([*names, ""], dtype=object)  # the last one keeps NumPy's type
+        with self._registered("wanted", {"name": wanted}):
+            self._rows(
+                f"INSERT INTO profile_names SELECT {first - 1} + row_number() OVER (), name FROM "  # noqa: S608
+                "(SELECT DISTINCT name FROM wanted WHERE name NOT IN (SELECT name FROM profile_names))"
+            )
+            found = dict(self._rows("SELECT name, name_id FROM profile_names JOIN wanted USING (name)"))
+        return [found[name] for name in names]
+
+    def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
+        with self._registered("incoming", columns):
+            self._rows(insert_events(table, columns, self.profile_id, "incoming"))
+
+    def _new_placement(self, facts: ProfileFacts) -> Placement:
+        first_gpu = self._next_free("gpu_id", GPUS)
+        gpu_ids = {gpu.uuid: gpu_id for gpu_id, gpu in enumerate(facts.gpus, first_gpu)}
+        return Placement(
+            self._next_free("recording_id", RECORDINGS),
+            self._next_free("node_id", NODES),
+            facts.node,
+            None,
+            gpu_ids,
+        )
+
+    def _add_recording(self, facts: ProfileFacts) -> None:
+        """Add a recording that holds nothing but the profile: its node, its GPUs, a session of its time."""
+        own, node = {"recording_id": self.placement.recording_id}, {"node_id": self.placement.node_id}
+        span = {"started_at": facts.started_ns // 1000, "ended_at": facts.ended_ns // 1000}
+        imported = json.dumps({"imported_from": facts.file, "imported_run": facts.digest[:16]})
+        origin = {"options": imported, "schema_version": SCHEMA_VERSION}
+        self._insert(RECORDINGS, {**own, **span, **origin})
+        self._insert(NODES, {**own, **node, "node": facts.node, "hostname": facts.node})
+        for gpu in facts.gpus:
+            row = {"gpu_index": gpu.index, "uuid": f"GPU-{gpu.uuid}", "name": gpu.name}
+            more = {"pci_bus_id": gpu.pci_bus_id, "memory_total_mib": gpu.memory_total_mib}
+            self._insert(GPUS, {**node, "gpu_id": self.gpu_ids[gpu.uuid], **row, **more})
+        session = {"session_id": self._next_free("session_id", SESSIONS), "name": Path(facts.file).stem}
+        self._insert(SESSIONS, {**own, **span, **session, "status": "stopped"})
+
+    def _insert(self, table: TableSchema, row: Mapping[str, Any]) -> None:
+        marks = ", ".join(
+            f"make_timestamp(${at})" if table[name].type == "TIMESTAMP" else f"${at}"
+            for at, name in enumerate(row, 1)
+        )
+        self._rows(f"INSERT INTO {table.name} ({', '.join(row)}) VALUES ({marks})", *row.values())  # noqa: S608
+
+    def _next_free(self, column: str, table: TableSchema) -> int:
+        return int(self._rows(f"SELECT coalesce(max({column}), 0) + 1 FROM {table.name}")[0][0])  # noqa: S608
+
+    @contextmanager
+    def _registered(self, name: str, columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[None]:
+        self._connection.register(name, dict(columns))
+        try:
+            yield
+        finally:
+            self._connection.unregister(name)
+
+    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, list(values)).fetchall()
+        except duckdb.Error as error:
+            raise StoreError(explain(error, self._path)) from error
+
+
+def remove_unfinished() -> Iterator[str]:
+    """Return the statements that remove rows of profiles whose import a killed recorder didn't finish."""
+    for table in PROFILE_EVENTS:
+        yield f"DELETE FROM {table.name} WHERE profile_id NOT IN (SELECT profile_id FROM profiles)"  # noqa: S608
+
+
+def insert_events(
+    table: TableSchema, columns: Mapping[str, npt.NDArray[Any]], profile_id: int, source: str
+) -> str:
+    """Return the statement that adds a profile's rows from a registered source."""
+    values = ", ".join(
+        name if array.dtype.kind in "Of" else f"nullif({name}, -1)" for name, array in columns.items()
+    )
+    return (
+        f"INSERT INTO {table.name} (profile_id, {', '.join(columns)}) "  # noqa: S608 (own names)
+        f"SELECT {profile_id}, {values} FROM {source}"
+    )
+
+
+def _naive(unix_ns: int) -> Any:
+    return np.datetime64(unix_ns // 1000, "us").astype(object)
