@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gswarm_tui.analysis import comparison, periods
+from gswarm_tui.analysis import comparison, periods, profile_stretch, profiles
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.profile_stretch import Stretch
+from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
@@ -103,6 +105,24 @@ class RecordingQueries:
     def summary(self, session: SessionKey) -> Summary:
         """Return the figures of a session, as far as it is on disk. Raises UserError."""
         return summarize(self._source, self._find(session))
+
+    def profiles(self) -> list[Profile]:
+        """Return the profiles of the file. Raises UserError."""
+        return profiles.load_profiles(self._source)
+
+    def profile(self, profile: Profile) -> ProfileDetails:
+        """Return the tables of a profile. Raises UserError."""
+        return profiles.profile_details(self._source, profile)
+
+    def captured(self, profile: Profile) -> tuple[int, int]:
+        """Return the start and the end of a capture in its report [ns]. Raises UserError."""
+        return profile_stretch.captured(self._source, profile)
+
+    def stretch(
+        self, profile: Profile, device: ProfiledDevice | None, span_ns: tuple[int, int], bins: int
+    ) -> Stretch:
+        """Return a stretch of a profile's time. Raises UserError."""
+        return profile_stretch.load_stretch(self._source, profile, device, span_ns, bins)
 
     def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
         """Return sessions to compare, with distinct labels. Raises UserError."""

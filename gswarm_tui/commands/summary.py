@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import (
     ProcessPeaks,
     Summary,
@@ -64,10 +65,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         with Progress(doing):
             summary = summarize(source, period)
             listed = processes(source, period) if arguments.by == PROCESS else []
-        if summary.whole is None:
+            profiled = profile_line(source, period)
+            kernels = longest_kernels(source, period) if profiled and arguments.by is None else None
+        if summary.whole is None and not profiled:
             raise UserError(_no_samples(source.path, period))
         with formats.text_out(form.out) as out:
             parts = _parts(summary, listed, arguments.by)
+            if profiled:
+                parts = parts.with_profiles(profiled, kernels)
             if form.format == "markdown":
                 _write_markdown(parts, source.path, out)
             else:
@@ -103,6 +108,11 @@ class _PrintedSummary:
     tables: Sequence[summary_text.TextTable]
     outliers: Sequence[summary_text.LabelledLine]
 
+    def with_profiles(self, line: str, kernels: summary_text.TextTable | None) -> _PrintedSummary:
+        """Return the summary with the profiles of its time, and their longest kernels."""
+        tables = [kernels] if kernels is not None and kernels.rows else []
+        return replace(self, lines=[*self.lines, ("profiles", line)], tables=[*self.tables, *tables])
+
 
 def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _PrintedSummary:
     tables = []
@@ -111,7 +121,7 @@ def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Pri
     if by == NODE or (by is None and 1 < len(summary.nodes) <= _FEW_NODES):
         tables.append(summary_text.figures_table(summary.nodes))
     few = len(summary.gpus) <= _FEW_GPUS
-    if by == GPU or (by is None and few):
+    if by == GPU or (by is None and few and summary.whole is not None):
         tables.append(summary_text.figures_table(summary.gpus))
     return _PrintedSummary(
         summary.period,

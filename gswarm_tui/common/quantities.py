@@ -83,6 +83,11 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {text}" if days else text
 
 
+def brief_time(ns: float | None) -> str:
+    """Format a time given in nanoseconds, as of a kernel: "812 ns", "17.7 ms", "1.20 s"."""
+    return DASH if ns is None or math.isnan(ns) else _scaled(ns, 1000, ("ns", "µs", "ms", "s"))
+
+
 def elapsed(seconds: float) -> str:
     """Format a duration that grows on the screen, in whole seconds."""
     return duration(int(max(0.0, seconds)))

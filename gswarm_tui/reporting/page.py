@@ -133,6 +133,7 @@ class Report:
             *self._plots(),
             *self._per_device(),
             *self._coverage(),
+            *self._profiles(),
             *self._processes(),
             *self._events(),
             *self._marks(),
@@ -217,6 +218,15 @@ class Report:
                 rows = tag("details", tag("summary", f"All {len(gpus):,} GPUs"), rows, class_="all")
             found.append(rows)
         return found
+
+    def _profiles(self) -> list[Html]:
+        facts = self.facts
+        if not facts.profiled:
+            return []
+        words = tag("p", f"{facts.profiled[0].upper()}{facts.profiled[1:]}.")
+        rows = [[*row[:-1], cell(row[-1], "text")] for row in facts.kernels.rows]
+        listed = [table(facts.kernels.names, rows, right=facts.kernels.right)] if rows else []
+        return [tag("h2", "Longest kernels" if rows else "Profiles"), words, *listed]
 
     def _processes(self) -> list[Html]:
         known = self.facts.processes

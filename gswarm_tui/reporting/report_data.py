@@ -8,7 +8,9 @@ from typing import Any
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
+from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.querying.results import QuerySource
@@ -21,7 +23,8 @@ Row = dict[str, Any]
 class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
-    ``gaps`` are nodes without data and when. Not all events were read if ``more_events``.
+    ``gaps`` are nodes without data and when. Not all events were read if ``more_events``. ``profiled``
+    describes the profiles of the time, empty without any, and ``kernels`` are their longest.
     """
 
     recording: Row
@@ -33,6 +36,8 @@ class ReportData:
     others: list[Row]
     marks: list[Row]
     more_events: bool
+    profiled: str
+    kernels: TextTable
 
 
 _NODES = """
@@ -88,4 +93,6 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
         others=[row for row in events if row["severity"] == INFO],
         marks=[row for row in rows if row["kind"] == "mark"],
         more_events=len(rows) == MOST_EVENTS,
+        profiled=profile_line(source, period),
+        kernels=longest_kernels(source, period),
     )

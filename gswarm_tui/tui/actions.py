@@ -18,10 +18,10 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.common.ascii_signs import enter_sign
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
-SQL, SESSION, COMPARISON, WORST = "sql", "session", "comparison", "worst GPUs"
-SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
+SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
+SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE)
 _WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON)
-_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON)
+_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE)
 _NOT_SQL = (FLEET, *_ABOVE_FLEET)
 ENTER = enter_sign(sys.__stdout__, os.environ)
 _QUIT = ("ctrl+q", "ctrl+c")
@@ -143,6 +143,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("move('right')", ("right", "l"), "Show next GPU", MOVING, (GPU,), 58, "GPU", "← →"),
     Action("move('left')", ("left", "h"), "Show previous metric", VIEWING, (NODE,)),
     Action("move('right')", ("right", "l"), "Show next metric", VIEWING, (NODE,), 58, "metric", "← →"),
+    Action("move('left')", ("left", "h"), "Scroll left; earlier time", MOVING, (PROFILE,), palette=False),
+    Action("move('right')", ("right", "l"), "Scroll right; later time", MOVING, (PROFILE,), palette=False),
     *_moves("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
     *_moves("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
     Action(
@@ -166,9 +168,16 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("open", ("enter",), "Open GPU", MOVING, (WORST,), 8, "open"),
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
-    Action("open", ("enter",), "Open session", MOVING, (SESSIONS,), 8, "open", modes=(LIVE,)),
+    Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open", modes=(LIVE,)),
     Action(
-        "open", ("enter",), "Open session, go to later one", MOVING, (SESSIONS,), 8, "open", modes=_PLAYED
+        "open",
+        ("enter",),
+        "Open session or profile",
+        MOVING,
+        (SESSIONS,),
+        8,
+        "open",
+        modes=_PLAYED,
     ),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
@@ -268,8 +277,13 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
-    Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION), 56, "view"),
-    Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION)),
+    Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE), 56, "view"),
+    Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION, PROFILE)),
+    Action(
+        "zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z", words="timeline"
+    ),
+    Action("zoom_time(-1)", ("Z",), "Zoom out of timeline", VIEWING, (PROFILE,), words="timeline"),
+    Action("step_gpu", ("d",), "Show next GPU", VIEWING, (PROFILE,), words="device timeline"),
     Action(
         "step_span",
         ("z",),

@@ -420,3 +420,27 @@ def test_a_recording_of_an_older_version_gets_the_tables_of_profiles(
     import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
     assert query(db, "SELECT kernels FROM profile_gpus") == [(6,)]
     assert query(db, "SELECT schema_version FROM recordings") == [(4,)]
+
+
+def test_summary_and_report_have_the_longest_kernels_and_the_time_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, page = recording_of_node(tmp_path / "run.duckdb"), tmp_path / "run.html"
+    import_report(capsys, write_standin(tmp_path / "standin.sqlite", kernels=40), "--db", db)
+    line = "1 profile, 40 kernels on 1 GPU, no kernel running for 50 % of the capture"
+    assert main(["summary", "recording 1", "--db", str(db)]) == 0
+    printed = capsys.readouterr().out
+    assert [words.split()[0] for words in printed.splitlines() if words.endswith(line)] == ["profiles"]
+    assert "2.50 s  50.0 %     20  125 ms  relu(float*)" in printed
+    assert main(["report", "recording 1", "--db", str(db), "-o", str(page)]) == 0
+    written = page.read_text()
+    assert f"<h2>Longest kernels</h2><p>{line}.</p>" in written
+    assert "void gemm&lt;float, 128&gt;(float const*, int)" in written
+
+
+def test_summary_of_a_report_alone_has_its_kernels(a100: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "--db", str(a100)]) == 0
+    printed = capsys.readouterr().out
+    assert "1 profile, 5 kernels on 1 GPU, no kernel running for 97 % of the capture" in printed
+    assert "88.6 ms  100.0 %      5  17.7 ms  saxpy(double *" in printed
+    assert "util %" not in printed

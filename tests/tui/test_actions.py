@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from textual.screen import Screen
 
+from gswarm_tui.analysis.profiles import Profile
 from gswarm_tui.tui.actions import (
     ACTIONS,
     FLEET,
     LIVE,
     MODES,
     PAST,
+    PROFILE,
     QUERY,
     REPLAY,
     SCREENS,
@@ -28,6 +31,7 @@ from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
+from gswarm_tui.tui.screens.profile import ProfileScreen
 from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
@@ -43,6 +47,7 @@ WAYS = {
     "session": ("S", "enter"),
     "comparison": ("S", "p", "p", "c"),
 }
+SOME_PROFILE = Profile(1, 1, "r.nsys-rep", "nsys", "gpu01", 0, datetime.min, datetime.max)  # noqa: DTZ901
 REACHABLE = [(screen, mode) for screen in SCREENS for mode in MODES if mode != QUERY or screen == SQL]
 
 
@@ -59,7 +64,9 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str, mode: s
     made.hub.start_session("two")
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press(*WAYS[screen])
+        if screen == PROFILE:
+            app.show(ProfileScreen(SOME_PROFILE))
+        await pilot.press(*WAYS.get(screen, ()))
         app.mode = mode
         await pilot.pause()
         here: Screen[object] = app.screen

@@ -16,6 +16,7 @@ from gswarm_tui.tui.actions import (
     LIVE,
     NODE,
     PAST,
+    PROFILE,
     QUERY,
     REPLAY,
     SESSION,
@@ -61,6 +62,8 @@ ABOUT: dict[str, str] = {
     EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
     "The list follows the newest while the cursor is on it.",
     SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
+    PROFILE: "One report of Nsight Systems or Nsight Compute: its kernels, calls, memory operations and "
+    "ranges by name, the same kernels on all ranks, and a timeline above the samples of the same GPU.",
     COMPARISON: "The picked sessions side by side; the first is the reference. Top: the largest difference.",
     SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
 }
@@ -113,6 +116,13 @@ WORDS: dict[str, Entries] = {
         ("within 9 s", "time from the first to the latest event of the line"),
     ),
     SESSION: _FIGURES,
+    PROFILE: (
+        ("total, share", "time of all calls of this name; share in the total of the view"),
+        ("calls, mean", "number of calls; mean, median and longest time of one"),
+        ("no kernel", "share of the capture in which no kernel of the profile ran on the GPU"),
+        ("difference", "longest minus shortest time of the kernel on a rank; ratio of the two"),
+        ("kernels 98 %", "share of the time shown in which a kernel ran on the GPU"),
+    ),
     COMPARISON: (
         ("speed-up", "how many times as fast as the first session, for the same work"),
         ("efficiency", "speed-up divided by the number of GPUs, relative to the first session"),
@@ -130,7 +140,7 @@ COLUMNS: dict[str, Entries] = {
 
 _WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
-_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, SQL)
+_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
@@ -142,6 +152,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("╳ unreachable", "never connected so far: reason, what to do, next attempt", _WITH_NODES),
     ("■ ended", "the node's agent was stopped", _WITH_NODES),
     ("● ○", "running session, ended session", (SESSIONS, SESSION)),
+    ("■", "profile", (SESSIONS,)),
     ("›", "session ahead: it starts after the time shown", (SESSIONS,)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
@@ -149,6 +160,8 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
     ("┊ ◆", "mark in a plot", _WITH_CURVES),
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_CURVES),
+    ("▁▄█", "share of the time in which something ran; value of a sample", (PROFILE,)),
+    ("╵1.55 s", "time since the start of the capture, at the position of the sign", (PROFILE,)),
     ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),

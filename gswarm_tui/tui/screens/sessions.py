@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import DASH, duration, elapsed, energy, percent, plural, watts
+from gswarm_tui.common.quantities import DASH, brief_time, duration, elapsed, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -33,6 +33,7 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 if TYPE_CHECKING:
+    from gswarm_tui.analysis.profiles import Profile
     from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.analysis.summary_data import Summary
 
@@ -41,6 +42,8 @@ READ_EVERY_S = 5.0
 """Seconds until figures that weren't on disk yet are read again."""
 AHEAD = "›"
 """Sign of a session that starts after the time shown."""
+PROFILED = "■"
+"""Sign of a profile."""
 SESSION_TABLE = (
     TableColumn("", 1, left=True, frozen=True),
     TableColumn("session", 20, left=True, frozen=True),
@@ -122,6 +125,13 @@ def _recorded_row(session: Session, summary: Summary, now: float, zone: tzinfo |
     )
 
 
+def profile_row(profile: Profile, now: float, zone: tzinfo | None) -> Row:
+    """Return a row of an imported report: its name, time, tool, node and rank."""
+    begun = profile.started_at.replace(tzinfo=UTC).timestamp()
+    texts = (PROFILED, profile.file, started(begun, now, zone), brief_time(profile.seconds * 1e9), "", "", "")
+    return (*(Span(clean(text), "dim") for text in texts), Span(clean(f"profile: {profile.origin}"), "dim"))
+
+
 def is_measured(session: Session) -> bool:
     """Return whether the fleet has figures of a session."""
     return bool(session.util_s or session.power_s)
@@ -190,6 +200,7 @@ class SessionsScreen(ViewerScreen):
         self._recorded: dict[tuple[str, int], Summary] = {}
         self._queries: RecordingQueries | None = None
         self._read_at = -math.inf
+        self._profiles: Sequence[Profile] = ()
 
     def compose(self) -> ComposeResult:
         """Title, table, plots."""
@@ -218,6 +229,7 @@ class SessionsScreen(ViewerScreen):
             Span(f" {plural(len(self._shown), 'session')}", "title"),
             Span(words, "good" if running else "dim"),
             Span(f"  {len(ahead)} ahead" if ahead else "", "dim"),
+            Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(TableView)
@@ -228,13 +240,14 @@ class SessionsScreen(ViewerScreen):
         for at, session in enumerate(self._shown):
             if session.session_id in self.viewer.picked_sessions:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
+        rows += [profile_row(one, now, zone) for one in self._profiles]
         table.show_columns(session_columns(rows, self.size.width), rows)
         keys = [session.key for session in self._shown]
         if before is not None and before.key in keys:
             table.move_to(keys.index(before.key))
         self._plot(now)
         unknown = [s for s in begun if not (s.running or is_measured(s) or s.key in self._recorded)]
-        if unknown and now - self._read_at >= READ_EVERY_S and self.viewer.open_queries is not None:
+        if now - self._read_at >= READ_EVERY_S and self.viewer.open_queries is not None:
             self._read_at = math.inf
             self._queries = self._queries or self.viewer.open_queries()
             self.run_worker(self._read(self._queries, unknown))
@@ -247,12 +260,14 @@ class SessionsScreen(ViewerScreen):
         return "no session yet"
 
     async def _read(self, queries: RecordingQueries, sessions: Sequence[Session]) -> None:
-        """Read the figures of sessions from the recording; one that isn't there yet is read later."""
+        """Read profiles, and figures of sessions, from the recording; what isn't there yet is read later."""
         from gswarm_tui.tui.screens.computed import session_key
 
         for session in sessions:
             with suppress(UserError):
                 self._recorded[session.key] = await asyncio.to_thread(queries.summary, session_key(session))
+        with suppress(UserError):
+            self._profiles = await asyncio.to_thread(queries.profiles)
         self._read_at = self.feed.now()
         self.update_view()
 
@@ -274,7 +289,8 @@ class SessionsScreen(ViewerScreen):
             return
         second = int(now) if session.running else None
         marked = sum(one.kind == "mark" for one in self.fleet.event_log)
-        drawn = (session.session_id, session.name, second, self.size, self.lines, len(self._shown), marked)
+        listed = len(self._shown) + len(self._profiles)
+        drawn = (session.session_id, session.name, second, self.size, self.lines, listed, marked)
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -284,8 +300,8 @@ class SessionsScreen(ViewerScreen):
         last = self.time_shown if session.running else "end"
         table = self.query_one(TableView)
         room = self.lines - table.heading_height - CHROME
-        height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
-        table.styles.height = min(len(self._shown), room - height) + table.heading_height
+        height = max(PLOTS_LEAST, min(PLOTS_MOST, room - listed))
+        table.styles.height = min(listed, room - height) + table.heading_height
         marks = marks_in(self.fleet.event_log, shown)
         panels = []
         older = not session.running
@@ -311,8 +327,12 @@ class SessionsScreen(ViewerScreen):
 
     async def on_table_view_chosen(self) -> None:
         """Open the session, or go to the start of one ahead."""
-        session = self.chosen_session()
-        if session is not None and self.query_one(TableView).cursor >= self._begun:
+        session, cursor = self.chosen_session(), self.query_one(TableView).cursor
+        if session is None and cursor - len(self._shown) < len(self._profiles):
+            from gswarm_tui.tui.screens.profile import ProfileScreen
+
+            self.viewer.show(ProfileScreen(self._profiles[cursor - len(self._shown)]))
+        elif session is not None and cursor >= self._begun:
             await self.viewer.go_to_time(session.started_at)
         elif session is not None:
             from gswarm_tui.tui.screens.session import SessionScreen

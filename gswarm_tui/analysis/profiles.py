@@ -1,0 +1,244 @@
+"""Profiles of a recording: their statistics as tables, and their ranks side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.common.quantities import DASH, brief_time, count, file_size, percent, plural
+from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.sql import profile_views
+
+MOST_ROWS = 500
+"""Rows of a table that the screen shows."""
+MOST_RANKS = 64
+LONGEST_KERNELS = 10
+TIMES = ("total", "share", "calls", "mean", "median", "longest")
+_NAME_MOST = 60
+
+_PROFILES = """
+SELECT profile_id, recording_id, coalesce(file, '') AS file, coalesce(tool, '') AS tool,
+       coalesce(node, '') AS node, rank, started_at, ended_at
+FROM profiles
+WHERE started_at IS NOT NULL AND ended_at IS NOT NULL
+ORDER BY started_at, profile_id LIMIT 1000
+"""
+_MESSAGES = "SELECT unnest(TRY_CAST(messages AS VARCHAR[])) FROM profiles WHERE profile_id = ?"
+_DEVICES = f"""
+SELECT gpu_id, gpu_index, device, kernels, no_kernel_pct FROM ({profile_views.GPUS})
+WHERE profile_id = ? ORDER BY device
+"""  # noqa: S608 (own names)
+_MEMORY = f"""
+SELECT t.total_ns, t.time_pct, t.calls, t.avg_ns, s.total_mb, s.avg_mb, coalesce(t.name, '')
+FROM ({profile_views.MEMORY_TIME_SUM}) t
+JOIN ({profile_views.MEMORY_SIZE_SUM}) s USING (profile_id, name)
+WHERE profile_id = ? ORDER BY t.total_ns DESC LIMIT {MOST_ROWS}
+"""  # noqa: S608 (own names)
+_METRICS = {
+    "time": "gpu__time_duration.sum",
+    "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "warps": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+"""Metrics of Nsight Compute by the heading of their column."""
+_CHOSEN = ", ".join(f"max(number) FILTER (metric = '{metric}')" for metric in _METRICS.values())
+_LAUNCHES = f"""
+SELECT launch, {_CHOSEN}, max(unit) FILTER (metric = '{_METRICS["time"]}'), any_value(kernel)
+FROM ({profile_views.METRICS})
+WHERE profile_id = ? GROUP BY launch ORDER BY launch LIMIT {MOST_ROWS}
+"""  # noqa: S608 (own names)
+_UNITS = {"nsecond": "ns", "usecond": "µs", "msecond": "ms", "second": "s"}
+_IN_PERIOD = "recording_id = ? AND started_at < ? AND ended_at > ?"
+_RANKS = f"""
+WITH run AS (
+  SELECT profile_id, rank, row_number() OVER (PARTITION BY rank ORDER BY profile_id DESC) AS place
+  FROM profiles WHERE {_IN_PERIOD} AND rank IS NOT NULL
+)
+SELECT rank, coalesce(name, ''), TRY_CAST(sum(duration_ns) AS BIGINT)
+FROM profile_kernel_events
+JOIN run USING (profile_id)
+LEFT JOIN profile_names USING (name_id)
+WHERE place = 1
+GROUP BY ALL
+"""  # noqa: S608 (own names)
+_LONGEST = f"""
+WITH sums AS (
+  SELECT name_id, sum(duration_ns) AS total, count(*) AS calls
+  FROM profile_kernel_events
+  WHERE profile_id IN (SELECT profile_id FROM profiles WHERE {_IN_PERIOD})
+  GROUP BY name_id
+)
+SELECT total::DOUBLE, 100 * total / nullif(sum(total) OVER (), 0), calls, total / calls, coalesce(name, '')
+FROM sums
+LEFT JOIN profile_names USING (name_id)
+ORDER BY total DESC LIMIT {LONGEST_KERNELS}
+"""  # noqa: S608 (own numbers)
+_IDLE = f"""
+SELECT count(DISTINCT p.profile_id), count(kernels), coalesce(sum(kernels), 0)::BIGINT,
+       100 * (1 - sum(least(kernel_s, captured_s)) / nullif(sum(captured_s), 0))
+FROM profiles p
+LEFT JOIN ({profile_views.GPUS}) g USING (profile_id)
+WHERE p.{_IN_PERIOD}
+"""  # noqa: S608 (own names)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An imported report; times are naive UTC."""
+
+    profile_id: int
+    recording_id: int | None
+    file: str
+    tool: str
+    node: str
+    rank: int | None
+    started_at: datetime
+    ended_at: datetime
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the capture."""
+        return max(0.0, (self.ended_at - self.started_at).total_seconds())
+
+    @property
+    def origin(self) -> str:
+        """Tool, node and rank: "nsys, gpu01, rank 3"."""
+        return ", ".join([self.tool, self.node] + ([] if self.rank is None else [f"rank {self.rank}"]))
+
+
+@dataclass(frozen=True)
+class ProfiledDevice:
+    """A GPU of a profile: ID and index in the recording, CUDA device, share of time without a kernel."""
+
+    gpu_id: int | None
+    gpu_index: int | None
+    device: int
+    kernels: int
+    no_kernel_pct: float | None
+
+
+@dataclass(frozen=True)
+class ProfileDetails:
+    """A profile's tables by the name of their view, and its GPUs."""
+
+    profile: Profile
+    tables: dict[str, TextTable]
+    devices: list[ProfiledDevice]
+
+
+def load_profiles(source: QuerySource) -> list[Profile]:
+    """Return all profiles of a file, oldest first. Raises UserError, StoreError."""
+    return [Profile(**row) for row in source.query(_PROFILES).dicts()]
+
+
+def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
+    """Return the tables of a profile. Raises UserError, StoreError."""
+    number = profile.profile_id
+    kernels = _launches(source, number) if profile.tool == "ncu" else _kernels(source, number)
+    tables = {
+        "kernels": kernels,
+        "API": _times(source, profile_views.API_SUM, number, "call", "layer"),
+        "memory": _memory(source, number),
+        "ranges": _times(source, profile_views.RANGE_SUM, number, "range"),
+        "OS": _times(source, profile_views.OS_SUM, number, "call"),
+        "ranks": rank_table(source, profile),
+    }
+    messages = [(text,) for (text,) in source.query(_MESSAGES, number).rows() if text]
+    tables["messages"] = TextTable(("message",), messages, frozenset())
+    devices = [ProfiledDevice(**row) for row in source.query(_DEVICES, number).dicts()]
+    return ProfileDetails(profile, tables, devices)
+
+
+def _kernels(source: QuerySource, profile_id: int) -> TextTable:
+    return _times(source, profile_views.KERNEL_SUM, profile_id, "kernel")
+
+
+def _times(source: QuerySource, view: str, profile_id: int, what: str, *more: str) -> TextTable:
+    columns = ", ".join(["coalesce(name, '')", *more])
+    query = (
+        f"SELECT total_ns, time_pct, calls, avg_ns, median_ns, max_ns, {columns} FROM ({view}) "  # noqa: S608
+        f"WHERE profile_id = ? ORDER BY total_ns DESC LIMIT {MOST_ROWS}"
+    )
+    rows = []
+    for total, share, calls, mean, middle, longest, name, *rest in source.query(query, profile_id).rows():
+        times = (brief_time(mean), brief_time(middle), brief_time(longest))
+        others = (one or DASH for one in rest)
+        rows.append((brief_time(total), _share(share), f"{calls:,}", *times, *others, name))
+    return TextTable((*TIMES, *more, what), rows, frozenset(range(len(TIMES))))
+
+
+def _memory(source: QuerySource, profile_id: int) -> TextTable:
+    rows = []
+    for total, share, calls, mean, size, each, name in source.query(_MEMORY, profile_id).rows():
+        sizes = (_megabytes(size), _megabytes(each))
+        rows.append((brief_time(total), _share(share), f"{calls:,}", brief_time(mean), *sizes, name))
+    names = ("total", "share", "calls", "mean", "size", "mean size", "operation")
+    return TextTable(names, rows, frozenset(range(6)))
+
+
+def _launches(source: QuerySource, profile_id: int) -> TextTable:
+    rows = []
+    for launch, time, *shares, unit, kernel in source.query(_LAUNCHES, profile_id).rows():
+        taken = DASH if time is None else f"{time:,.1f} {_UNITS.get(unit, unit or '')}"
+        rows.append((f"{launch}", taken, *map(_share, shares), kernel or ""))
+    return TextTable(("launch", *_METRICS, "kernel"), rows, frozenset(range(1 + len(_METRICS))))
+
+
+def rank_table(source: QuerySource, profile: Profile) -> TextTable:
+    """Return the time of each kernel on each rank, of the profiles that ran at the same time."""
+    span = profile.recording_id, profile.ended_at, profile.started_at
+    found = source.query(_RANKS, *span).rows()
+    ranks = sorted({rank for rank, *_ in found})[:MOST_RANKS]
+    by_kernel: dict[str, dict[int, int]] = {}
+    for rank, name, total in found:
+        by_kernel.setdefault(name, {})[rank] = total or 0
+    differences = {
+        name: _difference([times.get(rank, 0) for rank in ranks]) for name, times in by_kernel.items()
+    }
+    rows = []
+    for name in sorted(by_kernel, key=lambda name: -differences[name][0])[:MOST_ROWS]:
+        times = (brief_time(by_kernel[name].get(rank)) for rank in ranks)
+        rows.append((name[:_NAME_MOST], *times, brief_time(differences[name][0]), differences[name][1]))
+    names = ("kernel", *(f"rank {rank}" for rank in ranks), "difference", "ratio")
+    return TextTable(names, rows if len(ranks) > 1 else [], frozenset(range(1, len(names))))
+
+
+def _difference(times: Sequence[int]) -> tuple[int, str]:
+    """Return the difference of the longest and the shortest time, and their ratio."""
+    least, most = min(times, default=0), max(times, default=0)
+    return most - least, f"{most / least:.2f} ×" if least else DASH
+
+
+def longest_kernels(source: QuerySource, period: Period) -> TextTable:
+    """Return the kernels of a period's profiles that took the longest, of all ranks together."""
+    span = period.recording_id, period.until, period.started_at
+    rows = [
+        (brief_time(total), _share(share), f"{calls:,}", brief_time(mean), name)
+        for total, share, calls, mean, name in source.query(_LONGEST, *span).rows()
+    ]
+    return TextTable(("total", "share", "calls", "mean", "kernel"), rows, frozenset(range(4)))
+
+
+def profile_line(source: QuerySource, period: Period) -> str:
+    """Return the profiles of a period in words, with the share without a kernel; empty without any."""
+    span = period.recording_id, period.until, period.started_at
+    ((profiles, gpus, kernels, idle),) = source.query(_IDLE, *span).rows()
+    if not profiles:
+        return ""
+    if not gpus:
+        return f"{plural(profiles, 'profile')} without kernels"
+    return (
+        f"{plural(profiles, 'profile')}, {count(kernels)} kernels on {plural(gpus, 'GPU')}, "
+        f"no kernel running for {percent(idle)} of the capture"
+    )
+
+
+def _share(value: float | None) -> str:
+    return DASH if value is None else f"{value:.1f} %"
+
+
+def _megabytes(value: float | None) -> str:
+    return DASH if value is None else file_size(value * 1e6)

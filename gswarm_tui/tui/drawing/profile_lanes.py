@@ -1,0 +1,85 @@
+"""Timeline of a profile: lanes of kernels, copies and ranges above util, memory and power of the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gswarm_tui.analysis.profile_stretch import SAMPLED, Sampled, Stretch
+from gswarm_tui.common.quantities import DASH, brief_time, mebibytes, percent, watts
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.tui.drawing.curve import block_area
+from gswarm_tui.tui.drawing.spans import Span, Spans
+
+LABEL = 17
+"""Cells of a lane's name and value."""
+LANE_LINES = {"kernels": 3, "copies": 2, "ranges": 2}
+CURVE_LINES = 2
+_SHOWN = {"util_pct": ("util", percent), "mem_used_mib": ("memory", mebibytes), "power_w": ("power", watts)}
+_TICK_CELLS = 16
+_HELD = 1.5
+"""A sample is drawn for this many of its intervals, as in other plots."""
+
+
+def columns_of(width: int) -> int:
+    """Return the characters of a lane, each of which is a bin."""
+    return max(10, width - LABEL - 1)
+
+
+def timeline_lines(
+    stretch: Stretch, origin_ns: int, memory_mib: float | None, power_w: float | None
+) -> list[Spans]:
+    """Return the lines of a stretch; times count from ``origin_ns``, and scales end at the GPU's limits."""
+    bins = len(next(iter(stretch.lanes.values())))
+    lines: list[Spans] = []
+    for lane, shares in stretch.lanes.items():
+        levels = np.array(shares, dtype=np.float64)
+        busy = f"{100 * float(levels.mean()):.0f} %"
+        levels[levels == 0] = np.nan  # nothing ran
+        lines += _lane(lane, busy, levels, LANE_LINES[lane], "accent")
+    lines.append((Span(" " * LABEL + _axis(stretch, origin_ns, bins), "dim"),))
+    tops = {"util_pct": 100.0, "mem_used_mib": memory_mib, "power_w": power_w}
+    for at, name in enumerate(SAMPLED):
+        label, shown = _SHOWN[name]
+        values = in_bins(stretch.samples, at, stretch, bins)
+        known = values[np.isfinite(values)]
+        top = tops[name] or (float(known.max()) if len(known) else 0.0) or 1.0
+        text = shown(float(known.mean())) if len(known) else DASH
+        lines += _lane(label, text, values / top, CURVE_LINES, "text")
+    return lines
+
+
+def in_bins(samples: Sequence[Sampled], at: int, stretch: Stretch, bins: int) -> Floats:
+    """Return a sampled value in the middle of each bin, NaN where no sample covers it."""
+    values = np.full(bins, np.nan)
+    if not samples:
+        return values
+    ends = np.array([one.end_ns for one in samples])
+    readings = np.array([np.nan if (value := one.values[at]) is None else value for one in samples])
+    lengths = np.array([one.length_ns for one in samples])
+    middles = stretch.start_ns + (np.arange(bins) + 0.5) * (stretch.end_ns - stretch.start_ns) / bins
+    places = np.searchsorted(ends, middles)
+    inside = places < len(ends)
+    covered = places[inside]
+    fresh = ends[covered] - middles[inside] <= _HELD * lengths[covered]
+    values[inside] = np.where(fresh, readings[covered], np.nan)
+    return values
+
+
+def _lane(label: str, value: str, levels: Floats, height: int, role: str) -> list[Spans]:
+    lines: list[Spans] = []
+    for at, text in enumerate(block_area(levels, height)):
+        head = f" {label:<7}{value:>{LABEL - 9}} " if at == height - 1 else " " * LABEL
+        lines.append((Span(head[:LABEL], "dim"), Span(text, role)))
+    return lines
+
+
+def _axis(stretch: Stretch, origin_ns: int, bins: int) -> str:
+    """Return a time axis with ticks at even places."""
+    step = (stretch.end_ns - stretch.start_ns) / bins
+    line = ""
+    for at in range(0, bins, _TICK_CELLS):
+        tick = f"╵{brief_time(stretch.start_ns + at * step - origin_ns)}"
+        line += f"{tick[: min(_TICK_CELLS, bins - at)]:<{min(_TICK_CELLS, bins - at)}}"
+    return line

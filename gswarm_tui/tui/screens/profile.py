@@ -1,0 +1,206 @@
+"""Profile screen: a profiler's report as tables, and as a timeline above the samples of the same GPU."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from gswarm_agent.frame import GpuFacts
+from gswarm_tui.analysis.profile_stretch import Stretch
+from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.quantities import brief_time, percent
+from gswarm_tui.tui.actions import PROFILE, bindings_of
+from gswarm_tui.tui.drawing.profile_lanes import columns_of, timeline_lines
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.analysis_tables import show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.titles import title_line
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import TableView
+from gswarm_tui.tui.widgets.view_bar import ViewBar
+
+TIMELINE = "timeline"
+EMPTY = {
+    "kernels": "no kernels in this profile",
+    "API": "no CUDA calls in this profile",
+    "memory": "no copies or memory sets in this profile",
+    "ranges": "no NVTX ranges in this profile",
+    "OS": "no calls of the operating system's libraries in this profile",
+    "ranks": "no other rank has a profile of this time",
+    "messages": "the profiler reported nothing",
+}
+LEAST_NS = 1_000
+"""The timeline isn't zoomed further."""
+
+
+class ProfileScreen(ComputedScreen[ProfileDetails]):
+    """A profile of the recording."""
+
+    SCREEN = PROFILE
+    BINDINGS = bindings_of(SCREEN)
+    VIEWS: ClassVar = (*EMPTY, TIMELINE)
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self._profile = profile
+        self._captured = (0, 1)
+        self._span = (0, 1)
+        self._device = 0
+        self._stretch: Stretch | None = None
+        self._stretch_of: tuple[object, ...] = ()
+        self._reading = False
+        self._trouble = ""
+
+    def compose(self) -> ComposeResult:
+        """Title, views, timeline, table."""
+        yield Bar(id="title")
+        yield ViewBar(self.VIEWS)
+        yield Canvas(id="timeline")
+        yield TableView(())
+        yield from self.compose_footer()
+
+    def compute(self, queries: RecordingQueries) -> ProfileDetails:
+        """Query all tables at once."""
+        self._captured = self._span = queries.captured(self._profile)
+        return queries.profile(self._profile)
+
+    def still_recording(self, result: ProfileDetails) -> bool:
+        """Return False: a profile doesn't change."""
+        return False
+
+    @property
+    def device(self) -> ProfiledDevice | None:
+        """The GPU of the timeline."""
+        devices = [] if self.result is None else self.result.devices
+        return devices[self._device % len(devices)] if devices else None
+
+    def draw(self) -> None:
+        """Draw the view."""
+        super().draw()
+        profile = self._profile
+        left = [
+            Span(f" {clean(profile.file)}", "title"),
+            Span(f"  {clean(profile.origin)}", "dim"),
+            Span(f"  {self._facts()}", "dim"),
+        ]
+        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one(ViewBar).show_hint(self._hint())
+        canvas, table = self.query_one("#timeline", Canvas), self.query_one(TableView)
+        if self.result is None:
+            canvas.display = True
+            canvas.show(self.placeholder_lines())
+            return
+        canvas.display = self.view == TIMELINE
+        if self.view == TIMELINE:
+            self._draw_timeline(canvas, table)
+        else:
+            table.empty = EMPTY[self.view]
+            show_table(table, self.result.tables[self.view])
+
+    def _facts(self) -> str:
+        """Return the share without a kernel, and the length of the capture."""
+        if self.result is None:
+            return ""
+        idle = [one.no_kernel_pct for one in self.result.devices if one.no_kernel_pct is not None]
+        length = brief_time(self._profile.seconds * 1e9)
+        return f"no kernel {percent(sum(idle) / len(idle))} of {length}" if idle else length
+
+    def _hint(self) -> str:
+        if self.view != TIMELINE or self.result is None:
+            return self.progress_text()
+        device, gpu = self.device, ""
+        if device is not None:
+            known = device.gpu_index is not None
+            gpu = f"GPU {device.gpu_index}, " if known else f"device {device.device}, "
+        shown, whole = (brief_time(end - start) for start, end in (self._span, self._captured))
+        return f"{gpu}{shown} of {whole}"
+
+    # The timeline
+
+    def _draw_timeline(self, canvas: Canvas, table: TableView) -> None:
+        bins = columns_of(self.size.width)
+        wanted = (self._span, self.device, bins)
+        if wanted != self._stretch_of and not self._reading and self._queries is not None:
+            self._reading = True
+            self.run_worker(self._read(self._queries, wanted, bins))
+        if self._stretch is None:
+            words, role = (self._trouble, "warning") if self._trouble else ("reading …", "dim")
+            canvas.show(wrapped(words, self.size.width, role))
+            table.empty = ""
+            table.show_columns((), ())
+            return
+        facts = self._gpu_facts()
+        memory = None if facts is None else facts.memory_total_mib
+        power = None if facts is None else facts.power_limit_w
+        canvas.show(timeline_lines(self._stretch, self._captured[0], memory, power))
+        table.empty = "no kernel in the time shown"
+        rows = [
+            (brief_time(ns), f"{calls:,}", brief_time(ns / calls), name)
+            for name, calls, ns in self._stretch.names
+        ]
+        show_table(table, TextTable(("here", "calls", "mean", "kernel"), rows, frozenset(range(3))))
+
+    def _gpu_facts(self) -> GpuFacts | None:
+        node, device = self.fleet.nodes.get(self._profile.node), self.device
+        if node is None or device is None:
+            return None
+        return next((one for one in node.facts if one.index == device.gpu_index), None)
+
+    async def _read(self, queries: RecordingQueries, wanted: tuple[object, ...], bins: int) -> None:
+        try:
+            self._stretch = await asyncio.to_thread(
+                queries.stretch, self._profile, self.device, self._span, bins
+            )
+            self._trouble = ""
+        except UserError as error:
+            self._stretch, self._trouble = None, str(error)
+        finally:
+            self._stretch_of, self._reading = wanted, False
+        self.update_view()
+
+    # Actions
+
+    def on_view_bar_picked(self) -> None:
+        """Show the view."""
+        self.update_view()
+        self.update_after_layout()
+
+    def action_zoom_time(self, step: int) -> None:
+        """Zoom the timeline about its middle, by two."""
+        self._to_timeline()
+        start, end = self._span
+        middle, half = (start + end) // 2, (end - start) // (4 if step > 0 else 1)
+        self._show_span(middle - max(half, LEAST_NS // 2), middle + max(half, LEAST_NS // 2))
+
+    def action_step_gpu(self) -> None:
+        """Show the timeline of the next GPU."""
+        self._to_timeline()
+        self._device += 1
+        self.update_view()
+
+    def _to_timeline(self) -> None:
+        if self.view != TIMELINE:
+            self.query_one(ViewBar).pick(TIMELINE)
+
+    def _show_span(self, start: int, end: int) -> None:
+        """Show a time within the capture."""
+        first, last = self._captured
+        length = min(end - start, last - first)
+        start = max(first, min(start, last - length))
+        self._span = (start, start + length)
+        self.update_view()
+
+    def action_move(self, where: str) -> None:
+        """Move in the table; in the timeline, ← and → show an earlier and a later time."""
+        if self.view == TIMELINE and where in ("left", "right"):
+            start, end = self._span
+            by = (end - start) // 4 * (1 if where == "right" else -1)
+            self._show_span(start + by, end + by)
+        else:
+            self.query_one(TableView).move(where)
