@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,6 +159,18 @@ def test_prometheus_scrapes_the_recorder_with_the_scrape_token(prometheus: Prome
 def test_each_query_of_the_dashboard_returns_series(prometheus: Prometheus) -> None:
     assert len(QUERIES) > 40
     assert [query for query in QUERIES if not prometheus.values(filled(query))] == []
+
+
+def test_panels_of_the_dashboard_have_places_of_their_own() -> None:
+    taken = Counter(
+        (place["x"] + column, place["y"] + line)
+        for place in (panel["gridPos"] for panel in DASHBOARD["panels"])
+        for column in range(place["w"])
+        for line in range(place["h"])
+    )
+    assert max(taken.values()) == 1
+    assert max(column for column, _ in taken) < 24
+    assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
 
 
 def filled(query: str) -> str:
