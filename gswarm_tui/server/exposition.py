@@ -25,6 +25,8 @@ from gswarm_tui.fleet.state import Fleet
 _MIB = 1024 * 1024
 _DIGITS = 7
 """Significant digits of values in single precision, as ``once`` prints them."""
+_LONGEST = 200
+"""Characters of a label: a hostile node could send texts that no scrape can carry."""
 
 
 class _BaseUnit(NamedTuple):
@@ -260,7 +262,9 @@ def _node_labels(nodes: Iterable[NodeState], job_id: str) -> list[dict[str, str]
 def _labels(**labels: str) -> dict[str, str]:
     """Return labels without control characters; empty ones are left out, as Prometheus does."""
     return {
-        name: value if value.isprintable() else printable(value) for name, value in labels.items() if value
+        name: (value if value.isprintable() else printable(value))[:_LONGEST]
+        for name, value in labels.items()
+        if value
     }
 
 

@@ -123,6 +123,16 @@ def test_labels_are_those_of_dcgm_exporter_with_job_and_rank() -> None:
     assert other == {"hostname": "n1", "gpu": "1", "UUID": "GPU-n1-1", "modelName": "NVIDIA H100"}
 
 
+def test_label_from_a_hostile_node_is_short_and_printable() -> None:
+    fleet = live_fleet("n1")
+    introduced = hello("n1", gpus=1)
+    gpus = (replace(introduced.gpus[0], name="\x1b[2J" + "x" * 4000),)
+    fleet.apply(NodeIntroduced("n1", T0, replace(introduced, gpus=gpus)))
+    fleet.apply(arrived(1, [gpu_row(util_pct=1)]))
+    (sample,) = (each for each in samples(fleet) if each.name == "gswarm_gpu_utilization_ratio")
+    assert sample.labels["modelName"] == "\\x1b[2J" + "x" * 193
+
+
 def test_a_value_that_is_not_measured_now_is_absent() -> None:
     fleet = live_fleet("n1")
     fleet.apply(arrived(1, [gpu_row(util_pct=5, energy_mj=1000), gpu_row(energy_mj=2000)]))
