@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -120,7 +119,8 @@ def next_flush(now: float, interval_s: float, start_until: float = -math.inf) ->
 class Hub:
     """Joins links, fleet and sinks on one event loop, and carries out the user's commands.
 
-    The callbacks in ``flushed`` are called after each flush; screens read ``fleet`` then.
+    The callbacks in ``flushed`` are called after each flush; screens read ``fleet`` then. ``next_session`` is
+    the number that the next session gets, here and in the recording's file.
     """
 
     def __init__(
@@ -128,7 +128,6 @@ class Hub:
         fleet: Fleet,
         *,
         clock: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
         self.place: str | None = None
         self.read_only = False
@@ -137,11 +136,11 @@ class Hub:
         self.fleet = fleet
         self.recorder: RecorderStatus | None = None
         self.started_at = clock()
+        self.next_session = 1
         self.links: dict[str, Link] = {}
         self.sinks: list[Sink] = []
         self.flushed: list[Callable[[], None]] = []
         self._clock = clock
-        self._new_id = new_id
         self._queued: list[Event] = []
         self._frames: list[FrameArrived] = []
         self._frames_of: set[str] = set()
@@ -292,7 +291,8 @@ class Hub:
     def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
         """Start a session now or backdated; return its id."""
         at = self.now()
-        session_id = self._new_id()
+        session_id = str(self.next_session)
+        self.next_session += 1
         start = at if started_at is None else min(started_at, at)
         self.publish(SessionStarted(session_id, at, name, start, note))
         return session_id

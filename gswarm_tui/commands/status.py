@@ -47,7 +47,7 @@ def _object(head: Head) -> dict[str, Any]:
 
     if head.hangs:
         path = None if head.path is None else str(head.path)
-        return {"answers": False, "pid": head.pid, "path": path, "uid": head.uid}
+        return {"answers": False, "pid": head.pid, "path": path, "uid": head.uid or None}
     sessions = [with_times(session) for session in head.status.get("sessions", ())]
     return {"answers": True, **with_times(head.status), "sessions": sessions}
 

@@ -276,15 +276,24 @@ class AttachedRun:
         """Send the requested changes one after the other, and report those that were refused."""
         while True:
             intent, key = await self._intents.get()
-            if isinstance(intent, StopSession) and intent.session in self._started:
-                intent = StopSession(self._started[intent.session], intent.ended_at)
+            if isinstance(intent, StopSession) and intent.session is not None:
+                started = self._started.get(intent.session, intent.session)
+                intent = StopSession(self._word(started), intent.ended_at)
             replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
             self.request(intent.message(), replied.set_result)
             result = await replied
             if "error" in result:
                 self._refuse(str(result["error"]))
             elif key:
-                self._started[key] = result["session_id"]
+                self._started[key] = str(result["session_id"])
+
+    def _word(self, session_id: str) -> str:
+        """Return what chooses a session: its name, or its number where others have the name, too."""
+        sessions = self.fleet.sessions.sessions
+        if (chosen := sessions.get(session_id)) is None:
+            return session_id
+        alone = sum(session.name == chosen.name for session in sessions.values()) == 1
+        return chosen.name if alone else session_id
 
     def _refuse(self, why: str) -> None:
         for callback in list(self.refused):
@@ -325,7 +334,7 @@ class AttachedRun:
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""
-        self._request_change(ChangeSession, session_id, name, note)
+        self._request_change(ChangeSession, self._word(session_id), name, note)
 
     def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
         """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""

@@ -97,7 +97,7 @@ def _query_status(folder: Folder) -> Head:
     return Head(
         status["pid"],
         path,
-        status["uid"],
+        status["uid"] or "",
         status["started_at"],
         tuple(status["nodes"]),
         folder.top,

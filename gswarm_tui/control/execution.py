@@ -129,15 +129,18 @@ class Executor:
         return min(max(at, start), end)
 
     def _running(self, wanted: str | None) -> list[Session]:
-        """Return the running session with this id or name, all if None. Raises IntentError."""
+        """Return the running session with this name or number, all if None. Raises IntentError."""
         running = self._hub.fleet.sessions.running
-        found = [
-            session for session in running if wanted is None or wanted in (session.session_id, session.name)
-        ]
-        if found:
-            return found
-        if wanted is None:
+        if wanted is None and not running:
             raise IntentError("no session is running")
+        if wanted is None:
+            return running
+        for found in (
+            [session for session in running if session.name == wanted],
+            [session for session in running if session.session_id == wanted],
+        ):
+            if found:
+                return found
         others = f"; running: {_list_names(running)}" if running else "; no session is running"
         if any(
             wanted in (session.session_id, session.name)
@@ -147,20 +150,23 @@ class Executor:
         raise IntentError(f"there is no session {quote(wanted)}{others}")
 
     def _session(self, wanted: str) -> Session:
-        """Return the session with this id, else the running or newest one with this name."""
+        """Return the running or newest session with this name, else the one with this number."""
         sessions = self._hub.fleet.sessions.sessions
-        if wanted in sessions:
-            return sessions[wanted]
         if named := [session for session in sessions.values() if session.name == wanted]:
             return max(named, key=lambda session: (session.running, session.started_at))
+        if wanted in sessions:
+            return sessions[wanted]
         others = f"; there are {_list_names(list(sessions.values()))}" if sessions else ""
         raise IntentError(f"there is no session {quote(wanted)}{others}")
 
 
 def session_row(session: Session, now: float) -> dict[str, Any]:
-    """Return a session as values of a message: Unix times, seconds, %, W of one GPU, J of all."""
+    """Return a session as values of a message: Unix times, seconds, %, W of one GPU, J of all.
+
+    Its ``session_id`` is its number in the recording.
+    """
     return {
-        "session_id": session.session_id,
+        "session_id": int(session.session_id),
         "name": session.name,
         "started_at": session.started_at,
         "ended_at": session.ended_at,

@@ -50,7 +50,7 @@ class StartSession(Intent):
 
 @dataclass(frozen=True)
 class StopSession(Intent):
-    """End the session with this id or name, all running ones if None; now if ``ended_at`` is None."""
+    """End the session with this name or number, all running ones if None; now if ``ended_at`` is None."""
 
     want = "stop_session"
     session: str | None = None
@@ -75,7 +75,7 @@ class UndoStop(Intent):
 
 @dataclass(frozen=True)
 class ChangeSession(Intent):
-    """Change the name or the note of the session with this id or name; None leaves it."""
+    """Change the name or the note of the session with this name or number; None leaves it."""
 
     want = "change_session"
     session: str

@@ -28,7 +28,7 @@ def head_status(run: LiveRun, path: Path | None, uid: str, label: str) -> dict[s
 
     ``label`` names the nodes' job, such as "job 4711". ``states`` counts the nodes by state, ``rows``
     the committed rows, ``waiting`` the events that aren't committed; ``lag_ms`` is the worst lateness of a
-    sample. ``error`` is empty while everything is recorded.
+    sample. ``error`` is None while everything is recorded.
     """
     now, recorder = run.now(), run.recorder
     sums = totals(run.fleet, now)
@@ -37,7 +37,7 @@ def head_status(run: LiveRun, path: Path | None, uid: str, label: str) -> dict[s
         "host": socket.gethostname(),
         "version": __version__,
         "path": None if path is None else str(path),
-        "uid": uid,
+        "uid": uid or None,
         "job": label or None,
         "started_at": run.started_at,
         "now": now,
@@ -54,7 +54,7 @@ def head_status(run: LiveRun, path: Path | None, uid: str, label: str) -> dict[s
         "file_bytes": None if recorder is None else recorder.file_bytes,
         "waiting": None if recorder is None else recorder.waiting,
         "lag_ms": rounded(sums.lag_ms),
-        "error": "" if recorder is None else recorder.error,
+        "error": None if recorder is None else recorder.error or None,
         "sessions": [session_row(session, now) for session in run.fleet.sessions.running],
     }
 

@@ -155,7 +155,7 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
         path, what, publish_status, allocation=plan.allocation, query_memory=options.query_memory
     )
     recorder.open()
-    hub.recorder = recorder.status()
+    hub.recorder, hub.next_session = recorder.status(), recorder.next_session
     hub.sinks.append(recorder)
     return recorder
 

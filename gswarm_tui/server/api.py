@@ -35,7 +35,7 @@ from gswarm_tui.store.querying.results import QueryError
 
 MOST_EVENTS = 5000
 NodeName = Annotated[str, Path(min_length=1, max_length=255, description="Name of a node")]
-SessionId = Annotated[str, Path(min_length=1, max_length=200, description="session_id, or name of a session")]
+SessionId = Annotated[str, Path(min_length=1, max_length=200, description="name or number of a session")]
 _EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events named frame, each with the state of all nodes; end, when recording ends",

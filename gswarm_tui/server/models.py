@@ -146,7 +146,7 @@ class QueryResult(BaseModel):
 class SessionState(BaseModel):
     """A session and its figures: means over its GPUs, the energy of all."""
 
-    session_id: str
+    session_id: int
     name: str
     started_at: str
     ended_at: str | None
@@ -169,7 +169,7 @@ class RecordingState(BaseModel):
     host: str
     version: str
     path: str
-    uid: str
+    uid: str | None
     job: str | None
     started_at: str
     now: str
@@ -186,7 +186,7 @@ class RecordingState(BaseModel):
     file_bytes: int | None
     waiting: int | None
     lag_ms: float | None
-    error: str
+    error: str | None
     sessions: list[SessionState]
     interruption: str = Field(description="Why the recorder can't be reached now; empty if it can")
 

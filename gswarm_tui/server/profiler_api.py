@@ -241,7 +241,7 @@ class _ProfilerCalls:
             if error.status_code == CONFLICT:
                 return ProfilingAnswer(success=False, message=str(error.detail))
             raise
-        session = self._attached.fleet.sessions.sessions.get(row["session_id"])
+        session = self._attached.fleet.sessions.sessions.get(str(row["session_id"]))
         file = None if session is None else self._exports.promise(session)
         return ProfilingAnswer(success=True, message="Profiling started.", output_file=file)
 

@@ -352,9 +352,12 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     assert (stopped["session_id"], stopped["ended_at"]) == (train["session_id"], T0 + 50)
     with pytest.raises(RequestError, match='"train" has already ended; running: eval'):
         await do(StopSession("train"))
-    assert (await do(UndoStop(train["session_id"])))["ended_at"] is None
+    assert (await do(UndoStop(str(train["session_id"]))))["ended_at"] is None
+    named_as_a_number = await do(StartSession(str(train["session_id"])))
+    (stopped,) = (await do(StopSession(str(train["session_id"]))))["stopped"]
+    assert stopped["session_id"] == named_as_a_number["session_id"] != train["session_id"]
     listed = await asyncio.to_thread(list_sessions, head)
-    assert [(one["name"], one["note"]) for one in listed] == [("train", "lr 1e-4"), ("eval", "second")]
+    assert [(one["name"], one["note"]) for one in listed][:2] == [("train", "lr 1e-4"), ("eval", "second")]
     assert {one["name"] for one in (await do(StopSession()))["stopped"]} == {"train", "eval"}
     with pytest.raises(RequestError, match=r"^no session is running$"):
         await do(StopSession())
@@ -363,9 +366,8 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
             await do(outside)
     running.hub.flush()
     await running.close()
-    assert query(path, "SELECT name, note FROM sessions ORDER BY session_id") == [
-        ("train", "lr 1e-4"),
-        ("eval", "second"),
+    assert query(path, "SELECT session_id, name FROM sessions ORDER BY session_id") == [
+        (one["session_id"], one["name"]) for one in listed
     ]
     assert renamed["session_id"] == listed[1]["session_id"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -100,8 +99,7 @@ class Scene:
         self.time = BEGINNING
         self.interval_s = interval_s
         self.fleet = Fleet(self.names, round(interval_s * 1000))
-        ids = itertools.count(1)
-        self.hub = Hub(self.fleet, clock=lambda: self.time, new_id=lambda: f"id-{next(ids)}")
+        self.hub = Hub(self.fleet, clock=lambda: self.time)
         self._simulated = simulated
         simulations = {
             name: Simulation(name, index, len(self.names), gpus, seed, origin_ns=0)

@@ -106,7 +106,7 @@ async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> N
                     await on_disk()
                     await computed(app, pilot)
             assert "as of" in screen_text(app)
-            made.hub.stop_session("id-1")
+            made.hub.stop_session("1")
             stopped = made.time
             async with asyncio.timeout(30):  # until its end has reached the disk
                 while "still running" in screen_text(app):
@@ -116,7 +116,7 @@ async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> N
             assert made.time < stopped + 9, "sooner than a running session is updated"
             assert "○ ended" in screen_text(app)
             assert "as of" not in screen_text(app)
-            made.hub.undo_stop("id-1")
+            made.hub.undo_stop("1")
             async with asyncio.timeout(30):  # until its withdrawn end has reached the disk
                 while "still running" not in screen_text(app):
                     made.advance(1)

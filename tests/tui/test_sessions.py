@@ -16,7 +16,7 @@ def busy_scene() -> Scene:
     made = scene(nodes=2, gpus=4, seconds=60)
     made.hub.start_session("data_loading", started_at=made.time - 40)
     made.advance(30)
-    made.hub.stop_session("id-1")
+    made.hub.stop_session("1")
     made.hub.start_session("full_training", note="lr 3e-4, batch 1024")
     made.advance(20)
     made.hub.start_session("eval")
@@ -43,7 +43,7 @@ async def test_running_sessions_come_first() -> None:
         assert [line.split()[1] for line in lines] == ["eval", "full_training", "data_loading"]
         assert "30 s" in lines[1]
         assert "lr 3e-4, batch 1024" in lines[1]
-        mean = made.fleet.sessions.sessions["id-2"].mean_util
+        mean = made.fleet.sessions.sessions["2"].mean_util
         assert mean is not None
         assert f"{mean:.0f} %" in lines[1]
         made.advance(5)
@@ -166,7 +166,7 @@ async def test_names_and_notes_are_cleaned_only_on_screen() -> None:
         app.screen.query_one("Input").value = note  # type: ignore[attr-defined]  # as above
         await pilot.press("enter")
         await pilot.pause()
-        session = made.fleet.sessions.sessions["id-3"]
+        session = made.fleet.sessions.sessions["3"]
         assert (session.name, session.note) == (name, note)
         assert "[red]日本 �drop" in screen_text(app)
         assert note in screen_text(app)
@@ -178,7 +178,7 @@ async def test_an_empty_name_changes_nothing() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "r", "delete", "enter")
         await pilot.pause()
-        assert made.fleet.sessions.sessions["id-3"].name == "eval"
+        assert made.fleet.sessions.sessions["3"].name == "eval"
 
 
 async def test_empty_list_shows_how_to_start_a_session() -> None:

@@ -35,10 +35,10 @@ def job(made: Scene) -> None:
     made.connect().advance(10)
     made.hub.start_session("warm_up")
     made.advance(20)
-    made.hub.stop_session("id-1")
+    made.hub.stop_session("1")
     made.hub.start_session("full_training", note="lr 3e-4")
     made.advance(30)
-    made.hub.stop_session("id-2")
+    made.hub.stop_session("2")
 
 
 @pytest.fixture(scope="module")

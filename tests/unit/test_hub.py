@@ -84,8 +84,7 @@ class FakeLink(Link):
 
 def hub(*nodes: str) -> tuple[Hub, ListSink]:
     sink = ListSink()
-    ids = iter(["s1", "s2"])
-    made = Hub(Fleet(nodes), clock=lambda: 100.0, new_id=lambda: next(ids))
+    made = Hub(Fleet(nodes), clock=lambda: 100.0)
     made.sinks.append(sink)
     return made, sink
 

@@ -35,9 +35,8 @@ class Drive:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._now = T0
-        ids = iter(range(1000))
         fleet = Fleet(NODES, allocation={"n1": frozenset({0})})
-        self.hub = Hub(fleet, clock=lambda: self._now, new_id=lambda: f"s{next(ids)}")
+        self.hub = Hub(fleet, clock=lambda: self._now)
         self.hub.sinks.append(self)
         self._seq = dict.fromkeys(NODES, 0)
         self._life = dict.fromkeys(NODES, "life0")

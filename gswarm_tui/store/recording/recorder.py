@@ -141,6 +141,11 @@ class Recorder:
         return self._ledger.recording_id
 
     @property
+    def next_session(self) -> int:
+        """The number that the next session gets in the file, after ``open``."""
+        return self._ledger.next_session
+
+    @property
     def queried(self) -> bool:
         """Whether a query runs: after ``close``, one that DuckDB can't cancel."""
         return self._pool.busy
