@@ -306,10 +306,27 @@ def test_a_rewrite_stops_after_its_timeout(path: Path, database: Database) -> No
 def test_opening_a_file_removes_the_copy_of_a_killed_rewrite(path: Path) -> None:
     fragmented(path)
     left = [rewrite_path(path), wal_path(rewrite_path(path))]
+    rewrite_path(path).parent.mkdir()
     for one in left:
         one.write_bytes(b"left")
     Database(path).close()
     assert [one.exists() for one in left] == [False, False]
+
+
+def test_rewrite_follows_no_link_in_the_place_of_its_folder(path: Path, tmp_path: Path) -> None:
+    fragmented(path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / path.name).write_text("mine")
+    database = Database(path)
+    database.checkpoint()
+    before = path.stat().st_ino
+    rewrite_path(path).parent.symlink_to(elsewhere)
+    database.rewrite(60)
+    database.close()
+    assert (elsewhere / path.name).read_text() == "mine"
+    assert path.stat().st_ino != before
+    assert not rewrite_path(path).parent.is_symlink()
 
 
 def fragmented(path: Path) -> None:
@@ -419,8 +436,7 @@ def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> 
         assert asked.wait(30)
         database.rewrite(60)
         copied = shutil.copy(path, path.with_name("copied.duckdb"))
-        assert not rewrite_path(path).exists()
-        assert not wal_path(rewrite_path(path)).exists()
+        assert not rewrite_path(path).parent.exists()
     finally:
         stop.set()
         database.close()

@@ -130,7 +130,7 @@ class Database:
             options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})" if new else ""
             attach(connection, path, options, rewrite_path(path))
             with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
-                _remove(rewrite_path(path))
+                _remove(rewrite_path(path).parent)
             _update_schema(connection, path)
         except duckdb.Error as error:
             connection.close()
@@ -312,7 +312,8 @@ class Database:
         execute, copy = self._connection.execute, rewrite_path(self.path)
         try:
             stat = self.path.stat()
-            _remove(copy)  # left by a crash, or a link that somebody made
+            _remove(copy.parent)  # left by a crash, or a link that somebody made
+            copy.parent.mkdir(0o700)  # else a link could be made in this moment, where others may write
             execute(f"ATTACH {literal(str(copy))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})")
             os.chown(copy, -1, stat.st_gid)
             shutil.copystat(self.path, copy)  # permissions, access control lists included
@@ -327,12 +328,13 @@ class Database:
                 raise OSError("it was deleted, moved or replaced")
             copy.rename(self.path)
             self._inode = _inode(self.path)
+            copy.parent.rmdir()
         except (duckdb.Error, OSError) as error:
             _LOG.info("%s was not rewritten: %s", self.path, error)
             with contextlib.suppress(duckdb.Error):
                 execute("DETACH copy")
             with contextlib.suppress(OSError):
-                _remove(copy)
+                _remove(copy.parent)
         finally:
             done.set()
             watchdog.join()
@@ -425,8 +427,8 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def rewrite_path(path: Path) -> Path:
-    """Return the path of the copy that a rewrite makes."""
-    return path.with_name(path.name + ".compact")
+    """Return the path of the copy that a rewrite makes, in a private folder of its own."""
+    return path.with_name(path.name + ".compact") / path.name
 
 
 def wal_path(path: Path) -> Path:
@@ -442,9 +444,14 @@ def file_size(path: Path) -> int:
         return 0
 
 
-def _remove(path: Path) -> None:
-    for file in (path, wal_path(path)):
-        file.unlink(missing_ok=True)
+def _remove(folder: Path) -> None:
+    """Remove a folder and what is in it, or a file or link of this name."""
+    try:
+        shutil.rmtree(folder)  # follows no link
+    except FileNotFoundError:
+        pass
+    except OSError:
+        folder.unlink(missing_ok=True)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
