@@ -37,6 +37,8 @@ class Period:
         return max(0.0, (self.until - self.started_at).total_seconds())
 
 
+_WRITTEN = (".pdf", ".png", ".svg", ".html", ".json", ".csv")
+"""Suffixes of files that commands write about a session."""
 _PERIODS = """
 WITH last AS (
   SELECT n.recording_id, max(h.ts) + INTERVAL 1 MICROSECOND AS ts
@@ -106,6 +108,8 @@ def _load(source: QuerySource) -> list[Period]:
 
 
 def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> str:
+    if wanted.lower().endswith(_WRITTEN):
+        return f"{source.path} has no session {quote(wanted)}; to write a file of this name, put -o before it."
     if not sessions:
         return (
             f"{source.path} has no session {quote(wanted)} and no others; "

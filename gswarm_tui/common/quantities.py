@@ -59,10 +59,10 @@ def watts(value: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """Format energy: "2,820 J", and from a watt-hour on "3.82 Wh", "18.4 kWh"."""
+    """Format energy given in joules: "0.78 Wh", "3.82 Wh", "18.4 kWh"."""
     if joules is None or math.isnan(joules):
         return DASH
-    return f"{joules:,.0f} J" if joules < 3600 else _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh"))
+    return _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh"))
 
 
 def rate(mb_s: float | None) -> str:

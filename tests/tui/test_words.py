@@ -56,8 +56,8 @@ def test_cell_has_at_most_four_characters(metric: Metric, value: float) -> None:
     ("made", "shown"),
     [
         (quantities.watts(18_432), "18.4 kW"),
-        (quantities.energy(900), "900 J"),
-        (quantities.energy(2_820), "2,820 J"),
+        (quantities.energy(900), "0.25 Wh"),
+        (quantities.energy(2_820), "0.78 Wh"),
         (quantities.energy(13_752_000), "3.82 kWh"),
         (quantities.energy(4.32e13), "12,000 MWh"),
         (quantities.file_size(14_200_000), "14.2 MB"),
