@@ -109,7 +109,7 @@ def _load(source: QuerySource) -> list[Period]:
 
 def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> str:
     if wanted.lower().endswith(_WRITTEN):
-        return f"{source.path} has no session {quote(wanted)}; to write a file of this name, put -o before it."
+        return f"{source.path} has no session {quote(wanted)}; to write such a file, put -o before it."
     if not sessions:
         return (
             f"{source.path} has no session {quote(wanted)} and no others; "

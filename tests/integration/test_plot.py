@@ -559,7 +559,7 @@ def test_command_says_that_not_all_events_were_read(
         (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
         (["-o", "/nowhere/x.pdf"], "no folder /nowhere; create it, or name another one with -o."),
         (["evaluation"], 'has no session "evaluation"'),
-        (["a.pdf"], 'has no session "a.pdf"; to write a file of this name, put -o before it.'),
+        (["a.pdf"], 'has no session "a.pdf"; to write such a file, put -o before it.'),
     ],
 )
 def test_plot_mistake_prints_one_sentence(
