@@ -12,12 +12,13 @@ import json
 import logging
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.server_options import ServerSettings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gswarm_tui.control.client import Head
 
 RESTART_S = 5.0
+POLL_S = 0.5
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,25 +118,32 @@ async def keep_running(listener: Listener, uid: str, report: Callable[[str], Non
         "settings": [str(each) if isinstance(each, Path) else each for each in settings],
     }
     while True:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-P", "-m", "gswarm_tui.run.http_server"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(descriptor,),
-            start_new_session=True,
-        )
-        pipe = child.stdin
+        child = _start_child(descriptor, start)
         try:
-            if pipe is not None:
-                pipe.write(json.dumps(start).encode() + b"\n")
-            status = await child.wait()
+            while (status := child.poll()) is None:  # noqa: ASYNC110 - asyncio's own would end with the loop
+                await asyncio.sleep(POLL_S)
         finally:
-            if pipe is not None:
-                pipe.close()
+            if child.stdin is not None:
+                child.stdin.close()
         report(f"the HTTP server ended with status {status}; restarting it in {RESTART_S:.0f} s")
         await asyncio.sleep(RESTART_S)
+
+
+def _start_child(descriptor: int, start: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a server, which lives until its standard input is closed and its exports are written."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "gswarm_tui.run.http_server"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        start_new_session=True,
+    )
+    assert child.stdin is not None  # noqa: S101 - a pipe
+    with suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(start).encode() + b"\n")
+        child.stdin.flush()
+    return child
 
 
 def _choose(uid: str, environ: Mapping[str, str]) -> Head:
