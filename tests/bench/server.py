@@ -26,6 +26,7 @@ from tests.bench.watched import Reader
 from tests.integration.sshd import free_port
 
 SETTLES_S, MEASURED_S = 8.0, 15.0
+EVENT_READERS = 10
 
 
 class Goals(NamedTuple):
@@ -71,6 +72,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     """Measure a job's fleet with and without the server, in turns; then a large fleet."""
     yield from _scraped(options, options.count(64, 2), JOB, turns=options.count(5, 1))
     yield from _scraped(options, options.count(1024, 4), LARGE, turns=1)
+    yield from _followed(options, options.count(64, 2), options.count(EVENT_READERS, 2))
     yield from _in_browsers(options, options.count(64, 2), turns=options.count(5, 1))
 
 
@@ -120,6 +122,65 @@ def _scraped(options: BenchOptions, nodes: int, goals: Goals, turns: int) -> Ite
     yield Figure("   /metrics, slowest", max(scrapes), "ms", goal=goals.scrape_ms)
     yield Figure("   /status meanwhile, median", statistics.median(others), "ms", goal=goals.others_ms)
     yield Figure("   /status meanwhile, slowest", max(others), "ms", goal=goals.others_ms)
+
+
+def _followed(options: BenchOptions, nodes: int, readers: int) -> Iterator[Figure]:
+    """Measure readers of the event stream, in turns with none and no server."""
+    stem = options.folder / f"server-frames-{nodes}"
+    journal, db = stem.with_suffix(".jsonl"), stem.with_suffix(".duckdb")
+    costs: list[float] = []
+    servers: list[float] = []
+    messages: list[int] = []
+    seconds = options.seconds(MEASURED_S)
+    with (
+        Nodes(stem, nodes, GPUS_A_NODE, options.seed, readings=options.count(30, 3)) as simulated,
+        recording(journal, simulated.folder, nodes, db) as pids,
+    ):
+        Reader(journal, ()).wait_for(nodes)
+        time.sleep(options.seconds(SETTLES_S))
+        for _ in range(options.count(5, 1)):
+            alone = _share(pids, seconds)
+            with _server(db) as server, _following(server, readers) as received:
+                time.sleep(options.seconds(SETTLES_S))
+                before, began = cpu_s(server.pid), time.monotonic()
+                counted = sum(received)
+                costs.append(_share(pids, seconds) - alone)
+                servers.append(100 * (cpu_s(server.pid) - before) / (time.monotonic() - began))
+                messages.append(sum(received) - counted)
+    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, {readers} readers of all frames"
+    yield Figure(
+        f"recorder for its server, {fleet}",
+        max(0.0, statistics.median(costs)),
+        "% of a core",
+        goal=JOB.cost_pct,
+    )
+    yield Figure("   the server", statistics.median(servers), "% of a core")
+    yield Figure("   messages for each reader", statistics.median(messages) / readers / seconds, "per second")
+
+
+@contextmanager
+def _following(server: ServedRecording, readers: int) -> Iterator[list[int]]:
+    """Read the event stream in threads until the end of the block; yields the messages of each so far."""
+    received = [0] * readers
+    request = Request(f"{server.url}/api/v1/frames", headers={"Authorization": f"Bearer {server.token}"})
+    ended = threading.Event()
+
+    def read(number: int) -> None:
+        with urlopen(request, timeout=60) as stream:
+            for line in stream:
+                received[number] += line.startswith(b"id: ")
+                if ended.is_set():
+                    return
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(readers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield received
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 def _in_browsers(options: BenchOptions, nodes: int, turns: int) -> Iterator[Figure]:
