@@ -317,6 +317,10 @@ class Hub:
         self.publish(mark)
         return mark
 
+    def log(self, kind: str, message: str) -> None:
+        """Log an event that happens now."""
+        self.publish(EventLogged(self.now(), kind, INFO, message))
+
     def stop_all_sessions(self) -> None:
         """End every running session."""
         for session in self.fleet.sessions.running:

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
+from gswarm_tui.control.intents import MAX_NAME, MAX_NOTE, IntentError, StartProfile, StopSession
 from gswarm_tui.launch.ssh.launcher import SshSettings
 from gswarm_tui.launch.ssh.login import LoginNode
 from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.profiling.allocation import Allocation
 from gswarm_tui.profiling.importing import import_report
-from gswarm_tui.profiling.profile_run import ProfileResult, ProfileRun, ProfileSettings
+from gswarm_tui.profiling.profile_run import (
+    ProfileResult,
+    ProfileRun,
+    ProfileSettings,
+    RunObserver,
+    command_line,
+)
 from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, SlurmHost, ThisMachine
+from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.errors import StoreError
+
+COSTS = {
+    "nsys": "its processes may run a few percent slower while it captures",
+    "ncu": "it runs each kernel several times, so the run's times don't count",
+}
+"""What a profiler costs its command."""
 
 
 class StoppedError(UserError):
@@ -63,17 +81,52 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResu
         tool_options=options.tool_options,
         folder=options.output,
     )
+    host = _host(options)
     with Progress("fetching reports") as progress:
-        profile = ProfileRun(_host(options), settings, print_notice, progress.report)
+        session = _Session(settings, environ)
+        profile = ProfileRun(host, settings, print_notice, progress.report, session)
         try:
-            return asyncio.run(_until_signal(profile))
+            return asyncio.run(_until_signal(profile, host))
         except ConnectionError as error:
             raise ProfileError(
                 f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
             ) from None
 
 
-async def _until_signal(profile: ProfileRun) -> ProfileResult:
+class _Session(RunObserver):
+    """The session of this run in the running recordings of its nodes."""
+
+    def __init__(self, settings: ProfileSettings, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._sessions: list[tuple[Head, str]] = []
+
+    def started(self, allocation: Allocation) -> None:
+        """Start it, with an event that says what runs and what it costs."""
+        tool, job = self._settings.tool, allocation.job
+        name = f"{tool}-{Path(self._settings.command[0]).name}-job{job.label}"[:MAX_NAME]
+        message = (
+            f"{tool} profiles {command_line(self._settings.command)} on {fold(job.nodes)}: {COSTS[tool]}"
+        )
+        for head in running_heads(self._environ):
+            if head.path is None or not (head.of_job(job.label) or set(head.nodes) & set(job.nodes)):
+                continue
+            try:
+                session = carry_out(head, StartProfile(name, message[:MAX_NOTE]))
+            except (RequestError, IntentError) as error:
+                print_notice(f"no session in {head.path}: {error}.")
+            else:
+                self._sessions.append((head, session["session_id"]))
+                print_notice(f"started the session {name} in {head.path}")
+
+    def ended(self) -> None:
+        """Stop it."""
+        for head, session_id in self._sessions:
+            with contextlib.suppress(RequestError):
+                carry_out(head, StopSession(session_id))
+
+
+async def _until_signal(profile: ProfileRun, host: SlurmHost) -> ProfileResult:
     """Run the profile; a signal that ends this program gives the nodes back first."""
     task = asyncio.ensure_future(profile.run())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -82,6 +135,8 @@ async def _until_signal(profile: ProfileRun) -> ProfileResult:
         return await task
     except asyncio.CancelledError:
         raise StoppedError("stopped; the nodes are given back, and there is no report.") from None
+    finally:
+        await host.close()
 
 
 def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:

@@ -14,6 +14,7 @@ from gswarm_tui.control.intents import (
     Intent,
     IntentError,
     SetMark,
+    StartProfile,
     StartSession,
     StopRecording,
     StopSession,
@@ -50,6 +51,8 @@ class Executor:
                 return self._change_session(intent)
             case SetMark():
                 return self._mark(intent)
+            case StartProfile():
+                return self._start_profile(intent)
             case ChangeInterval():
                 self._hub.set_interval(intent.interval_ms)
                 return {"interval_ms": self._hub.fleet.interval_ms}
@@ -70,6 +73,11 @@ class Executor:
         return session_row(
             book.sessions[self._hub.start_session(name, started_at=at, note=intent.note)], self._hub.now()
         )
+
+    def _start_profile(self, intent: StartProfile) -> dict[str, Any]:
+        session = self._start_session(StartSession(intent.name, note=intent.text))
+        self._hub.log("profile", intent.text)
+        return session
 
     def _stop_session(self, intent: StopSession) -> dict[str, Any]:
         self._require_recording("no session stopped")

@@ -107,6 +107,22 @@ class SetMark(Intent):
 
 
 @dataclass(frozen=True)
+class StartProfile(Intent):
+    """Start a session for the run of a profiler, and log the event that it slows its processes from now on.
+
+    ``name`` is the session's, ``text`` the event's: what runs where below which profiler, at what cost.
+    """
+
+    want = "start_profile"
+    name: str
+    text: str
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        _check_note(self.text)
+
+
+@dataclass(frozen=True)
 class ChangeInterval(Intent):
     """Change the sampling interval of all nodes."""
 
@@ -148,6 +164,7 @@ INTENTS: dict[str, type[Intent]] = {
         UndoStop,
         ChangeSession,
         SetMark,
+        StartProfile,
         ChangeInterval,
         ChangeMetrics,
         StopRecording,

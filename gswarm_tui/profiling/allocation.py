@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gswarm_tui.common.errors import printable
-from gswarm_tui.profiling.slurm_host import KeptCommand, ProfileError, SlurmHost, kept, output
+from gswarm_tui.profiling.slurm_host import KeptCommand, ProfileError, SlurmHost, kept, last_line, output
 from gswarm_tui.slurm.jobs import Job, parse_jobs
 
 _REASON_EVERY_S = 2.0
@@ -21,7 +20,6 @@ _GRANTED = "GSWARM-GRANTED "
 _GRANTED_COMMAND = (
     "echo GSWARM-GRANTED $SLURM_JOB_ID $(env -0 | grep -z '^SLURM_' | base64 -w0); exec sleep infinity"
 )
-_PREFIX = re.compile(r"^(salloc|srun|slurmstepd|scontrol): (error: )?")
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ async def find_job(host: SlurmHost, job_id: str) -> Job:
     status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
     records = parse_jobs(text) if status == 0 else []
     if not records:
-        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}{_clause(text)}.")
+        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}{last_line(text)}.")
     record = records[0]
     if record.state != "RUNNING":
         raise ProfileError(f"job {job_id} isn't running: its state is {record.state}, {record.reason}.")
@@ -132,7 +130,7 @@ async def _granted(command: KeptCommand, host: SlurmHost, waiter: _Waiter) -> tu
             f"salloc isn't on your PATH{_on(host)}; run this on a login node of the cluster, or name one "
             "with --jump."
         )
-    raise ProfileError(f"Slurm denied the allocation{_on(host)}{_clause(errors[-1] if errors else '')}.")
+    raise ProfileError(f"Slurm denied the allocation{_on(host)}{last_line(errors[-1] if errors else '')}.")
 
 
 def _variables(text: str) -> dict[str, str]:
@@ -142,9 +140,3 @@ def _variables(text: str) -> dict[str, str]:
 
 def _on(host: SlurmHost) -> str:
     return f" on {host.name}" if host.name else ""
-
-
-def _clause(text: str) -> str:
-    """Return the last line of a command of Slurm as ``: clause``."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f": {printable(_PREFIX.sub('', lines[-1]).rstrip('.'))}" if lines else ""

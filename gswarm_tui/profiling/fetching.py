@@ -17,27 +17,32 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from gswarm_tui.common.quantities import file_size
 from gswarm_tui.profiling.allocation import Allocation
-from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, output
+from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_line, output
 
 TRIES = 5
 _PAUSE_S = 2.0
 LEAST_FREE_BYTES = 64 << 20
 """A report of a short run takes a few MB; a longer one far more, which nobody knows before."""
 
-# Copies files of nodes to a private folder of the login node, which SIGTERM removes.
+# Copies files of nodes to a private folder of the login node, which SIGTERM removes. A copy that broke off
+# continues where it was; one with a wrong checksum begins again.
 _STAGE = """
-folder=${XDG_CACHE_HOME:-$HOME/.cache}/gswarm-tui/profiles/$1; job=$2; shift 2
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/gswarm-tui/profiles/$1; job=$2; size=$3; shift 3
 mkdir -p -m 700 "$folder" || exit
 trap 'kill $copy 2>/dev/null; rm -rf "$folder"; exit 1' TERM
 free=$(df -Pk "$folder" | tail -n1 | tr -s ' ' | cut -d' ' -f4); echo "GSWARM $free $folder"
-[ "$free" -gt $(($1 / 1024)) ] || { rmdir "$folder"; exit 1; }; shift
-while [ $# != 0 ]; do name=$(basename "$2")
-for try in 1 2 3; do [ -e "$folder/.$name" ] || : >"$folder/.$name"
-srun --jobid="$job" --overlap --quiet -N1 -n1 -w "$1" tail -c +$(($(stat -c %s "$folder/.$name") + 1)) "$2" \
-</dev/null >>"$folder/.$name" & copy=$!
-wait $copy && break; done
-[ "$(sha256sum <"$folder/.$name" | cut -d' ' -f1)" = "$3" ] || rm -f "$folder/.$name"
-mv "$folder/.$name" "$folder/$name" && echo "GSWARM staged $name"; shift 3; done
+[ "$free" -gt $((size / 1024)) ] || { rmdir "$folder"; exit 1; }
+while [ $# != 0 ]; do name=$(basename "$2"); part=$folder/.$name; : >"$part"
+for try in 1 2 3 4 5; do
+first=$(($(stat -c %s "$part") + 1))
+srun --jobid="$job" --overlap --quiet --unbuffered -N1 -n1 -w "$1" tail -c +$first "$2" \\
+</dev/null >>"$part" & copy=$!
+wait $copy || { sleep $try; continue; }
+sum=$(sha256sum <"$part")
+[ "${sum%% *}" = "$3" ] && mv "$part" "$folder/$name" && break
+: >"$part"; done
+[ -e "$part" ] && { rm -rf "$folder"; exit 1; }
+shift 3; done
 """
 
 
@@ -188,13 +193,13 @@ async def stage(host: SlurmHost, allocation: Allocation, reports: Sequence[Remot
         host, ["bash", "-c", _STAGE, "stage", name, allocation.job.job_id, str(size), *triples]
     )
     lines = [line.split(" ", 2) for line in text.splitlines() if line.startswith("GSWARM ")]
-    if status != 0 or len(lines) != len(reports) + 1:
+    if status != 0:
         if lines and int(lines[0][1]) * 1024 <= size:
             raise ProfileError(
                 f"{host.name}: {lines[0][2]} has {file_size(int(lines[0][1]) * 1024)} free, and the reports "
                 f"need {file_size(size)}; free some space there."
             )
-        raise ProfileError(f"{host.name}: the reports couldn't be copied there from their nodes: {text}.")
+        raise ProfileError(f"{host.name}: the reports can't be copied there{last_line(text)}.")
     return lines[0][2]
 
 

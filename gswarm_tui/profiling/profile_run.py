@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import printable
@@ -26,7 +26,7 @@ from gswarm_tui.profiling.fetching import (
     stage,
 )
 from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
-from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, output
+from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_line, output
 from gswarm_tui.slurm.hosts import fold
 
 _GPU_TYPE = re.compile(r"gpu:([A-Za-z]\w*)")
@@ -85,6 +85,16 @@ class _NodeFacts:
     traces_graphs: bool = False
 
 
+class RunObserver(Protocol):
+    """Is told when the command starts and ends."""
+
+    def started(self, allocation: Allocation) -> None:
+        """The command starts on these nodes."""
+
+    def ended(self) -> None:
+        """The command has ended, or could not be run to its end."""
+
+
 class ProfileRun:
     """Runs one profile on a host of Slurm.
 
@@ -97,11 +107,13 @@ class ProfileRun:
         settings: ProfileSettings,
         say: Callable[[str], None],
         progress: Callable[[float], None],
+        observer: RunObserver,
     ) -> None:
         self._host = host
         self._settings = settings
         self._say = say
         self._progress = progress
+        self._observer = observer
         self._token = secrets.token_hex(8)
 
     async def run(self) -> ProfileResult:
@@ -111,7 +123,11 @@ class ProfileRun:
             allocation = await nodes.enter_async_context(self._allocation())
             facts = await nodes.enter_async_context(self._held(allocation))
             self._say(f"Using {self._describe(allocation, facts)}")
-            status = await self._command(allocation, facts)
+            self._observer.started(allocation)
+            try:
+                status = await self._command(allocation, facts)
+            finally:
+                self._observer.ended()
             reports = await self._list(allocation)
             result = ProfileResult(status, allocation.job.label)
             size = sum(report.size for report in reports)
@@ -161,7 +177,7 @@ class ProfileRun:
             while len(ready) < len(nodes):
                 data = await command.read()
                 if not data:
-                    raise ProfileError(f"{fold(nodes)}: no step can be started{_last_line(noise + text)}.")
+                    raise ProfileError(f"{fold(nodes)}: no step can be started{last_line(noise + text)}.")
                 *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
                 for line in lines:
                     if not line.startswith("GSWARM "):
@@ -291,7 +307,7 @@ class ProfileRun:
                 f"{node}: the driver refused the performance counters ({_PERMISSION}); {_COUNTERS_REMEDY}."
             )
         elif report is None:
-            self._say(f"{node}: {tool} wrote no report for {rank}{_last_line(log)}.")
+            self._say(f"{node}: {tool} wrote no report for {rank}{last_line(log)}.")
         elif report.path.endswith(".qdstrm"):
             self._say(
                 f"{node}: this installation of nsys has no importer, so {report.name} is raw; convert it "
@@ -315,9 +331,3 @@ class ProfileRun:
 def command_line(command: Sequence[str]) -> str:
     """Return a command as one line without secrets, for events and session notes."""
     return printable(shlex.join(redact(command)))
-
-
-def _last_line(text: str) -> str:
-    """Return the last line of a program's output as ``: line``."""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    return f": {printable(lines[-1][:200].rstrip('.'))}" if lines else ""

@@ -10,13 +10,14 @@ import asyncio
 import base64
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
-from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.ssh.login import LoginConnection, LoginNode
 
@@ -24,6 +25,7 @@ HEARTBEAT_S = 15.0
 LONGEST_SILENCE_S = 60
 """A connection whose lifeline is silent for so long is broken, even if nobody closed it."""
 _CHUNK = 1 << 18
+_PREFIX = re.compile(r"^(salloc|srun|slurmstepd[^:]*|scontrol): (error: )?")
 
 # The first line of the input is the command's; whatever follows only shows that this program lives. When that
 # ends, so does the command's input, and after a grace for it to react the command gets SIGTERM.
@@ -35,6 +37,11 @@ exec 3<&- </dev/null
 wait $pid; status=$?; while kill -0 $pid 2>/dev/null; do wait $pid; status=$?; done
 trap '' TERM; kill -TERM 0; exit $status
 """
+# What the files of a login shell print must not get into a command's output. Every shell takes these quotes.
+_LOGIN_SHELL = (
+    """exec sh -c 'exec 9>&1 1>&2; exec bash -l -c "$0"' """
+    """'exec 1>&9 9>&-; eval "$(printf %s {} | base64 -d)"'"""
+)
 GRACE_S = 8
 """A step ends within this time of its input's end; what doesn't is killed by Slurm."""
 
@@ -106,6 +113,12 @@ async def output(host: SlurmHost, words: Sequence[str], first_line: str = "") ->
         return await command.wait(), data.decode("utf-8", "replace")
 
 
+def last_line(text: str) -> str:
+    """Return the last line of a program's output as ``: line``; empty if it printed nothing."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    return f": {printable(_PREFIX.sub('', lines[-1])[:200].rstrip('.'))}" if lines else ""
+
+
 class ThisMachine(SlurmHost):
     """Runs Slurm's commands here."""
 
@@ -175,12 +188,12 @@ class LoginHost(SlurmHost):
     ) -> _RemoteCommand:
         """Start a command in a login shell there."""
         limit = f"-t {LONGEST_SILENCE_S}"
-        keeper = shlex.join(["bash", "-c", _KEEPER, "gswarm-tui-keeper", limit, str(grace_s), *words])
+        keeper = shlex.join(
+            ["bash", "--norc", "-c", _KEEPER, "gswarm-tui-keeper", limit, str(grace_s), *words]
+        )
         encoded = base64.b64encode(os.fsencode(f"exec {keeper}")).decode()  # safe in every login shell
         try:
-            connection = await self._login.run(
-                f"""exec bash -l -c 'eval "$(printf %s {encoded}|base64 -d)"'"""
-            )
+            connection = await self._login.run(_LOGIN_SHELL.format(encoded))
         except LaunchError as error:
             remedy = f"; {error.remedy}" if error.remedy else ""
             raise ProfileError(f"{self.name}: {error.reason}{remedy}.") from None
