@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice
@@ -25,9 +26,12 @@ from gswarm_tui.profiling.profile_run import (
     RunObserver,
     command_line,
 )
+from gswarm_tui.profiling.shims import run_shim, write_shims
 from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, SlurmHost, ThisMachine
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.errors import StoreError
+
+T = TypeVar("T")
 
 COSTS = {
     "nsys": "its processes may run a few percent slower while it captures",
@@ -45,6 +49,12 @@ class StoppedError(UserError):
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Profile a command and return its exit status. Raises UserError."""
     options = parse_profile(args, environ)
+    if options.shim is not None and options.shims is not None:
+        return asyncio.run(_until_signal(_shim(options, options.shim, options.shims)))
+    if options.shims is not None:
+        for path in write_shims(options.shims):
+            print(path)
+        return 0
     result = _profile(options, environ)
     if options.imports and result.reports:
         _import(result, options, environ)
@@ -86,7 +96,7 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResu
         session = _Session(settings, environ)
         profile = ProfileRun(host, settings, print_notice, progress.report, session)
         try:
-            return asyncio.run(_until_signal(profile, host))
+            return asyncio.run(_until_signal(_profiled(profile, host)))
         except ConnectionError as error:
             raise ProfileError(
                 f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
@@ -126,17 +136,28 @@ class _Session(RunObserver):
                 carry_out(head, StopSession(session_id))
 
 
-async def _until_signal(profile: ProfileRun, host: SlurmHost) -> ProfileResult:
-    """Run the profile; a signal that ends this program gives the nodes back first."""
-    task = asyncio.ensure_future(profile.run())
+async def _shim(options: ProfileOptions, tool: str, shims: Path) -> int:
+    """Run a tool for a GUI on a node of its own; return its exit status. Raises ProfileError."""
+    words, setup = [tool, *options.command], options.run.setup or ""
+    return await run_shim(ThisMachine(), words, shims, options.salloc, setup, say=print_notice)
+
+
+async def _profiled(profile: ProfileRun, host: SlurmHost) -> ProfileResult:
+    try:
+        return await profile.run()
+    finally:
+        await host.close()
+
+
+async def _until_signal(work: Coroutine[object, object, T]) -> T:
+    """Do the work; a signal that ends this program gives the nodes back first."""
+    task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         return await task
     except asyncio.CancelledError:
         raise StoppedError("stopped; the nodes are given back, and there is no report.") from None
-    finally:
-        await host.close()
 
 
 def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:

@@ -25,6 +25,7 @@ class ProfileOptions(NamedTuple):
     """Options of ``profile``; ``run`` has those that it shares with a run.
 
     ``salloc`` has the options of the allocation, and ``allocates`` is whether a flag asks for one of its own.
+    ``shims`` is the folder for shims, and ``shim`` the tool as which a shim calls this program.
     ``db`` is None for a new recording; without ``imports`` the reports stay files.
     """
 
@@ -42,6 +43,7 @@ class ProfileOptions(NamedTuple):
     db: Path | None
     imports: bool
     shims: Path | None
+    shim: str | None
     command: tuple[str, ...]
 
 
@@ -57,8 +59,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
     given = _parser().read(own)
     shims = None if given.shims is None else Path(given.shims).expanduser()
-    if not command and shims is None:
-        raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py")
+    if not command and (shims is None or given.shim):
+        raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
     flags = [f"--{key.replace('_', '-')}={getattr(given, key)}" for key in _CONNECTION if getattr(given, key)]
     config = [] if given.config is None else [f"--config={given.config}"]
     job = [] if given.job is None else [f"--job={given.job}"]
@@ -68,6 +70,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         raise UsageError(f"--{asked[0]} applies to an allocation of its own; remove it, or --job.")
     if given.tool == "ncu" and (given.duration or given.delay):
         raise UsageError("--duration and --delay apply to nsys; limit ncu with --tool-options '-c 20'.")
+    if given.shim and environ.get("PARTITION") and not given.partition:
+        given.partition = environ["PARTITION"]
     return ProfileOptions(
         run=options,
         tool=given.tool,
@@ -83,6 +87,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         db=given.db,
         imports=not given.no_import,
         shims=shims,
+        shim=given.shim,
         command=tuple(command),
     )
 
@@ -123,6 +128,7 @@ def _parser() -> CommandParser:
     add("--output", metavar="DIR", default=".", help="folder for the reports (default: this one)")
     add("--no-import", action="store_true", help="leave the reports as files")
     add("--shims", metavar="DIR", help="write executables nsys and ncu for a GUI's toolkit path")
+    add("--shim", choices=TOOLS, help=argparse.SUPPRESS)
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     return parser
 
