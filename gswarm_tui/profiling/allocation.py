@@ -14,6 +14,7 @@ from gswarm_tui.profiling.slurm_host import KeptCommand, ProfileError, SlurmHost
 from gswarm_tui.slurm.jobs import Job, parse_jobs
 
 _REASON_EVERY_S = 2.0
+_GPU_TYPE = re.compile(r"\bGRES=(?:\S*,)?gpu:([A-Za-z]\w*)")
 _PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
 _GRANTED = "GSWARM-GRANTED "
 # The variables that salloc sets decide how its user's srun starts tasks, so srun gets them here, too.
@@ -24,12 +25,14 @@ _GRANTED_COMMAND = (
 
 @dataclass(frozen=True)
 class Allocation:
-    """Nodes of a job on which steps can be started, and the variables for ``srun``; ``own`` is given back."""
+    """Nodes of a job on which steps can be started, and the variables for ``srun``.
+
+    ``gpu_type`` is Slurm's word for the GPUs, empty if it has none.
+    """
 
     job: Job
-    own: bool = False
+    gpu_type: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
-    gres: str = ""
 
     def step(self, *options: str) -> list[str]:
         """Return the beginning of a command that runs a step, beside others that run."""
@@ -42,8 +45,8 @@ class Allocation:
         return sum(map(len, self.job.gpus.values()))
 
 
-async def find_job(host: SlurmHost, job_id: str) -> Job:
-    """Return a running job of the user. Raises ProfileError."""
+async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | None = None) -> Allocation:
+    """Return the nodes of a running job of the user. Raises ProfileError."""
     status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
     records = parse_jobs(text) if status == 0 else []
     if not records:
@@ -51,7 +54,8 @@ async def find_job(host: SlurmHost, job_id: str) -> Job:
     record = records[0]
     if record.state != "RUNNING":
         raise ProfileError(f"job {job_id} isn't running: its state is {record.state}, {record.reason}.")
-    return record.job
+    gpu_type = _GPU_TYPE.search(text)
+    return Allocation(record.job, gpu_type[1] if gpu_type else "", environ or {})
 
 
 @asynccontextmanager
@@ -78,7 +82,7 @@ async def allocated(
             job_id, environ = await _granted(command, host, waiter)
         finally:
             await waiter.stop()
-        yield Allocation(await find_job(host, job_id), own=True, environ=environ)
+        yield await find_job(host, job_id, environ)
 
 
 class _Waiter:

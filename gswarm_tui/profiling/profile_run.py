@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import secrets
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +28,6 @@ from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
 from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_line, output
 from gswarm_tui.slurm.hosts import fold
 
-_GPU_TYPE = re.compile(r"gpu:([A-Za-z]\w*)")
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _COUNTERS_REMEDY = (
     "ask your cluster's administrators to open them for your jobs "
@@ -152,7 +150,7 @@ class ProfileRun:
     @asynccontextmanager
     async def _allocation(self) -> AsyncIterator[Allocation]:
         if self._settings.job is not None:
-            yield Allocation(await find_job(self._host, self._settings.job))
+            yield await find_job(self._host, self._settings.job)
             return
         async with allocated(self._host, self._settings.salloc, self._waiting) as allocation:
             yield allocation
@@ -240,10 +238,9 @@ class ProfileRun:
     def _describe(self, allocation: Allocation, facts: dict[str, _NodeFacts]) -> str:
         where = f"{fold(allocation.job.nodes)} (job {allocation.job.label})"
         names = sorted({name for each in facts.values() for name in each.gpus})
-        wanted = _GPU_TYPE.search(" ".join(self._settings.salloc))
         if not allocation.gpus:
             return where
-        name = " and ".join(names) if names else wanted[1] if wanted else ""
+        name = " and ".join(names) or allocation.gpu_type
         return (
             f"{allocation.gpus} × {printable(name)} on {where}"
             if name

@@ -27,7 +27,7 @@ def write_user(home: Path) -> None:
     """Write a key pair that nodes with this home folder accept, and an empty known_hosts."""
     folder = home / ".ssh"
     folder.mkdir(mode=0o700)
-    public = _new_key(folder / "id_ed25519", "user@login")
+    public = new_key(folder / "id_ed25519", "user@login")
     (folder / "authorized_keys").write_text(public + "\n")
     (folder / "known_hosts").touch()
 
@@ -41,8 +41,8 @@ def write_own_home(home: Path, user_home: Path) -> None:
 
 def write_node(folder: Path, name: str, address: str, kind: Kind, home: Path) -> None:
     """Write a node's host key and sshd_config, and its entry in the user's known_hosts."""
-    public = _new_key(folder / "ssh_host_ed25519_key", name)
-    known = public if kind is not Kind.CHANGED_KEY else _new_key(folder / "former_host_key", name)
+    public = new_key(folder / "ssh_host_ed25519_key", name)
+    known = public if kind is not Kind.CHANGED_KEY else new_key(folder / "former_host_key", name)
     if kind is not Kind.UNKNOWN_KEY:
         with (home / ".ssh" / "known_hosts").open("a") as file:
             file.write(f"{name},{address} {known}\n")
@@ -53,7 +53,7 @@ def write_node(folder: Path, name: str, address: str, kind: Kind, home: Path) ->
     (folder / "sshd_config").write_text(text)
 
 
-def _new_key(path: Path, comment: str) -> str:
+def new_key(path: Path, comment: str) -> str:
     """Make a key pair without passphrase; the public key, without its comment."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path], check=True)
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
