@@ -33,6 +33,7 @@ class Page:
         self.requested: list[str] = []
         self.messages: list[str] = []
         self.sockets = 0
+        self._drawn = 0
         self.size = (0, 0)
         self.screen = Screen(80, 24)
 
@@ -60,6 +61,7 @@ class Page:
                     self._begin(int(found[1]), int(found[2]))
             case "Network.webSocketFrameReceived" if values["response"]["opcode"] == 2:
                 self.screen.write(base64.b64decode(values["response"]["payloadData"]))
+                self._drawn += 1
             case "Runtime.consoleAPICalled" | "Runtime.exceptionThrown" | "Log.entryAdded":
                 self.messages.append(str(values))
 
@@ -113,7 +115,16 @@ class Page:
 
     async def shows(self, text: str) -> None:
         """Wait until the terminal shows a text."""
-        await until(lambda: text in self.screen.text(), lambda: f"{text!r} isn't on\n{self.screen.text()}")
+        drawn = -1
+
+        def is_shown() -> bool:
+            nonlocal drawn
+            if self._drawn == drawn:  # reading the screen costs more than waiting
+                return False
+            drawn = self._drawn
+            return text in self.screen.text()
+
+        await until(is_shown, lambda: f"{text!r} isn't on\n{self.screen.text()}")
 
     async def says(self, text: str) -> None:
         """Wait until the page itself says a text, beside the terminal."""

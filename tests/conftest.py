@@ -29,6 +29,7 @@ SLOWEST = (
     "tests/integration/test_record.py",
     "tests/cluster/test_faults.py",
     "tests/integration/test_import.py",
+    "tests/integration/test_web.py",
     "tests/integration/test_plot.py",
     "tests/bench/test_smoke.py",
     "tests/integration/test_recover.py",

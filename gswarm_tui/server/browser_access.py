@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Permission(Enum):
-    """What a visitor may do."""
+    """What a screen in a browser may do."""
 
     WATCH = "watch"
     CONTROL = "control"

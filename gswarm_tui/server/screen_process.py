@@ -21,7 +21,7 @@ BEGINNING = b"__GANGLION__\n"
 LEAST_SIZE, MOST_SIZE = (20, 5), (500, 200)
 """Columns and rows; the screen's process holds all cells in memory."""
 ENDS_S = 5.0
-"""A process whose visitor has left is killed after this time."""
+"""A process whose page was closed is killed after this time."""
 _ENVIRONMENT = {
     "TEXTUAL_DRIVER": DRIVER,
     "TEXTUAL_COLOR_SYSTEM": "truecolor",
@@ -36,7 +36,7 @@ _READ = 64 * 1024
 
 
 class ScreenProcess:
-    """Process of one visitor's screen; ``output`` ends when the process does."""
+    """Process of one page's screen; ``output`` ends when the process does."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None  # noqa: S101 - all are pipes

@@ -1,4 +1,4 @@
-"""Web server of ``gswarm-tui web``: each visitor gets a viewer's screen, drawn by textual-serve's page.
+"""Web server of ``gswarm-tui web``: each page gets a viewer of its own, drawn by textual-serve's script.
 
 textual-serve's own server has no access control, so this one serves its scripts and fonts behind checks of
 host, origin and cookie. docs/decisions/022-browser.md has the attacks and the reasons.
@@ -24,8 +24,8 @@ from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.guard import host_of, is_address, own_hosts
 from gswarm_tui.server.screen_process import ScreenProcess
 
-MAX_VISITORS = 8
-"""Screens that are open at once; each is a process of some 100 MB."""
+MAX_SCREENS = 8
+"""Screens that are open at once; each is a process of some 80 MB."""
 MAX_CONNECTIONS = 64
 FIRST_REQUEST_S = 10.0
 """A connection without a request is closed after this time."""
@@ -36,7 +36,7 @@ MAX_MESSAGE = 64 * 1024
 """Longest message of a browser: pasted text."""
 MAX_TOKEN = 256
 REFUSED = 4000
-"""Close code of a connection whose reason is a sentence for the visitor."""
+"""Close code of a connection whose reason is a sentence that the page shows."""
 MAX_REASON = 123
 """Bytes that a close reason may have."""
 NEEDS_ORIGIN = ("/enter", "/ws")
@@ -50,7 +50,7 @@ NO_LINK = "Open the whole link that gswarm-tui web printed: what follows its # l
 WRONG_LINK = (
     "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last."
 )
-TOO_MANY = f"{MAX_VISITORS} screens are open, which is the most; close one, then open this one again."
+TOO_MANY = f"{MAX_SCREENS} screens are open, which is the most; close one, then open this one again."
 _PAGES = Path(str(files("gswarm_tui.server") / "browser"))
 _TEXTUAL_SERVE = Path(str(files("textual_serve") / "static"))
 _STATIC = {
@@ -92,7 +92,7 @@ class WebServer:
         self._origins = frozenset(origins)
         self._hosts = own_hosts(origins)
         self._screens: set[web.WebSocketResponse] = set()
-        self._without_request: dict[object, asyncio.TimerHandle] = {}
+        self._without_request: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         self._server: asyncio.Server | None = None
         page = (_PAGES / "screen.html").read_text(encoding="utf-8")
         self._screen_page = Template(page).substitute(title=html.escape(title))
@@ -110,13 +110,9 @@ class WebServer:
         app.on_shutdown.append(self._close_screens)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEP_ALIVE_S)
 
-    @property
-    def visitors(self) -> int:
-        """Number of open screens."""
-        return len(self._screens)
-
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve on a socket that listens."""
+        logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers could fill the log with errors
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._protocol, sock=listening, ssl=tls)
@@ -128,10 +124,18 @@ class WebServer:
         await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
-        """Return what handles the next connection; refuse it if there are too many."""
+        """Return what handles the next connection.
+
+        If there are too many, the one that has waited longest for its request makes room, else the new one is
+        refused.
+        """
         server = self._runner.server
         if server is None or len(server.connections) >= MAX_CONNECTIONS:
-            return _Refusal()
+            if server is None or not self._without_request:
+                return _Refusal()
+            oldest, timer = next(iter(self._without_request.items()))
+            timer.cancel()
+            self._close_idle(oldest)
         connection = server()
         self._without_request[connection] = asyncio.get_running_loop().call_later(
             FIRST_REQUEST_S, self._close_idle, connection
@@ -156,7 +160,13 @@ class WebServer:
         own = {f"http://{host}", f"https://{host}"} | self._origins  # a proxy may add TLS
         if (origin or request.path in NEEDS_ORIGIN) and origin not in own:
             raise web.HTTPForbidden(text=FOREIGN_ORIGIN)
-        return await handler(request)
+        try:
+            return await handler(request)
+        except (web.HTTPException, OSError):  # an answer, or the browser has gone
+            raise
+        except Exception:
+            _LOG.exception("a request failed")
+            raise web.HTTPInternalServerError(text="The server failed to answer; see its log.") from None
 
     def _permission(self, request: web.Request) -> Permission | None:
         return self._access.of_cookie(request.cookies.get(self._access.cookie_name, ""))
@@ -170,8 +180,8 @@ class WebServer:
         """Set the cookie for a token; without a token, check the cookie that there is."""
         try:
             async with asyncio.timeout(FIRST_REQUEST_S):
-                token = await request.text()
-        except (TimeoutError, UnicodeDecodeError):
+                token = (await request.read()).decode("ascii", "replace")
+        except (TimeoutError, web.RequestPayloadError):
             raise web.HTTPBadRequest(text=WRONG_LINK) from None
         permission = self._access.of_token(token) if token else self._permission(request)
         if permission is None:
@@ -205,7 +215,7 @@ class WebServer:
         columns, rows = (_number(request.query.get(name, "")) for name in ("width", "height"))
         page = web.WebSocketResponse(heartbeat=HEARTBEAT_S, max_msg_size=MAX_MESSAGE)
         await page.prepare(request)
-        if len(self._screens) >= MAX_VISITORS:
+        if len(self._screens) >= MAX_SCREENS:
             await page.close(code=REFUSED, message=TOO_MANY.encode())
             return page
         self._screens.add(page)

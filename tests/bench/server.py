@@ -38,7 +38,7 @@ class Goals(NamedTuple):
 
 
 JOB, LARGE = Goals(150.0, 1.0, 50.0), Goals(1000.0)
-VISITORS = 3
+SCREENS = 3
 FIRST_PICTURE = 2000
 """Bytes after which a screen has been drawn."""
 MISSED_AFTER_S = 1.5
@@ -198,24 +198,26 @@ def _in_browsers(options: BenchOptions, nodes: int, turns: int) -> Iterator[Figu
         time.sleep(options.seconds(SETTLES_S))
         for _ in range(turns):
             alone = _share(pids, options.seconds(MEASURED_S))
-            with _web_server(db) as (pid, url, token), Visitors(url, token, VISITORS) as visitors:
+            with _web_server(db) as (pid, url, token), Browsers(url, token, SCREENS) as browsers:
                 time.sleep(options.seconds(SETTLES_S))
                 own = [pid, *descendants(pid, "attach")]
-                before, bytes_before, began = sum(map(cpu_s, own)), visitors.received, time.monotonic()
+                before, bytes_before, began = sum(map(cpu_s, own)), browsers.received, time.monotonic()
                 costs.append(_share(pids, options.seconds(MEASURED_S)) - alone)
                 seconds = time.monotonic() - began
-                screens.append(100 * (sum(map(cpu_s, own)) - before) / seconds / VISITORS)
-                sent.append((visitors.received - bytes_before) / seconds / VISITORS / 1000)
-    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, {VISITORS} browser visitors"
+                screens.append(100 * (sum(map(cpu_s, own)) - before) / seconds / SCREENS)
+                sent.append((browsers.received - bytes_before) / seconds / SCREENS / 1000)
+    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, {SCREENS} screens in browsers"
     yield Figure(
         f"recorder for {fleet}", max(0.0, statistics.median(costs)), "% of a core", goal=JOB.cost_pct
     )
-    yield Figure("   each visitor's screen, with the web server", statistics.median(screens), "% of a core")
+    yield Figure(
+        "   each screen, with its share of the web server", statistics.median(screens), "% of a core"
+    )
     yield Figure("   sent to each browser", statistics.median(sent), "kB/s")
 
 
-class Visitors:
-    """Browser visitors who watch in a thread until the end of the block, after their first pictures."""
+class Browsers:
+    """Browsers that watch in a thread until the end of the block, once each has its first picture."""
 
     def __init__(self, url: str, token: str, number: int) -> None:
         self.received = 0
@@ -228,7 +230,7 @@ class Visitors:
     def __enter__(self) -> Self:
         self._thread.start()
         for _ in range(self._number):
-            assert self._first.acquire(timeout=60), "a visitor saw nothing"
+            assert self._first.acquire(timeout=60), "a browser got no picture"
         return self
 
     def __exit__(self, *_: object) -> None:

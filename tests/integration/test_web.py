@@ -70,6 +70,11 @@ class Served:
         return str(self.watch).partition("/#")[0]
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @contextmanager
 def served(folder: Path, port: int = 0, *words: str) -> Iterator[Served]:
     """Run ``gswarm-tui web`` on the recording in a folder."""
@@ -152,8 +157,11 @@ async def test_page_reconnects_to_a_restarted_web_server(
         port = int(first.address.rpartition(":")[2])
         await page.open(first.watch)
         await page.shows("● attached, read-only")
+        viewers = children(first.running.pid)
+        assert len(viewers) == 1
         first.running.kill()
     await page.says("Connection lost; reconnecting …")
+    eventually(lambda: not Path(f"/proc/{viewers[0]}").exists(), "the end of the viewer")
     with served(folder, port) as second:
         assert second.watch == first.watch
         await until(lambda: page.sockets == 2, lambda: "never reconnected")
@@ -324,6 +332,7 @@ FOREIGN = "Web pages of this origin may not use this server"
         ("POST", "/enter", {"Origin": "OWN"}, 403, "Open the whole link that gswarm-tui web printed"),
         ("POST", "/enter", {"Origin": "OWN", "token": "wrong"}, 403, "This link isn't valid"),
         ("POST", "/enter", {"Origin": "OWN", "token": "x" * 1000}, 413, "exceeded"),
+        ("POST", "/enter", {"Origin": "OWN", "token": "é", "Content-Type": "a/b; charset=c"}, 403, "isn't"),
         ("GET", "/ws", {"Origin": "OWN"}, 403, "Open the whole link"),
         ("GET", "/ws", {"Origin": "OWN", "Cookie": "WRONG"}, 403, "Open the whole link"),
         ("GET", "/ws", {"Origin": "http://evil.example", "Cookie": "OWN"}, 403, FOREIGN),
@@ -368,7 +377,7 @@ async def serving(access: BrowserAccess, *words: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def visitor(address: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+async def screen(address: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """Enter with a token and open a screen, as the page does."""
     headers = {"Origin": address}
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
@@ -384,15 +393,15 @@ async def visitor(address: str, token: str) -> AsyncIterator[aiohttp.ClientWebSo
             yield opened
 
 
-async def test_visitors_are_counted_and_garbage_ends_only_their_own_screen(
+async def test_screens_are_counted_and_garbage_ends_only_their_own_screen(
     recording: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_web, "MAX_VISITORS", 1)
+    monkeypatch.setattr(server_web, "MAX_SCREENS", 1)
     access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
     async with serving(access, "attach", str(folder / "run.duckdb")) as address:
-        async with visitor(address, WATCHING) as first:
+        async with screen(address, WATCHING) as first:
             assert b"\x1b[" in await first.receive_bytes()
-            async with visitor(address, CONTROLLING) as second:
+            async with screen(address, CONTROLLING) as second:
                 closing = await second.receive()
                 assert (second.close_code, closing.extra) == (server_web.REFUSED, server_web.TOO_MANY)
             await first.send_str('["resize", {"width": 1000000, "height": -5}]')
@@ -400,16 +409,20 @@ async def test_visitors_are_counted_and_garbage_ends_only_their_own_screen(
             await first.send_str("no JSON")
             async for _ in first:
                 pass
-        async with visitor(address, WATCHING) as next_one:
+        async with screen(address, WATCHING) as next_one:
             assert b"\x1b[" in await next_one.receive_bytes()
 
 
-async def test_page_says_why_a_viewer_ended() -> None:
+@in_browser
+async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
     access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
-    async with serving(access, "attach", "nowhere") as address, visitor(address, WATCHING) as opened:
-        closing = await opened.receive()
-        assert opened.close_code == server_web.REFUSED
-        assert str(closing.extra).startswith("no gswarm-tui of yours")
+    async with serving(access, "attach", "nowhere") as address:
+        page = await browser.page(private=True)
+        await page.open(f"{address}/#{WATCHING}")
+        await page.says('has the recording, job or file name "nowhere"')
+        await page.says("Open again")
+        await page.open(f"{address}/#wrong")
+        await page.says("This link isn't valid")
 
 
 async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:

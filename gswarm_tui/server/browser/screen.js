@@ -3,8 +3,8 @@
 "use strict";
 
 const RETRY_MS = 2000;
-const ENDED = 1000; // the visitor pressed q
-const REFUSED = 4000; // the close reason is a sentence for the visitor
+const ENDED = 1000; // someone pressed q
+const REFUSED = 4000; // the close reason is a sentence to show
 
 class ReportingSocket extends WebSocket {
   constructor(...words) {
