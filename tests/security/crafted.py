@@ -123,6 +123,17 @@ _PROFILE = (
 )
 """Rows of a profile, which the recorder doesn't write by itself."""
 
+_SOME_OF_PROFILES = (
+    "profiles.profile_id",
+    "profiles.zero_at",
+    "profiles.messages",
+    "profiles with",
+    "profile_kernel_events.profile_id",
+    "profile_kernel_events.start_ns",
+    "profile_memory_events.duration_ns",
+    "profile_range_events.style",
+)
+
 
 @dataclass(frozen=True)
 class Crafted:
@@ -181,8 +192,13 @@ def all_recordings() -> Iterator[Crafted]:
 
 
 def some_recordings() -> Iterator[Crafted]:
-    """Each value for which a file is refused; of the harmless ones, several in one file."""
-    yield from refused()
+    """Each value for which a file is refused; of the harmless ones, several in one file.
+
+    Of the tables of profiles, which are checked as the others, one column of each kind.
+    """
+    for case in refused():
+        if not case.name.startswith("profile") or case.name.startswith(_SOME_OF_PROFILES):
+            yield case
     yield from combined()
     yield from disagreeing()
 
