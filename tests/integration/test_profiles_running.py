@@ -36,12 +36,12 @@ async def test_a_report_is_imported_into_a_running_recording_beside_its_samples(
         running.recorder.submit([arrived(seq, [gpu_row(util_pct=seq)] * 2)])
         await asyncio.sleep(0)
     done = await importing
-    assert (done.profile_id, done.on_known_node) == (1, False)
+    assert (done.profile_id, done.on_known_node) == (1, True)
     with pytest.raises(StoreError, match=r"is in .* already, as profile 1"):
         await asyncio.to_thread(import_report, report, path, environ)
     await running.committed(3 * 39)
     await running.close()
-    assert query(path, "SELECT kernels, recording_id FROM profile_gpus") == [(KERNELS, 1)]
+    assert query(path, "SELECT kernels, node, gpu_index FROM profile_gpus") == [(KERNELS, "n1", None)]
     assert query(path, "SELECT sum(calls)::BIGINT FROM profile_kernel_sum") == [(KERNELS,)]
     assert query(path, "SELECT count(*) FROM gpu_samples") == [(2 * 39,)]
 

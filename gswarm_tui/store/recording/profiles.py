@@ -42,13 +42,12 @@ LIMIT 1
 """
 _NODE = """
 SELECT n.node_id, n.node,
-       (SELECT max_by(clock_offset_s, last_ts) FROM links WHERE links.node_id = n.node_id) AS clock_offset_s
+       (SELECT max_by(clock_offset_s, last_ts) FROM links WHERE links.node_id = n.node_id) AS clock_offset_s,
+       n.node_id IN (SELECT node_id FROM gpus WHERE replace(lower(uuid), 'gpu-', '') IN $3) AS has_gpus
 FROM nodes n
 WHERE n.recording_id = $1
-  AND (n.node_id IN (SELECT node_id FROM gpus WHERE replace(lower(uuid), 'gpu-', '') IN $3)
-       OR (len($3) = 0
-           AND split_part($2, '.', 1) IN (split_part(n.node, '.', 1), split_part(n.hostname, '.', 1))))
-ORDER BY node_id DESC LIMIT 1
+  AND (has_gpus OR split_part($2, '.', 1) IN (split_part(n.node, '.', 1), split_part(n.hostname, '.', 1)))
+ORDER BY has_gpus DESC, node_id DESC LIMIT 1
 """
 _GPUS = "SELECT replace(lower(uuid), 'gpu-', ''), gpu_id FROM gpus WHERE node_id = $1 AND uuid IS NOT NULL"
 
@@ -125,7 +124,7 @@ def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> P
         recording_id = found[0][0]
     if not (nodes := rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
         return Placement(recording_id, None, facts.node, None, {})
-    node_id, node, offset = nodes[0]
+    node_id, node, offset, _ = nodes[0]
     return Placement(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)))
 
 
