@@ -17,6 +17,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_tui.store.duckdb_internals import register_arrays
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.sql.schema import (
     GPUS,
@@ -31,6 +32,7 @@ from gswarm_tui.store.sql.schema import (
 )
 from gswarm_tui.store.sql.views import view_statements
 
+Columns = Mapping[str, npt.NDArray[Any]]
 Rows = Callable[..., list[tuple[Any, ...]]]
 """Runs a query with values and returns its rows."""
 
@@ -108,7 +110,7 @@ class ProfileWriter(Protocol):
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""
 
-    def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def add(self, table: TableSchema, columns: Columns) -> None:
         """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
 
     def finish(self, facts: ProfileFacts) -> None:
@@ -169,6 +171,7 @@ class StoredProfile:
         """
         self._connection = connection
         self._path = path
+        self._sources: dict[str, _Source] = {}
         self._refuse_repeated(facts)
         placed = place(self._rows, facts, recording_id)
         self._into_empty = placed is None
@@ -211,10 +214,12 @@ class StoredProfile:
             found = dict(self._rows("SELECT name, name_id FROM profile_names JOIN wanted USING (name)"))
         return [found[name] for name in names]
 
-    def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def add(self, table: TableSchema, columns: Columns) -> None:
         """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
-        with self._registered("incoming", columns):
-            self._rows(insert_events(table, columns, self.profile_id, "incoming"))
+        source = self._sources.get(table.name)
+        if source is None or not source.fill(columns):
+            source = self._sources[table.name] = _Source(self._connection, table, columns)
+        self._rows(f"{insert_events(table, columns, self.profile_id, source.name)} WHERE counts")
 
     def _new_placement(self, facts: ProfileFacts) -> Placement:
         first_gpu = self._next_free("gpu_id", GPUS)
@@ -265,6 +270,37 @@ class StoredProfile:
             return self._connection.execute(sql, list(values)).fetchall()
         except duckdb.Error as error:
             raise StoreError(explain(error, self._path)) from error
+
+
+class _Source:
+    """Arrays that a statement reads, refilled for each batch.
+
+    A transaction keeps all arrays that were registered in it until it ends, so each batch can't have its own.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        table: TableSchema,
+        columns: Mapping[str, npt.NDArray[Any]],
+    ) -> None:
+        self.name = f"incoming_{table.name}"
+        self._arrays = {name: np.array(array) for name, array in columns.items()}
+        self._counts = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
+        register_arrays(connection, self.name, self._arrays | {"counts": self._counts})
+
+    def fill(self, columns: Columns) -> bool:
+        """Take the rows of another batch; return False if they don't fit."""
+        rows = len(next(iter(columns.values())))
+        alike = {name: array.dtype for name, array in columns.items()} == {
+            name: array.dtype for name, array in self._arrays.items()
+        }
+        if not alike or rows > len(self._counts):
+            return False
+        for name, array in columns.items():
+            self._arrays[name][:rows] = array
+        self._counts[:rows], self._counts[rows:] = True, False
+        return True
 
 
 def remove_unfinished() -> Iterator[str]:
