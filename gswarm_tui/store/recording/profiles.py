@@ -171,7 +171,7 @@ class StoredProfile:
         """
         self._connection = connection
         self._path = path
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _RefilledRows] = {}
         self._refuse_repeated(facts)
         placed = place(self._rows, facts, recording_id)
         self._into_empty = placed is None
@@ -218,7 +218,7 @@ class StoredProfile:
         """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
         source = self._sources.get(table.name)
         if source is None or not source.fill(columns):
-            source = self._sources[table.name] = _Source(self._connection, table, columns)
+            source = self._sources[table.name] = _RefilledRows(self._connection, table, columns)
         self._rows(f"{insert_events(table, columns, self.profile_id, source.name)} WHERE counts")
 
     def _new_placement(self, facts: ProfileFacts) -> Placement:
@@ -272,7 +272,7 @@ class StoredProfile:
             raise StoreError(explain(error, self._path)) from error
 
 
-class _Source:
+class _RefilledRows:
     """Arrays that a statement reads, refilled for each batch.
 
     A transaction keeps all arrays that were registered in it until it ends, so each batch can't have its own.
