@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gswarm_agent.frame import INFO, WARNING
 from gswarm_tui.fleet.events import (
@@ -31,6 +31,7 @@ from gswarm_tui.fleet.state import Fleet
 
 if TYPE_CHECKING:
     from gswarm_tui.link.link import Link
+    from gswarm_tui.link.tracing import TraceChoice, Tracing
 
 MAX_FLUSH_INTERVAL_S = 1.0
 STOP_FLUSH_INTERVAL_S = 0.1
@@ -138,6 +139,7 @@ class Hub:
         self.started_at = clock()
         self.next_session = 1
         self.links: dict[str, Link] = {}
+        self.tracing: Tracing | None = None
         self.sinks: list[Sink] = []
         self.flushed: list[Callable[[], None]] = []
         self._clock = clock
@@ -320,6 +322,18 @@ class Hub:
     def log(self, kind: str, message: str) -> None:
         """Log an event that happens now."""
         self.publish(EventLogged(self.now(), kind, INFO, message))
+
+    def start_trace(self, choice: TraceChoice) -> dict[str, Any]:
+        """Request a trace of the job's PyTorch processes; return its state. Raises TraceError."""
+        if self.tracing is None:
+            from gswarm_tui.link.tracing import TraceError
+
+            raise TraceError("simulated nodes have no processes to trace")
+        return self.tracing.start(choice)
+
+    def trace_state(self) -> dict[str, Any]:
+        """Return the newest trace as values of a message; empty without one."""
+        return {} if self.tracing is None else self.tracing.state()
 
     def stop_all_sessions(self) -> None:
         """End every running session."""

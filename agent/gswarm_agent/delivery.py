@@ -38,6 +38,7 @@ class Delivery:
         self._sent = 0
         self._magic_sent = False
         self._bye: Optional[Bye] = None
+        self._parts: Deque[Callable[[], Optional[Message]]] = deque()
         self.ended = False
 
     def receive(self, data: bytes) -> Iterator[Message]:
@@ -71,6 +72,14 @@ class Delivery:
         if self._hello_sent and not self._former:
             self._replies.append(lambda: hello)
 
+    def add(self, message: Message) -> None:
+        """Send a message before the next frames."""
+        self._replies.append(lambda: message)
+
+    def add_part(self, read: Callable[[], Optional[Message]]) -> None:
+        """Send what ``read`` returns, if anything, when no frame waits."""
+        self._parts.append(read)
+
     @property
     def all_sent(self) -> bool:
         """Whether every frame has been sent."""
@@ -93,6 +102,9 @@ class Delivery:
             parts.append(encode(self._bye))
         elif self._start is not None:
             parts += self._next_former() or self._next_of_this_life(self._start)
+            while not parts and self._parts:
+                part = self._parts.popleft()()
+                parts += [] if part is None else [encode(part)]
         messages = b"".join(parts)
         return magic + (self._packer.pack(messages) if self._packer and messages else messages)
 

@@ -51,8 +51,11 @@ from gswarm_agent.wire import (
     SENT_ALL,
     TAKEN_OVER,
     Ack,
+    EndTrace,
+    FetchTrace,
     JobEnds,
     Message,
+    RequestTrace,
     SetInterval,
     SetMetrics,
     Start,
@@ -66,7 +69,9 @@ if TYPE_CHECKING:
     import socket
     from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
+    from gswarm_agent.kineto import TraceRun
     from gswarm_agent.probes.base import Probe
+    from gswarm_agent.wire import TraceReport
 
 STOPPED = "asked to stop"
 STREAM_MEMORY_MIB = 1.0
@@ -209,6 +214,7 @@ class Server:
         self._listening: Optional[Tuple[Folder, socket.socket]] = None
         self._connections: List[AgentConnection] = []
         self._head: Optional[AgentConnection] = None
+        self._trace: Optional[TraceRun] = None
         self._ends_by = 0.0
         self._job_ends = math.inf
         self._longest_wait_s = _TICK_S
@@ -348,6 +354,11 @@ class Server:
         """Take in new frames, check deadlines, and send as much as the connections take."""
         self._store_inbox()
         self._check_deadlines()
+        if self._trace is not None:
+            self._trace.handle_due()
+            self._longest_wait_s = min(self._longest_wait_s, self._trace.tick_s)
+            if self._trace.is_forgotten:
+                self._end_trace()
         for connection in list(self._connections):
             self._send(connection)
 
@@ -365,7 +376,8 @@ class Server:
         return self._head is None
 
     def close(self) -> None:
-        """Close the listening socket and all connections."""
+        """Close the listening socket and all connections, and remove traces."""
+        self._end_trace()
         if self._listening is not None:
             folder, listener = self._listening
             folder.unlink(SOCKET)
@@ -488,6 +500,8 @@ class Server:
             self._set_interval(message.interval_ms)
             self._set_metrics(message.metrics)
             self._introduce_to_head()
+            if self._trace is not None:
+                self._trace.repeat_reports()
             if self._only_left:
                 self._end(SENT_ALL, STOP_S)
         elif connection is not self._head:
@@ -505,6 +519,34 @@ class Server:
             self._job_ends = time.monotonic() + left_s
         elif isinstance(message, Stop):
             self._end(STOPPED, STOP_S)
+        else:
+            self._handle_trace(connection, message)
+
+    def _handle_trace(self, connection: AgentConnection, message: Message) -> None:
+        trace = self._trace
+        if isinstance(message, RequestTrace):
+            if trace is not None and trace.request.token == message.token:
+                return  # repeated after a reconnect
+            from gswarm_agent.kineto import TraceRun  # rarely needed
+
+            self._end_trace()
+            self._trace = TraceRun(message, self._selector, self._report_trace)
+        elif trace is None:
+            return
+        elif isinstance(message, FetchTrace) and message.token == trace.request.token:
+            pid, offset = message.pid, message.offset
+            connection.delivery.add_part(lambda: trace.part(pid, offset))
+        elif isinstance(message, EndTrace) and message.token == trace.request.token:
+            self._end_trace()
+
+    def _report_trace(self, report: TraceReport) -> None:
+        if self._head is not None:
+            self._head.delivery.add(report)
+
+    def _end_trace(self) -> None:
+        if self._trace is not None:
+            self._trace.close()
+            self._trace = None
 
     def _set_interval(self, interval_ms: int) -> None:
         with self._lock:

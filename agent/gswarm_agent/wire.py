@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 QUERY_LIFE = b"@"
 """A head's optional first byte to an agent's socket, which requests the agent's life."""
@@ -120,6 +120,70 @@ class JobEnds:
 
 
 @dataclass(frozen=True)
+class RequestTrace:
+    """Head to agent: trace the PyTorch processes of these ranks, all without any.
+
+    ``token`` names the request, which replaces an earlier one. The trace starts at ``start_ns``, the node's
+    Unix time, and lasts ``duration_ms``; or it has so many ``iterations``, from one whose number is a
+    multiple of ``round_up``.
+    """
+
+    token: str
+    ranks: Tuple[int, ...]
+    start_ns: int
+    duration_ms: int
+    iterations: int
+    round_up: int
+    stacks: bool
+
+
+@dataclass(frozen=True)
+class FetchTrace:
+    """Head to agent: send the part of a process's trace at this offset."""
+
+    token: str
+    pid: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class EndTrace:
+    """Head to agent: forget a request and remove its files from the node."""
+
+    token: str
+
+
+TRACE_REQUESTED, TRACE_READY, TRACE_FAILED = "requested", "ready", "failed"
+TRACE_ASKED = "asked"
+"""State of a node, with pid 0: all ranks that can be traced have asked, and the others are reported."""
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """Agent to head: state of a process's trace; ``size`` is that of its file once it is ready, in bytes.
+
+    ``reason`` says why it failed. ``pid`` is 0 if there is no process to name.
+    """
+
+    token: str
+    pid: int
+    rank: Optional[int]
+    state: str
+    reason: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TracePart:
+    """Agent to head: the bytes of a trace at an offset; empty at its end."""
+
+    token: str
+    pid: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
 class Stop:
     """Head to agent: send the last frames and a bye, then end."""
 
@@ -146,7 +210,8 @@ class Bye:
 
 
 Message: TypeAlias = (
-    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, JobEnds, Stop, Bye]"
+    "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, SetMetrics, JobEnds, Stop, Bye,"
+    " RequestTrace, FetchTrace, EndTrace, TraceReport, TracePart]"
 )
 
 
@@ -155,6 +220,8 @@ _KINDS: Dict[int, Type[Any]] = {
     3: Pong,
     4: Bye,
     5: Lost,
+    6: TraceReport,
+    7: TracePart,
     16: Start,
     17: Ack,
     18: Ping,
@@ -162,6 +229,9 @@ _KINDS: Dict[int, Type[Any]] = {
     20: Stop,
     21: JobEnds,
     22: SetMetrics,
+    23: RequestTrace,
+    24: FetchTrace,
+    25: EndTrace,
 }
 """The messages that are arrays of their fields, by tag."""
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}

@@ -42,6 +42,8 @@ MAX_LIVES = 16
 MAX_GROUPS = 64
 MAX_LINKS = 4096
 MAX_TEXT = 4096
+TRACE_PART = 128 * 1024
+"""Bytes of a trace that are sent at once, at most."""
 MAX_INTEGER = 2**63 - 1
 _MAYBE_TEXTS = frozenset({str, type(None)})
 
@@ -109,6 +111,16 @@ def _groups(value: Any, what: str) -> Tuple[str, ...]:
     return tuple(read_text(name, what) for name in read_array(value, what, MAX_GROUPS))
 
 
+def _ranks(value: Any, what: str) -> Tuple[int, ...]:
+    return tuple(read_integer(rank, what) for rank in read_array(value, what, MAX_PROCESSES))
+
+
+def _data(value: Any, what: str) -> bytes:
+    if type(value) is not bytes or len(value) > TRACE_PART:
+        raise malformed(what)
+    return value
+
+
 _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "str": read_text,
     "int": read_integer,
@@ -119,6 +131,8 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "ClockExchange": lambda value, what: read_fields(ClockExchange, value, what),
     "Tuple[Tuple[str, int], ...]": _resume,
     "Tuple[str, ...]": _groups,
+    "Tuple[int, ...]": _ranks,
+    "bytes": _data,
 }
 
 

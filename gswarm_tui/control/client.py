@@ -155,6 +155,11 @@ def list_sessions(head: Head) -> list[dict[str, Any]]:
     return sessions
 
 
+def trace_state(head: Head) -> dict[str, Any]:
+    """Return the state of a head's newest trace, empty without one. Raises RequestError."""
+    return _request(head, {"want": "trace"})
+
+
 def _request(head: Head, message: dict[str, Any]) -> dict[str, Any]:
     """Send a request and return its reply. Raises RequestError."""
     if head.hangs:

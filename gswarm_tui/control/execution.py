@@ -16,12 +16,14 @@ from gswarm_tui.control.intents import (
     SetMark,
     StartProfile,
     StartSession,
+    StartTrace,
     StopRecording,
     StopSession,
     UndoStop,
 )
 from gswarm_tui.fleet.sessions import Session, SessionNameError, suggest_name
 from gswarm_tui.hub import Hub
+from gswarm_tui.link.tracing import TraceChoice, TraceError
 
 CLOCK_TOLERANCE_S = 1.0
 """People type whole seconds, and a request takes a moment."""
@@ -59,6 +61,8 @@ class Executor:
             case ChangeMetrics():
                 self._hub.set_metrics(known_groups(intent.groups))
                 return {"groups": list(self._hub.fleet.metrics)}
+            case StartTrace():
+                return self._start_trace(intent)
             case StopRecording():
                 self._require_recording("no recording ended")
                 return {"ending": True}
@@ -115,6 +119,16 @@ class Executor:
         name, detail = checked(intent.name, intent.values)
         mark = self._hub.mark(name, detail, at=self._time(intent.at))
         return {"name": mark.message, "at": mark.at}
+
+    def _start_trace(self, intent: StartTrace) -> dict[str, Any]:
+        self._require_recording("no trace requested")
+        choice = TraceChoice(
+            intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
+        )
+        try:
+            return self._hub.start_trace(choice)
+        except TraceError as error:
+            raise IntentError(str(error)) from None
 
     def _require_recording(self, consequence: str) -> None:
         if not self._recorded:

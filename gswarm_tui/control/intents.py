@@ -14,6 +14,7 @@ from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 MAX_NAME = 200
 MAX_NOTE = 4000
+MAX_RANKS = 4096
 MAX_TIME = 1e11
 """Latest Unix time in seconds; also excludes NaN and infinity."""
 
@@ -150,6 +151,30 @@ class ChangeMetrics(Intent):
 
 
 @dataclass(frozen=True)
+class StartTrace(Intent):
+    """Trace the PyTorch processes of these ranks, all without any, for a time or over iterations."""
+
+    want = "start_trace"
+    duration_ms: int = 500
+    iterations: int = 0
+    ranks: tuple[int, ...] = ()
+    stacks: bool = False
+    max_mib: int = 512
+
+    def __post_init__(self) -> None:
+        _check_number("a trace's duration in ms", self.duration_ms, 1, 60_000)
+        _check_number("a trace's number of iterations", self.iterations, 0, 1_000)
+        _check_number("a trace's limit in MiB", self.max_mib, 1, 65_536)
+        ranks: object = self.ranks
+        if not isinstance(ranks, (list, tuple)) or len(ranks) > MAX_RANKS:
+            raise IntentError(f"a trace can have {MAX_RANKS:,} ranks")
+        for rank in ranks:
+            _check_number("a rank", rank, 0, 10**9)
+        if type(self.stacks) is not bool:
+            raise IntentError("stacks must be true or false")
+
+
+@dataclass(frozen=True)
 class StopRecording(Intent):
     """End the recording as quitting does; a command that ``record`` runs continues."""
 
@@ -167,6 +192,7 @@ INTENTS: dict[str, type[Intent]] = {
         StartProfile,
         ChangeInterval,
         ChangeMetrics,
+        StartTrace,
         StopRecording,
     )
 }
@@ -189,6 +215,11 @@ def read_intent(message: Mapping[str, Any]) -> Intent | None:
 def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str) or not text:
         raise IntentError(f"{what} must be a non-empty text")
+
+
+def _check_number(what: str, number: object, low: int, high: int) -> None:
+    if type(number) is not int or not low <= number <= high:
+        raise IntentError(f"{what} must be a whole number from {low:,} to {high:,}")
 
 
 def _check_name(name: object) -> None:

@@ -190,6 +190,8 @@ class ControlServer:
                     await send(encode(self._status()))
                 case "nodes":
                     await send(encode({"nodes": node_rows(self._hub)}))
+                case "trace":
+                    await send(encode(self._hub.trace_state()))
                 case "sessions":
                     await send(encode({"sessions": session_rows(self._hub)}))
                 case _ if read_only:

@@ -29,10 +29,14 @@ class MalformedError(Exception):
 
 
 class JsonStream:
-    """Reader of one JSON object in a binary file; ``line`` is the number of the line read last."""
+    """Reader of one JSON object in a binary file; ``line`` is the number of the line read last.
 
-    def __init__(self, file: BufferedReader) -> None:
+    Without ``by_line`` it is several times quicker, ``line`` stays 1, and a bare NaN is an error.
+    """
+
+    def __init__(self, file: BufferedReader, *, by_line: bool = True) -> None:
         self.line = 1
+        self._by_line = by_line
         self._file = file
         self._line_ended = False
         self._value_bytes = 0
@@ -44,6 +48,10 @@ class JsonStream:
         """
         if not size:  # the parser looks whether it gets bytes
             return b""
+        if not self._by_line:
+            text = self._file.read(size)
+            self._count(text)
+            return text
         text = self._file.readline(size)
         if text.endswith((b"N", b"a")):  # perhaps a part of NaN
             text += self._file.readline(2)
@@ -51,10 +59,13 @@ class JsonStream:
             text = _BARE_NAN.sub(rb"\1null", text)
         self.line += self._line_ended
         self._line_ended = text.endswith(b"\n")
+        self._count(text)
+        return text
+
+    def _count(self, text: bytes) -> None:
         self._value_bytes += len(text)
         if self._value_bytes > MAX_VALUE_BYTES:
             raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
-        return text
 
     def members(self, streamed: str) -> Iterator[tuple[str, Any]]:
         """Yield each member's name and value; of the array ``streamed``, its elements one by one.

@@ -130,6 +130,11 @@ class TokenBucket:
         self._left = max(0.0, -lacking)
         return True
 
+    def grant(self, amount: float, at: float) -> None:
+        """Add an amount, up to the most that the bucket holds."""
+        self._refill(at)
+        self._left = min(self._most, self._left + amount)
+
     def set_rate(self, rate: float, at: float) -> None:
         """Change the rate from now on."""
         self._refill(at)
@@ -209,6 +214,11 @@ class Allowance:
         """Note a new sampling interval."""
         buckets = (self._messages, MESSAGES), (self._rows, ROWS), (self._bytes, BYTES)
         self._reserve.set_interval(interval_ms, at, buckets)
+
+    def grant(self, messages: int, size: int, at: float) -> None:
+        """Allow messages and bytes that the head has requested beside samples."""
+        self._messages.grant(messages, at)
+        self._bytes.grant(size, at)
 
     def take_bytes(self, size: int, at: float) -> None:
         """Count bytes that arrived. Raises LaunchError for too many."""

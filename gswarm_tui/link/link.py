@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
@@ -20,17 +20,22 @@ from gswarm_agent.wire import (
     Ack,
     Bye,
     Decoder,
+    EndTrace,
+    FetchTrace,
     JobEnds,
     Lost,
     Message,
     Pong,
+    RequestTrace,
     SetInterval,
     SetMetrics,
     Start,
     Stop,
+    TracePart,
+    TraceReport,
     encode,
 )
-from gswarm_agent.wire_payload import MAX_LIVES, WireError
+from gswarm_agent.wire_payload import MAX_LIVES, TRACE_PART, WireError
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -76,6 +81,10 @@ MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
 SLICE_BYTES, SLICE_MESSAGES = 512 * 1024, 500
 """After this many bytes, other tasks get their turn: a chunk may unpack to 16 MiB of messages."""
+REPORTS_OF_TRACE, MAX_REPORT_BYTES = 1_000, 1_000
+"""Reports that a node may send about a requested trace, beside its samples."""
+MAX_PART_BYTES = 3 * TRACE_PART
+"""Bytes that a requested part of a trace may count for: as received and as unpacked."""
 MIN_PROGRESS_BYTES = 4096
 """Bytes of an incomplete message that count as progress on a slow connection."""
 
@@ -171,6 +180,8 @@ class Link:
         self._job_changed = asyncio.Event()
         self._running = False
         self._ended = asyncio.Event()
+        self._requested: RequestTrace | None = None
+        self.take_trace: Callable[[str, TraceReport | TracePart], None] = lambda _node, _message: None
 
     def resume(
         self, life: str, seq: int, offset_s: float, round_trip_s: float, last: TimedSample | None = None
@@ -221,6 +232,28 @@ class Link:
 
     def _job_end(self, at: float) -> JobEnds:
         return JobEnds(None if math.isinf(at) else round(at * 1e9), self._wall_ns())
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the agent is connected and sampling."""
+        return self._is_live and self._channel is not None
+
+    def request_trace(self, request: RequestTrace, starts_at: float) -> None:
+        """Request a trace that starts at the head's Unix time; its messages go to ``take_trace``."""
+        offset_s = 0.0 if self._hello is None else self._clock.offset_of(self._hello.life)
+        self._requested = replace(request, start_ns=round((starts_at + offset_s) * 1e9))
+        self._allowance.grant(REPORTS_OF_TRACE, REPORTS_OF_TRACE * MAX_REPORT_BYTES, self._clocks.wall())
+        self._send(self._requested)
+
+    def fetch_trace(self, fetch: FetchTrace) -> None:
+        """Request a part of a trace."""
+        self._allowance.grant(1, MAX_PART_BYTES, self._clocks.wall())
+        self._send(fetch)
+
+    def end_trace(self, end: EndTrace) -> None:
+        """Remove a trace from the node."""
+        self._requested = None
+        self._send(end)
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Acknowledge the frames of ``life`` up to ``seq``, now and after a reconnect."""
@@ -290,6 +323,8 @@ class Link:
             messages: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest, self._metrics)]
             if self._job_ends is not None:
                 messages.append(self._job_end(self._job_ends))
+            if self._requested is not None:
+                messages.append(self._requested)
             # In one write: each is a packet and wakes every process on its way.
             channel.write(MAGIC + b"".join(map(encode, messages)))
             await asyncio.wait((*tasks, reconnecting), return_when=asyncio.FIRST_COMPLETED)
@@ -420,6 +455,9 @@ class Link:
                 self._go_live(message, at)
         elif isinstance(message, Lost):
             self._handle_loss(message, at)
+        elif isinstance(message, TraceReport | TracePart):
+            if self._requested is not None:
+                self.take_trace(self.node, message)
         elif isinstance(message, Pong) and self._limits.accept_pong():
             measurement = self._clock.add(message.clock, at)
             if measurement is not None:

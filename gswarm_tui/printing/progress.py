@@ -50,6 +50,10 @@ class Progress:
         """Set the share done, from 0 to 1; any thread may call it."""
         self._share = share
 
+    def describe(self, text: str) -> None:
+        """Replace the text; any thread may call it."""
+        self._words = text
+
     def _run(self) -> None:
         began = time.monotonic()
         if self._ended.wait(self._after_s):

@@ -16,6 +16,7 @@ from gswarm_tui.profiling.nsys_events import NsysEvents
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.nsys_facts import read_facts
 from gswarm_tui.profiling.nsys_tool import exported
+from gswarm_tui.profiling.pytorch_trace import digest_of, is_trace, open_trace
 from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
 from gswarm_tui.store.transfer.profiles import writing_profile
 
@@ -34,8 +35,8 @@ class ImportedProfile:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a file is a profiler's report by its name."""
-    return path.suffix in SUFFIXES
+    """Return whether a file is a profiler's report: by its name, a trace of PyTorch by its beginning."""
+    return path.suffix in SUFFIXES or is_trace(path)
 
 
 def import_report(
@@ -62,7 +63,13 @@ def import_report(
     def place(facts: ProfileFacts) -> ProfileFacts:
         return replace(facts, node=node or facts.node, rank=facts.rank if rank is None else rank)
 
-    if path.suffix == ".ncu-rep":
+    if path.suffix not in SUFFIXES:
+        digest = digest_of(path)
+        with open_trace(path, report) as trace, _writer(db, place(trace.facts(digest)), environ) as target:
+            rows = trace.write(target)
+            facts = place(trace.facts(digest))
+            target.finish(facts)
+    elif path.suffix == ".ncu-rep":
         measured = NcuReport(path, environ)
         facts = place(measured.facts(path.name))
         with _writer(db, facts, environ) as target:

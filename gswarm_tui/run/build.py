@@ -213,6 +213,11 @@ def add_links(
             reserve=reserve,
             clocks=Clocks(wall=hub.now),
         )
+    if recorder is not None and options.demo is None and not only_left:
+        from gswarm_tui.link.tracing import Tracing
+
+        path = recorder.path.absolute()
+        hub.tracing = Tracing(hub.links, path.with_name(f"{path.stem}-traces"), hub.publish, hub.now)
     if resumed is not None:
         for life in resumed.lives:
             if life.node in hub.links:

@@ -81,6 +81,8 @@ async def monitor(
     finally:
         if following is not None:
             following.cancel()
+        if hub.tracing is not None:
+            await hub.tracing.close()
         if control is not None:
             await control.close(ended=not leaves_agents())
         if serving is not None:

@@ -93,6 +93,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.common",
         "gswarm_tui.fleet",
         "gswarm_tui.hub",
+        "gswarm_tui.link.tracing",
         "gswarm_tui.store",
     },
     "gswarm_tui.server": {
@@ -130,6 +131,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.profiling": {
         "gswarm_tui.common",
         "gswarm_tui.control",
+        "gswarm_tui.exchange.json_stream",
         "gswarm_tui.launch",
         "gswarm_tui.slurm",
         "gswarm_tui.store",

@@ -182,7 +182,7 @@ def parse_command(text: bytes) -> Optional[str]:
 
 
 # In this order: a launcher inside a Slurm step (torchrun, mpirun) overrides Slurm's rank.
-_RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
+RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 _LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"SLURM_LOCALID")
 
 
@@ -191,7 +191,7 @@ def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int]]:
     values: Dict[bytes, int] = {}
     for entry in environ.split(b"\0"):
         name, _, value = entry.partition(b"=")
-        if (name in _RANKS or name in _LOCAL_RANKS) and re.fullmatch(rb"[0-9]{1,9}", value):
+        if (name in RANK_VARIABLES or name in _LOCAL_RANKS) and re.fullmatch(rb"[0-9]{1,9}", value):
             values[name] = int(value)
-    rank = next((values[name] for name in _RANKS if name in values), None)
+    rank = next((values[name] for name in RANK_VARIABLES if name in values), None)
     return rank, next((values[name] for name in _LOCAL_RANKS if name in values), None)

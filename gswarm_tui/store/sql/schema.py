@@ -306,14 +306,14 @@ _CORRELATION = ColumnSchema(
 )
 PROFILES = TableSchema(
     "profiles",
-    "Imported reports of Nsight Systems and Nsight Compute",
+    "Imported reports of Nsight Systems and Nsight Compute, and traces of PyTorch",
     (
         ColumnSchema("profile_id", "INTEGER", "Number of the profile in this file"),
         ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),
         ColumnSchema("node_id", "INTEGER", "nodes.node_id; NULL if the recording doesn't have the node"),
         ColumnSchema("node", "VARCHAR", "Name of the node: in the recording, else in the report"),
         ColumnSchema("rank", "INTEGER", "Rank of the profiled process; NULL if unknown"),
-        ColumnSchema("tool", "VARCHAR", "nsys or ncu"),
+        ColumnSchema("tool", "VARCHAR", "nsys, ncu or pytorch"),
         ColumnSchema("tool_version", "VARCHAR", "Version of the tool that exported the report"),
         ColumnSchema("file", "VARCHAR", "Name of the report, without its folder"),
         ColumnSchema("digest", "VARCHAR", "SHA-256 hash that identifies the report"),
@@ -423,7 +423,43 @@ PROFILE_METRIC_VALUES = TableSchema(
     ),
     optional=True,
 )
+TRACE_OP_EVENTS = TableSchema(
+    "trace_op_events",
+    "Operators, annotations, calls and Python functions on the CPU, in traces of PyTorch",
+    (
+        _PROFILE_ID,
+        _START_NS,
+        _DURATION_NS,
+        _NAME_ID,
+        ColumnSchema("category", "VARCHAR", "As in the trace: cpu_op, user_annotation, python_function …"),
+        _PROCESS_ID,
+        _THREAD_ID,
+        _CORRELATION,
+    ),
+    optional=True,
+)
+TRACE_KERNEL_EVENTS = TableSchema(
+    "trace_kernel_events",
+    "Kernels, copies and memory sets on GPUs, in traces of PyTorch",
+    (
+        _PROFILE_ID,
+        _START_NS,
+        _DURATION_NS,
+        _NAME_ID,
+        ColumnSchema("kind", "VARCHAR", "compute, communication or copy"),
+        ColumnSchema("device", "INTEGER", "CUDA device in the process, from 0"),
+        ColumnSchema("stream", "BIGINT", "CUDA stream"),
+        _CORRELATION,
+        ColumnSchema("collective", "VARCHAR", "Name of the collective, as all_reduce; else NULL"),
+        ColumnSchema("process_group", "VARCHAR", "Name of its process group"),
+        ColumnSchema("sequence", "BIGINT", "Number of the collective in its process group; NULL if unknown"),
+        ColumnSchema("group_size", "INTEGER", "Ranks in its process group"),
+    ),
+    optional=True,
+)
 PROFILE_EVENTS = (
+    TRACE_OP_EVENTS,
+    TRACE_KERNEL_EVENTS,
     PROFILE_API_EVENTS,
     PROFILE_KERNEL_EVENTS,
     PROFILE_MEMORY_EVENTS,

@@ -20,6 +20,7 @@ from gswarm_tui.store.sql.schema import (
     PROFILE_RANGE_EVENTS,
     PROFILES,
     RECORDINGS,
+    TRACE_KERNEL_EVENTS,
     TableSchema,
 )
 
@@ -135,6 +136,24 @@ MEANINGS = {
     "kernel_s": "Time in which at least one kernel of the profile ran on the GPU [s]",
     "no_kernel_pct": "Share of the capture in which no kernel of the profile ran on the GPU [%]",
     "kernel": "Name of the kernel",
+    **{
+        column.name: column.meaning
+        for column in TRACE_KERNEL_EVENTS.columns
+        if column.name in {"collective", "process_group", "sequence"}
+    },
+    "iteration": "Number of the iteration; NULL if the trace has none",
+    "duration_ns": TRACE_KERNEL_EVENTS["duration_ns"].meaning,
+    "start_ns": TRACE_KERNEL_EVENTS["start_ns"].meaning,
+    "end_ns": "End after profiles.zero_at [ns]",
+    "duration_ms": "Time from start to end [ms]",
+    "compute_ms": "Time in which compute kernels ran [ms]",
+    "communication_ms": "Time in which only communication kernels, or copies beside them, ran [ms]",
+    "copy_ms": "Time in which only copies and memory sets ran [ms]",
+    "idle_ms": "Time in which nothing ran on the GPU [ms]",
+    "overlapped_ms": "Time in which communication and compute kernels ran at once [ms]",
+    "ranks": "Number of traced ranks that took part",
+    "wait_ms": "Time that this rank waited in the collective for the last one [ms]",
+    "last_rank": "Rank that joined last: its collective was the shortest",
     **{name: PROFILE_METRIC_VALUES[name].meaning for name in ("launch", "metric", "unit", "number")},
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.store.sql import profile_views
+from gswarm_tui.store.sql import profile_views, trace_views
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -17,6 +17,8 @@ from gswarm_tui.store.sql.schema import (
     PROFILE_MEMORY_EVENTS,
     PROFILE_RANGE_EVENTS,
     TABLES,
+    TRACE_KERNEL_EVENTS,
+    TRACE_OP_EVENTS,
     TableSchema,
     literal,
 )
@@ -245,6 +247,41 @@ _VIEWS = {
         "Each NVTX range in profiles, named as by nsys: after its domain, if it has one",
         profile_views.RANGES,
         _event_columns(PROFILE_RANGE_EVENTS, _OF_PROFILE),
+    ),
+    "trace_ops": _View(
+        "Each operator, annotation, call and Python function in traces of PyTorch",
+        trace_views.OPS,
+        _event_columns(TRACE_OP_EVENTS, _OF_PROFILE),
+    ),
+    "trace_kernels": _View(
+        "Each kernel, copy and memory set in traces of PyTorch",
+        trace_views.KERNELS,
+        _event_columns(TRACE_KERNEL_EVENTS, _OF_PROFILE),
+    ),
+    "trace_iterations": _View(
+        "Each iteration in traces of PyTorch: ProfilerStep with its number, else from one optimizer step "
+        "to the next, from 0. A trace without any has one row for all of it",
+        trace_views.ITERATIONS,
+        columns(f"ts {_OF_PROFILE} iteration duration_ns start_ns end_ns profile_id recording_id"),
+    ),
+    "trace_ranks": _View(
+        "Time of each rank's GPU in each traced iteration: computing, communicating without computing, "
+        "copying without both, idle; NULL if the trace has no GPU. overlapped_ms is communication beside "
+        "computing",
+        trace_views.RANKS,
+        columns(
+            f"ts {_OF_PROFILE} iteration duration_ms compute_ms communication_ms copy_ms idle_ms "
+            "overlapped_ms profile_id recording_id"
+        ),
+    ),
+    "trace_waits": _View(
+        "Each collective of each traced rank: it waited for last_rank, which joined last. Ranks are matched "
+        "by the number of the collective in its process group, else by its place in the trace",
+        trace_views.WAITS,
+        columns(
+            f"ts {_OF_PROFILE} collective process_group sequence ranks duration_ms wait_ms last_rank "
+            "profile_id recording_id"
+        ),
     ),
     "profile_metrics": _View(
         "Each metric of each kernel that Nsight Compute profiled",

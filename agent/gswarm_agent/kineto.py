@@ -1,0 +1,497 @@
+"""Traces of PyTorch processes, requested through Kineto's on-demand protocol.
+
+Processes that were started with ``KINETO_USE_DAEMON`` send a datagram every 5 s to the socket ``dynolog`` in
+the folder ``KINETO_IPC_SOCKET_DIR``. The reply is a configuration: what to trace, and where to write it. The
+socket exists only while a trace is requested, in folders that no other user can enter.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import selectors
+import socket
+import stat
+import struct
+import threading
+import time
+from contextlib import suppress
+
+from gswarm_agent.folder import open_private
+from gswarm_agent.frozen import dataclass
+from gswarm_agent.probes.procfs import RANK_VARIABLES, parse_process_uid, parse_ranks
+from gswarm_agent.wire import (
+    TRACE_ASKED,
+    TRACE_FAILED,
+    TRACE_READY,
+    TRACE_REQUESTED,
+    RequestTrace,
+    TracePart,
+    TraceReport,
+    clip_text,
+)
+from gswarm_agent.wire_payload import TRACE_PART
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Tuple
+
+ENDPOINT = "dynolog"
+POLL_S = 5.0
+"""Every process asks for its configuration so often."""
+ASKS_WITHIN_S = 2.4 * POLL_S
+WRITES_WITHIN_S = 180.0
+ITERATES_WITHIN_S = 600.0
+KEPT_S = 600.0
+"""Time for which files wait for a head that was cut off."""
+WARM_UP_S = 2
+_TICK_S = 0.25
+_SCAN_S = 5.0
+_HEADER = struct.Struct("<Q32s")  # payload's size, type
+_CONTEXT = struct.Struct("<iiq")  # GPU, pid, job
+_REQUEST = struct.Struct("<iiq")  # type, number of pids, job; then the pids, the process's own first
+_PID = struct.Struct("<i")
+_CREDENTIALS = struct.Struct("3i")
+_IS_READY = 2
+_LONGEST_DATAGRAM = 65536
+_SHARED_TMP = "/tmp"  # noqa: S108  # Kineto writes here what it may not write elsewhere
+_TORCH = re.compile(r"\S+/torch/lib/libtorch_cpu\.so")
+_VERSION = re.compile(r"__version__ = ['\"]([^'\"]+)")
+NO_RANKS = "no process of yours here uses PyTorch or has a rank"
+
+
+@dataclass(frozen=True)
+class TraceCandidate:
+    """A process of this user that may be a rank.
+
+    ``variables`` are its launcher's variables for ranks, ``torch`` the folder of its PyTorch, empty without.
+    """
+
+    pid: int
+    rank: Optional[int]
+    variables: Tuple[Tuple[str, str], ...]
+    kineto: Dict[str, str]
+    torch: str
+    parents: Tuple[int, ...]
+
+
+def find_candidates(proc: str = "/proc") -> List[TraceCandidate]:
+    """Return this user's processes with a rank or with Kineto's variables. May hang with a process."""
+    found = []
+    parents: Dict[int, int] = {}
+    for name in os.listdir(proc):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                candidate, parents[int(name)] = _candidate(f"{proc}/{name}", int(name))
+            except (OSError, ValueError, IndexError):
+                continue
+            if candidate is not None:
+                found.append(candidate)
+    return [
+        TraceCandidate(c.pid, c.rank, c.variables, c.kineto, c.torch, _ancestors(c.pid, parents))
+        for c in found
+    ]
+
+
+def _candidate(folder: str, pid: int) -> Tuple[Optional[TraceCandidate], int]:
+    """Return a process that may be a rank, None for another, and its parent."""
+    stat_line = _read(f"{folder}/stat")
+    parent = int(stat_line.rpartition(b")")[2].split()[1])
+    if parse_process_uid(_read(f"{folder}/status")) != os.geteuid():
+        return None, parent
+    environ = _read(f"{folder}/environ")
+    values = dict(entry.partition(b"=")[::2] for entry in environ.split(b"\0"))
+    kineto = {
+        os.fsdecode(name): os.fsdecode(value) for name, value in values.items() if name[:7] == b"KINETO_"
+    }
+    rank, _ = parse_ranks(environ)
+    if rank is None and "KINETO_USE_DAEMON" not in kineto:
+        return None, parent
+    variables = tuple(
+        (os.fsdecode(name), os.fsdecode(values[name])) for name in RANK_VARIABLES if name in values
+    )
+    library = _TORCH.search(os.fsdecode(_read(f"{folder}/maps")))
+    torch = "" if library is None else library[0][: -len("/lib/libtorch_cpu.so")]
+    return TraceCandidate(pid, rank, variables, kineto, torch, ()), parent
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read()
+
+
+def _ancestors(pid: int, parents: Dict[int, int]) -> Tuple[int, ...]:
+    found: List[int] = []
+    while (pid := parents.get(pid, 0)) > 1 and pid not in found:
+        found.append(pid)
+    return tuple(found)
+
+
+def launchers(candidates: List[TraceCandidate]) -> List[int]:
+    """Return the pids of those that started ranks, as torchrun does: their rank variables differ."""
+    own = {c.pid: c.variables for c in candidates}
+    return [
+        pid for c in candidates if c.torch for pid in c.parents if own.get(pid, c.variables) != c.variables
+    ]
+
+
+def torch_version(candidate: TraceCandidate, proc: str = "/proc") -> str:
+    """Return the version of a process's PyTorch, empty if unknown."""
+    for root in (f"{proc}/{candidate.pid}/root", ""):
+        try:
+            found = _VERSION.search(os.fsdecode(_read(f"{root}{candidate.torch}/version.py")))
+        except OSError:
+            continue
+        if found is not None:
+            return found[1]
+    return ""
+
+
+def why_silent(candidate: TraceCandidate, proc: str = "/proc") -> str:
+    """Return why a rank didn't ask for a trace, and the remedy."""
+    if candidate.kineto.get("KINETO_USE_DAEMON") != "1":
+        return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
+    if not candidate.kineto.get("KINETO_IPC_SOCKET_DIR"):
+        return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
+    version = torch_version(candidate, proc) if candidate.torch else ""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < (2, 7):
+        return f"its torch {version} is too old for traces on request; use 2.10 or later"
+    if not candidate.torch:
+        return "it doesn't use PyTorch, or runs in a container that hides it"
+    return (
+        f"its PyTorch didn't ask for a trace within {ASKS_WITHIN_S:.0f} s; the socket folder may have been "
+        "missing when it started, or it hangs"
+    )
+
+
+def config(request: RequestTrace, path: str) -> str:
+    """Return Kineto's configuration of a request; each process adds its pid to the file's name."""
+    lines = [f"ACTIVITIES_LOG_FILE={path}"]
+    if request.iterations:
+        lines += [
+            "PROFILE_START_ITERATION=0",
+            f"PROFILE_START_ITERATION_ROUNDUP={request.round_up}",
+            "ACTIVITIES_WARMUP_ITERATIONS=1",
+            f"ACTIVITIES_ITERATIONS={request.iterations}",
+        ]
+    else:
+        lines += [
+            f"PROFILE_START_TIME={request.start_ns // 1_000_000}",
+            f"ACTIVITIES_WARMUP_PERIOD_SECS={WARM_UP_S}",
+            f"ACTIVITIES_DURATION_MSECS={request.duration_ms}",
+        ]
+    if request.stacks:
+        lines.append("PROFILE_WITH_STACK=true")
+    return "\n".join(lines) + "\n"
+
+
+class _Endpoint:
+    """The socket in one private folder."""
+
+    def __init__(self, path: str) -> None:
+        """Bind it. Raises OSError."""
+        self.path = path
+        self.folder = open_private(path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        try:
+            self._bind()
+        except OSError:
+            self.close()
+            raise
+
+    def _bind(self) -> None:
+        # The path as the process has it: on a datagram from another one, Kineto ends the process.
+        address = f"{self.path}/{ENDPOINT}"
+        try:
+            self.socket.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+                if other.connect_ex(address) != errno.ECONNREFUSED:
+                    raise
+            os.unlink(ENDPOINT, dir_fd=self.folder)  # left by an agent that was killed
+            self.socket.bind(address)
+
+    def receive(self) -> Optional[Tuple[bytes, int, str]]:
+        """Return a datagram of this user's with its sender's pid and name; None if there is none."""
+        while True:
+            try:
+                data, ancillary, _, sender = self.socket.recvmsg(
+                    _LONGEST_DATAGRAM, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
+            except OSError:
+                return None
+            for level, kind, value in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                    pid, uid, _ = _CREDENTIALS.unpack(value[: _CREDENTIALS.size])
+                    name = os.fsdecode(sender).rpartition("/")[2].rstrip("\0") if sender else ""
+                    if uid == os.geteuid() and name:
+                        return data, pid, name
+
+    def send(self, kind: bytes, payload: bytes, name: str) -> bool:
+        """Send a message to a socket in the folder; return whether it was taken."""
+        try:
+            self.socket.sendto(
+                _HEADER.pack(len(payload), kind) + payload, f"/proc/self/fd/{self.folder}/{name}"
+            )
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+        os.close(self.folder)
+
+
+class _TracedProcess:
+    """A process that got a configuration, and the file that it writes."""
+
+    def __init__(
+        self, pid: int, named: int, rank: Optional[int], paths: Tuple[str, ...], until: float
+    ) -> None:
+        self.pid, self.named, self.rank, self.paths, self.until = pid, named, rank, paths, until
+        self.path = ""
+        self.size = -1
+        self.checked_at = 0.0
+
+
+class TraceRun:
+    """One requested trace on this node: finds ranks, answers them, and hands out their files.
+
+    ``handle_due`` has to be called at least every ``tick_s``; ``report`` gets each new fact.
+    """
+
+    tick_s = _TICK_S
+
+    def __init__(
+        self,
+        request: RequestTrace,
+        selector: selectors.BaseSelector,
+        report: Callable[[TraceReport], None],
+        proc: str = "/proc",
+    ) -> None:
+        self.request = request
+        self._selector = selector
+        self._report_to = report
+        self._proc = proc
+        self._started = time.monotonic()
+        self._started_wall = time.time()
+        self._touched = self._started
+        self._candidates: Optional[List[TraceCandidate]] = None
+        self._launchers: List[int] = []
+        self._endpoints: List[_Endpoint] = []
+        self._problems: Dict[str, str] = {}
+        self._traced: Dict[int, _TracedProcess] = {}
+        self._reports: Dict[int, TraceReport] = {}
+        self._is_open = self._asked = False
+        threading.Thread(target=self._scan, daemon=True).start()
+
+    def _scan(self) -> None:
+        """Find the processes, in a thread of its own: to read a process that hangs may take forever."""
+        self._candidates = find_candidates(self._proc)
+
+    def repeat_reports(self) -> None:
+        """Report all facts again, to another head."""
+        for report in self._reports.values():
+            self._report_to(report)
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether no head has fetched anything for so long that the files needn't stay."""
+        return time.monotonic() - self._touched > KEPT_S and not any(
+            p.path == "" for p in self._traced.values()
+        )
+
+    def handle_due(self) -> None:
+        """Look for what has changed since the last call."""
+        now = time.monotonic()
+        if not self._is_open and not self._asked:
+            if self._candidates is not None:
+                self._open_endpoints(self._candidates)
+            elif now - self._started > _SCAN_S:
+                self._candidates = []
+                self._asked = True
+                why = "a process hangs, so that the ranks can't be found; ps shows it"
+                self._report(0, None, TRACE_FAILED, why)
+        if not self._asked and now - self._started > ASKS_WITHIN_S:
+            self._asked = True
+            self._report_silent()
+        for process in self._traced.values():
+            if not process.path and now - process.checked_at >= 2 * _TICK_S:
+                self._look_for_file(process, now)
+
+    def _open_endpoints(self, candidates: List[TraceCandidate]) -> None:
+        self._launchers = launchers(candidates)
+        self._is_open = True
+        for path in sorted({c.kineto.get("KINETO_IPC_SOCKET_DIR", "") for c in candidates} - {""}):
+            try:
+                endpoint = _Endpoint(path)
+            except OSError as error:
+                taken = error.errno == errno.EADDRINUSE
+                why = (
+                    "another program there answers requests for traces" if taken else error.strerror or error
+                )
+                self._problems[path] = f"{path}: {why}"
+                continue
+            self._endpoints.append(endpoint)
+            self._selector.register(
+                endpoint.socket, selectors.EVENT_READ, lambda endpoint=endpoint: self._answer(endpoint)
+            )
+        if not candidates:
+            self._asked = True
+            self._report_silent()
+
+    def _wanted(self, rank: Optional[int]) -> bool:
+        return not self.request.ranks or rank in self.request.ranks
+
+    def _answer(self, endpoint: _Endpoint) -> None:
+        while (received := endpoint.receive()) is not None:
+            data, pid, name = received
+            if len(data) < _HEADER.size:
+                continue
+            kind, payload = _HEADER.unpack_from(data)[1].rstrip(b"\0"), data[_HEADER.size :]
+            if kind == b"ctxt" and len(payload) >= _CONTEXT.size:
+                endpoint.send(b"ctxt", _PID.pack(1 + len(self._traced)), name)
+            elif kind == b"req" and len(payload) >= _REQUEST.size + _PID.size:
+                (ready, count, _), (named,) = (
+                    _REQUEST.unpack_from(payload),
+                    _PID.unpack_from(payload, _REQUEST.size),
+                )
+                if count > 0:
+                    self._configure(endpoint, pid, named, ready, name)
+
+    def _configure(self, endpoint: _Endpoint, pid: int, named: int, ready: int, name: str) -> None:
+        """Reply to a process with a configuration the first time, with nothing to do afterwards."""
+        candidate = next((c for c in self._candidates or () if c.pid == pid), None)
+        fresh = candidate is not None and pid not in self._traced and pid not in self._launchers
+        if candidate is None or not fresh or not self._wanted(candidate.rank) or self._asked:
+            endpoint.send(b"req", b"", name)
+            return
+        if not ready & _IS_READY:
+            endpoint.send(b"req", b"", name)
+            self._report(
+                pid,
+                candidate.rank,
+                TRACE_FAILED,
+                "another trace of it is running; try again when it has ended",
+            )
+            return
+        folder = candidate.kineto.get("KINETO_ONDEMAND_TRACE_DIR") or _SHARED_TMP
+        stem = f"{folder}/gswarm-{self.request.token}"
+        if endpoint.send(b"req", config(self.request, f"{stem}.json").encode(), name):
+            patience = ITERATES_WITHIN_S if self.request.iterations else WRITES_WITHIN_S
+            late = max(0.0, self.request.start_ns / 1e9 - time.time()) + self.request.duration_ms / 1e3
+            paths = f"{stem}_{named}.json", f"{_SHARED_TMP}/libkineto_activities_{named}.json"
+            until = time.monotonic() + late + patience
+            self._traced[pid] = _TracedProcess(pid, named, candidate.rank, paths, until)
+            self._report(pid, candidate.rank, TRACE_REQUESTED, "")
+
+    def _report_silent(self) -> None:
+        """Report ranks of which no process asked, each once, and close the sockets when all asked."""
+        ranks = {process.rank for process in self._traced.values()}
+        ranks |= {report.rank for report in self._reports.values()}
+        found = self._candidates or []
+        # Launchers and batch scripts have ranks, too.
+        silent = [c for c in found if c.torch] or [c for c in found if c.rank is not None]
+        for candidate in sorted(silent, key=lambda c: (not c.kineto, c.pid)):
+            if (
+                candidate.rank in ranks
+                or not self._wanted(candidate.rank)
+                or candidate.pid in self._launchers
+            ):
+                continue
+            ranks.add(candidate.rank)
+            folder = candidate.kineto.get("KINETO_IPC_SOCKET_DIR", "")
+            why = self._problems.get(folder) or why_silent(candidate, self._proc)
+            self._report(candidate.pid, candidate.rank, TRACE_FAILED, why)
+        self._close_endpoints()
+        if not self._reports and not self.request.ranks:
+            self._report(0, None, TRACE_FAILED, NO_RANKS)
+        else:
+            self._report(0, None, TRACE_ASKED, "")
+
+    def _look_for_file(self, process: _TracedProcess, now: float) -> None:
+        """Report a process's file as soon as it is whole: it ends with a brace and doesn't grow."""
+        process.checked_at = now
+        for path in process.paths:
+            try:
+                descriptor = self._open(process, path)
+            except OSError:
+                continue
+            size = os.fstat(descriptor).st_size
+            tail = os.pread(descriptor, 16, max(0, size - 16)).rstrip()
+            os.close(descriptor)
+            if size == process.size and tail.endswith(b"}"):
+                process.path = path
+                self._report(process.pid, process.rank, TRACE_READY, "", size)
+            process.size = size
+            return
+        if not os.path.exists(f"{self._proc}/{process.pid}"):  # noqa: PTH110
+            self._fail(process, "it ended before its trace was written")
+        elif now > process.until:
+            self._fail(process, f"it wrote no trace to {process.paths[0]}; its own messages may say why")
+
+    def _fail(self, process: _TracedProcess, why: str) -> None:
+        process.path = "-"
+        self._report(process.pid, process.rank, TRACE_FAILED, why)
+
+    def _open(self, process: _TracedProcess, path: str) -> int:
+        """Open a trace of this run; Raises OSError. The name in /tmp may be that of an older trace."""
+        roots = ("", f"{self._proc}/{process.pid}/root")
+        for root in roots:
+            try:
+                descriptor = os.open(root + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                if root is roots[-1]:
+                    raise
+                continue
+            status = os.fstat(descriptor)
+            fresh = status.st_mtime >= self._started_wall - 1
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and fresh:
+                return descriptor
+            os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def part(self, pid: int, offset: int) -> Optional[TracePart]:
+        """Return a part of a process's file; None if it can't be read any more."""
+        self._touched = time.monotonic()
+        process = self._traced.get(pid)
+        if process is None or process.path in ("", "-"):
+            return None
+        try:
+            descriptor = self._open(process, process.path)
+        except OSError as error:
+            self._fail(process, f"its trace can't be read: {error.strerror}")
+            return None
+        try:
+            return TracePart(self.request.token, pid, offset, os.pread(descriptor, TRACE_PART, offset))
+        finally:
+            os.close(descriptor)
+
+    def _report(self, pid: int, rank: Optional[int], state: str, why: str, size: int = 0) -> None:
+        self._reports[pid] = TraceReport(self.request.token, pid, rank, state, clip_text(why), size)
+        self._report_to(self._reports[pid])
+
+    def _close_endpoints(self) -> None:
+        for endpoint in self._endpoints:
+            self._selector.unregister(endpoint.socket)
+            with suppress(OSError):
+                os.unlink(ENDPOINT, dir_fd=endpoint.folder)
+            endpoint.close()
+        self._endpoints.clear()
+
+    def close(self) -> None:
+        """Close the sockets and remove the traces from this node."""
+        self._close_endpoints()
+        for process in self._traced.values():
+            for path in process.paths:
+                for root in ("", f"{self._proc}/{process.pid}/root"):
+                    try:
+                        os.close(self._open(process, path))
+                        os.unlink(root + path)  # noqa: PTH108
+                    except OSError:
+                        continue

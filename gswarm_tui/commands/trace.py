@@ -1,0 +1,137 @@
+"""``gswarm-tui trace``: trace the job's PyTorch processes through a running gswarm-tui."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
+from gswarm_tui.common.errors import print_notice, printable
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.control import client
+from gswarm_tui.control.client import Head, RequestError
+from gswarm_tui.control.intents import IntentError, StartTrace
+from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.printing.progress import Progress
+
+POLL_S = 0.5
+MIB = 1024 * 1024
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Trace, and return once the files are here. Raises UserError."""
+    arguments = _parser().read(args)
+    if arguments.iterations is not None and arguments.duration is not None:
+        raise UsageError("--iterations and --duration exclude each other.")
+    try:
+        intent = StartTrace(
+            duration_ms=_milliseconds(arguments.duration or "0.5"),
+            iterations=0 if arguments.iterations is None else _number("--iterations", arguments.iterations),
+            ranks=parse_ranks(arguments.ranks),
+            stacks=arguments.stacks,
+            max_mib=_number("--max-mib", arguments.max_mib),
+        )
+    except IntentError as error:
+        raise UsageError(f"{error}.") from None
+    head = choose_head(arguments, environ)
+    state = request_head(head, intent)
+    print_notice(
+        f"requested a trace; files of at most {intent.max_mib:,} MiB a rank before compression "
+        f"go to {state['folder']}"
+    )
+    state = _wait(head, state)
+    if arguments.json:
+        from gswarm_tui.printing.json_output import print_json
+
+        print_json({"folder": state["folder"], "ranks": state["ranks"]})
+    return _print_result(state, quiet=arguments.json)
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "trace",
+        "[--iterations N | --duration SECONDS] [--ranks LIST] [--stacks] [--max-mib MIB]\n"
+        "                       [--recording RECORDING] [--db PATH] [--json]",
+        "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
+        usual=USUAL,
+    )
+    parser.add_argument("--iterations", metavar="N", help="trace N iterations of the optimizer")
+    parser.add_argument("--duration", metavar="SECONDS", help="trace this long (default: 0.5)")
+    parser.add_argument("--ranks", metavar="LIST", default="", help="ranks to trace: 0-7,16 (default: all)")
+    parser.add_argument(
+        "--stacks", action="store_true", help="with Python stacks, which slow the job down more"
+    )
+    parser.add_argument(
+        "--max-mib",
+        metavar="MIB",
+        default="512",
+        help="largest trace of a rank that is fetched, before compression (default: 512)",
+    )
+    add_head_options(parser)
+    return parser
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Return the ranks of a list such as ``0-7,16``. Raises UsageError."""
+    ranks: set[int] = set()
+    for part in filter(None, text.replace(" ", "").split(",")):
+        found = _RANGE.fullmatch(part)
+        if found is None or int(found[2] or found[1]) - int(found[1]) not in range(1 << 16):
+            raise UsageError(f"--ranks needs a list such as 0-7,16, not {part!r}.")
+        ranks |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(ranks))
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        return round(float(text.removesuffix("s")) * 1000)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--duration needs seconds, such as 0.5, not {text!r}.") from None
+
+
+def _number(option: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"{option} needs a whole number, not {text!r}.")
+    return int(text)
+
+
+def _wait(head: Head, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state at the end. Raises RefusedError."""
+    token = state["token"]
+    with Progress("waiting for the ranks", after_s=0) as progress:
+        while state["running"]:
+            time.sleep(POLL_S)
+            try:
+                state = client.trace_state(head)
+            except RequestError as error:
+                raise RefusedError(f"{error}.") from None
+            if state.get("token") != token:
+                raise RefusedError("another trace was requested meanwhile; gswarm-tui sql shows the events.")
+            progress.describe(_describe(state))
+    return state
+
+
+def _describe(state: Mapping[str, Any]) -> str:
+    ranks = state["ranks"]
+    size = sum(rank["size"] for rank in ranks)
+    if size:
+        done = sum(rank["fetched"] for rank in ranks)
+        return f"fetching {plural(len(ranks), 'trace')}: {done / MIB:,.0f} of {size / MIB:,.0f} MiB"
+    if (left_s := state["starts_at"] - time.time()) > 0:
+        return f"{plural(len(ranks), 'rank')} found, tracing starts in {left_s:.0f} s"
+    return f"waiting for the files of {plural(len(ranks), 'rank')}"
+
+
+def _print_result(state: Mapping[str, Any], *, quiet: bool) -> int:
+    done = [rank for rank in state["ranks"] if rank["state"] == "done"]
+    failed = [rank for rank in state["ranks"] if rank["state"] == "failed"]
+    if not quiet:
+        for rank in done:
+            print(printable(f"{state['folder']}/{rank['file']}  {rank['zipped'] / 1e6:,.1f} MB"))
+    for rank in failed:
+        what = f"rank {rank['rank']} on " if rank["rank"] is not None else ""
+        print_notice(f"not traced: {what}{rank['node']}: {rank['reason']}")
+    return 0 if done and not failed else 1

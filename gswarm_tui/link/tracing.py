@@ -1,0 +1,363 @@
+"""Traces of PyTorch processes: requested from the agents, and fetched into a folder beside the recording."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gswarm_agent.frame import INFO, WARNING
+from gswarm_agent.wire import (
+    TRACE_ASKED,
+    TRACE_FAILED,
+    TRACE_READY,
+    EndTrace,
+    FetchTrace,
+    RequestTrace,
+    TracePart,
+    TraceReport,
+)
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.link.link import Link
+
+MIB = 1024 * 1024
+MAX_MIB = 512
+"""Default limit of one rank's trace before it is compressed."""
+STARTS_IN_S = 10.0
+"""Time until a trace starts: each process asks within 5 s, and then warms up for 2 s."""
+ROUND_UP = 100
+WINDOW = 4
+"""Parts that are under way at once; each has 128 KiB, and samples go before them."""
+SILENT_S = 90.0
+"""A node that is cut off for so long is given up."""
+CHECK_EVERY_S = 1.0
+FETCHING, DONE = "fetching", "done"
+_LEVEL = 3
+
+
+class TraceError(Exception):
+    """Raised if no trace can be requested; the message is one clause."""
+
+
+@dataclass(frozen=True)
+class TraceChoice:
+    """What to trace: so many iterations, or a duration if there are none; all ranks without any."""
+
+    duration_ms: int = 500
+    iterations: int = 0
+    ranks: tuple[int, ...] = ()
+    stacks: bool = False
+    max_mib: int = MAX_MIB
+
+    def describe(self) -> str:
+        """Return the traced time as words."""
+        return f"{self.iterations} iterations" if self.iterations else f"{self.duration_ms / 1000:g} s"
+
+
+@dataclass
+class RankTrace:
+    """The trace of one process: its state, and its file here; sizes in bytes before compression."""
+
+    node: str
+    pid: int
+    rank: int | None
+    state: str
+    reason: str = ""
+    size: int = 0
+    fetched: int = 0
+    file: str = ""
+    zipped: int = 0
+    requested: int = field(default=0, repr=False)
+    writing: gzip.GzipFile | None = field(default=None, repr=False)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more is to come."""
+        return self.state in (DONE, TRACE_FAILED)
+
+    @property
+    def name(self) -> str:
+        """The words for the process: its rank, else its pid."""
+        what = f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
+        return f"{what} on {self.node}" if self.pid else self.node
+
+    def row(self) -> dict[str, Any]:
+        """Return it as values of a message."""
+        names = "node", "pid", "rank", "state", "reason", "size", "fetched", "file", "zipped"
+        return {name: getattr(self, name) for name in names}
+
+
+class Tracing:
+    """Requests one trace after the other, and writes its files.
+
+    Args:
+        links: the links by node.
+        folder: where the files go.
+        publish: takes the events that tell what was traced.
+        now: the head's Unix time in seconds.
+        finished: called with the files of a trace when all are here.
+    """
+
+    def __init__(
+        self,
+        links: Mapping[str, Link],
+        folder: Path,
+        publish: Callable[[EventLogged], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._links = links
+        self._publish = publish
+        self._now = now
+        self._token = ""
+        self._choice = TraceChoice()
+        self._folder = folder
+        self._starts_at = 0.0
+        self._asked: set[str] = set()
+        self._nodes: dict[str, float] = {}
+        self._traces: dict[tuple[str, int], RankTrace] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._threads = ThreadPoolExecutor(1, "trace")
+        self._writes: set[asyncio.Task[None]] = set()
+        self.finished: list[Callable[[list[RankTrace]], None]] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a trace is requested or under way."""
+        return self._running is not None and not self._running.done()
+
+    def start(self, choice: TraceChoice) -> dict[str, Any]:
+        """Request a trace from all nodes that are connected; return its state. Raises TraceError."""
+        if self.is_running:
+            raise TraceError("another trace is under way; wait until it is here")
+        if not any(link.is_live for link in self._links.values()):
+            raise TraceError("no node is connected")
+        self._token = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self._choice = choice
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise TraceError(f"{self._folder} can't be created: {error.strerror}") from None
+        self._starts_at = self._now() + STARTS_IN_S
+        self._asked.clear()
+        self._traces.clear()
+        self._nodes = dict.fromkeys(self._links, self._now())
+        for node, link in self._links.items():
+            link.take_trace = self._receive
+            if not link.is_live:
+                self._asked.add(node)
+                self._traces[node, 0] = RankTrace(node, 0, None, TRACE_FAILED, "it isn't connected")
+            else:
+                link.request_trace(self._request(), self._starts_at)
+        self._running = asyncio.get_running_loop().create_task(self._follow())
+        ranks = "all ranks" if not choice.ranks else f"ranks {', '.join(map(str, choice.ranks))}"
+        self._log(INFO, f"trace of {ranks} over {choice.describe()} requested")
+        return self.state()
+
+    def _request(self) -> RequestTrace:
+        choice = self._choice
+        return RequestTrace(
+            self._token,
+            choice.ranks,
+            round(self._starts_at * 1e9),
+            choice.duration_ms,
+            choice.iterations,
+            ROUND_UP,
+            choice.stacks,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the newest trace as values of a message."""
+        return {
+            "token": self._token,
+            "running": self.is_running,
+            "folder": str(self._folder),
+            "starts_at": self._starts_at,
+            "asking": sorted(self._nodes.keys() - self._asked),
+            "ranks": [trace.row() for trace in self.ranks()],
+        }
+
+    def ranks(self) -> list[RankTrace]:
+        """Return the processes of the newest trace by rank."""
+        return sorted(
+            self._traces.values(),
+            key=lambda trace: (trace.rank is None, trace.rank or 0, trace.node, trace.pid),
+        )
+
+    def _receive(self, node: str, message: TraceReport | TracePart) -> None:
+        """Take an agent's report or a part of a file."""
+        if message.token != self._token or not self.is_running:
+            return
+        self._nodes[node] = self._now()
+        if isinstance(message, TracePart):
+            self._take_part(node, message)
+        elif message.state == TRACE_ASKED:
+            self._asked.add(node)
+        else:
+            if message.pid == 0:
+                self._asked.add(node)
+            self._take_report(node, message)
+        self._changed.set()
+
+    def _take_report(self, node: str, report: TraceReport) -> None:
+        key = node, report.pid
+        trace = self._traces.get(key)
+        if trace is None:
+            trace = self._traces[key] = RankTrace(node, report.pid, report.rank, "")
+        if trace.is_settled:
+            return
+        if report.state == TRACE_FAILED:
+            self._fail(trace, report.reason)
+        elif report.state != TRACE_READY:
+            trace.state = report.state
+        elif report.size > self._choice.max_mib * MIB:
+            size = f"{report.size / MIB:,.0f} MiB, over the limit of {self._choice.max_mib:,}"
+            self._fail(trace, f"its trace has {size}; allow more with --max-mib, or trace a shorter time")
+        else:
+            self._fetch(trace, report.size)
+
+    def _fetch(self, trace: RankTrace, size: int) -> None:
+        """Begin to fetch a trace, or continue after a reconnect."""
+        trace.state, trace.size, trace.requested = FETCHING, size, trace.fetched
+        if trace.writing is None:
+            what = f"rank{trace.rank}" if trace.rank is not None else f"pid{trace.pid}"
+            same = any(
+                t is not trace and (t.node, t.rank) == (trace.node, trace.rank) for t in self._traces.values()
+            )
+            extra = f"-{trace.pid}" if same and trace.rank is not None else ""
+            trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
+            try:
+                trace.writing = gzip.GzipFile(self._folder / f"{trace.file}.part", "wb", _LEVEL)
+            except OSError as error:
+                self._fail(trace, f"{self._folder / trace.file} can't be written: {error.strerror}")
+                return
+        self._request_parts(trace)
+
+    def _request_parts(self, trace: RankTrace) -> None:
+        from gswarm_agent.wire_payload import TRACE_PART
+
+        while trace.requested < trace.size and trace.requested - trace.fetched < WINDOW * TRACE_PART:
+            self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.requested))
+            trace.requested += TRACE_PART
+
+    def _take_part(self, node: str, part: TracePart) -> None:
+        trace = self._traces.get((node, part.pid))
+        if trace is None or trace.state != FETCHING or part.offset != trace.fetched:
+            return
+        if not part.data:
+            self._fail(trace, "its file became shorter while it was fetched")
+            return
+        trace.fetched += len(part.data)
+        last = trace.fetched >= trace.size
+        write = asyncio.get_running_loop().create_task(self._write(trace, part.data, last))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+
+    async def _write(self, trace: RankTrace, data: bytes, last: bool) -> None:
+        """Write a part, in a thread as it is compressed, and request the next."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._append, trace, data, last)
+        except OSError as error:
+            self._fail(trace, f"{self._folder / trace.file} can't be written: {error.strerror}")
+        else:
+            if last and trace.state == FETCHING:
+                trace.state = DONE
+                trace.zipped = (self._folder / trace.file).stat().st_size
+            elif trace.state == FETCHING:
+                self._request_parts(trace)
+        self._changed.set()
+
+    def _append(self, trace: RankTrace, data: bytes, last: bool) -> None:
+        if trace.writing is None:
+            return
+        trace.writing.write(data)
+        if last:
+            trace.writing.close()
+            trace.writing = None
+            (self._folder / f"{trace.file}.part").rename(self._folder / trace.file)
+
+    def _fail(self, trace: RankTrace, reason: str) -> None:
+        trace.state, trace.reason = TRACE_FAILED, reason
+        if trace.writing is not None:
+            writing, trace.writing = trace.writing, None
+            self._threads.submit(_discard, writing, self._folder / f"{trace.file}.part")
+            trace.file = ""
+
+    async def _follow(self) -> None:
+        """Wait until all files are here or given up, then remove them from the nodes."""
+        try:
+            while not self._is_complete():
+                self._changed.clear()
+                self._give_up_silent_nodes()
+                try:
+                    await asyncio.wait_for(self._changed.wait(), CHECK_EVERY_S)
+                except TimeoutError:
+                    continue
+        finally:
+            for trace in self._traces.values():
+                if not trace.is_settled:
+                    self._fail(trace, "gswarm-tui ended before it was here")
+            for link in self._links.values():
+                link.end_trace(EndTrace(self._token))
+        self._log_result()
+
+    def _is_complete(self) -> bool:
+        return self._nodes.keys() <= self._asked and all(t.is_settled for t in self._traces.values())
+
+    def _give_up_silent_nodes(self) -> None:
+        for node, heard_at in self._nodes.items():
+            if self._links[node].is_live:
+                self._nodes[node] = max(heard_at, self._now() - SILENT_S / 2)
+            elif self._now() - heard_at > SILENT_S:
+                self._asked.add(node)
+                lost = [t for t in self._traces.values() if t.node == node and not t.is_settled]
+                for trace in lost or [self._traces.setdefault((node, 0), RankTrace(node, 0, None, ""))]:
+                    self._fail(trace, "the connection was lost")
+
+    def _log_result(self) -> None:
+        done = [trace for trace in self.ranks() if trace.state == DONE]
+        failed = [trace for trace in self.ranks() if trace.state == TRACE_FAILED]
+        message = f"{len(done)} {'trace' if len(done) == 1 else 'traces'} over {self._choice.describe()}"
+        if done:
+            message += f", {sum(trace.zipped for trace in done) / 1e6:,.1f} MB in {self._folder}"
+        if failed:
+            message += f"; not traced: {describe_failures(failed)}"
+        self._log(WARNING if failed else INFO, message)
+        for callback in self.finished:
+            callback(done)
+
+    def _log(self, severity: str, message: str) -> None:
+        self._publish(EventLogged(self._now(), "trace", severity, message))
+
+    async def close(self) -> None:
+        """End a trace that is under way, and remove it from the nodes."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, *self._writes, return_exceptions=True)
+        self._threads.shutdown()
+
+
+def describe_failures(failed: Iterable[RankTrace]) -> str:
+    """Return the processes that weren't traced by reason, as one clause."""
+    by_reason: dict[str, list[str]] = {}
+    for trace in failed:
+        by_reason.setdefault(trace.reason, []).append(trace.name)
+    return "; ".join(f"{_some(names)} ({reason})" for reason, names in by_reason.items())
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _discard(writing: gzip.GzipFile, path: Path) -> None:
+    with contextlib.suppress(OSError):
+        writing.close()
+    path.unlink(missing_ok=True)

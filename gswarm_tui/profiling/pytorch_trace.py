@@ -1,0 +1,259 @@
+"""Traces of PyTorch's profiler (Kineto's Chrome format) as rows of a profile, in batches.
+
+Only names, times and the facts of collectives are taken from a trace: its arguments may hold shapes, paths
+and call stacks of any length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
+from gswarm_tui.profiling.errors import ReportError
+from gswarm_tui.profiling.report_text import clean_text
+from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
+from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
+
+SUFFIXES = (".json", ".json.gz")
+BATCH = 16_384
+MOST_NAMES = 1_000_000
+_HEAD_BYTES = 4096
+_LATEST_NS = 4 * 10**18
+_LONGEST_NS = 10**16
+_BEFORE_FIRST_NS = 3600 * 10**9
+"""In traces without a base, events may precede the first one of the file."""
+_ON_GPU = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
+_ON_CPU = frozenset(
+    ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "cpu_instant_event")
+)
+_COMMUNICATES = re.compile(r"nccl|rccl|nvshmem|ncclDevKernel", re.IGNORECASE)
+_IS_TRACE = re.compile(rb'"(schemaVersion|traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"')
+_RANK = re.compile(r"rank[-_]?(\d{1,6})")
+
+
+def is_trace(path: Path) -> bool:
+    """Return whether a file is a trace of PyTorch by its name and its beginning."""
+    if not path.name.endswith(SUFFIXES) or not path.is_file():
+        return False
+    try:
+        with _opened(path) as file:
+            return _IS_TRACE.search(file.read(_HEAD_BYTES)) is not None
+    except (OSError, EOFError):
+        return False
+
+
+class PytorchTrace:
+    """One pass over a trace file. ``facts`` describes it; ``write`` writes its events."""
+
+    def __init__(self, path: Path, file: BufferedReader) -> None:
+        """Read what comes before the first event. Raises ReportError."""
+        self._path = path
+        self._stream = JsonStream(file, by_line=False)
+        self._events = self._timed_events()
+        self._before: dict[str, Any] = {}
+        self._zero_ns = 0
+        self._name_ids: dict[str, int] = {}
+        self._rows = 0
+        self.span_ns: tuple[int, int] | None = None
+        self._first = next(self._events, None)
+        if self._first is None:
+            raise ReportError(f"{path} has no events of PyTorch; it may be another program's trace.")
+        base = self._before.get("baseTimeNanoseconds")
+        self._base_ns = base if isinstance(base, int) and 0 < base < _LATEST_NS else 0
+        first_ns = self._base_ns + _nanoseconds(self._first["ts"])
+        if not 0 < first_ns < _LATEST_NS:
+            raise ReportError(f"{path} has no times since 1970; export it with a PyTorch of 2.0 or later.")
+        self._zero_ns = self._base_ns or first_ns - _BEFORE_FIRST_NS
+        self._started_ns = first_ns
+
+    def facts(self, digest: str) -> ProfileFacts:
+        """Return the trace's description of itself."""
+        distributed = self._before.get("distributedInfo")
+        rank = distributed.get("rank") if isinstance(distributed, dict) else None
+        named = _RANK.search(self._path.name)
+        if not isinstance(rank, int) or not 0 <= rank < 10**6:
+            rank = int(named[1]) if named else None
+        first, last = self.span_ns or (self._started_ns - self._zero_ns,) * 2
+        return ProfileFacts(
+            file=self._path.name,
+            tool="pytorch",
+            tool_version="",
+            digest=digest,
+            node=clean_text(str(self._before.get("host_name") or "unknown")),
+            rank=rank,
+            zero_ns=self._zero_ns,
+            started_ns=self._zero_ns + first,
+            ended_ns=self._zero_ns + last,
+        )
+
+    def write(self, target: ProfileWriter) -> int:
+        """Write all events and return their number. Raises ReportError, StoreError."""
+        ops: list[tuple[Any, ...]] = []
+        kernels: list[tuple[Any, ...]] = []
+        for event in self._all_events():
+            category = event.get("cat")
+            if category in _ON_GPU:
+                kernels.append(self._kernel(event, _ON_GPU[category]))
+            elif category in _ON_CPU:
+                ops.append(self._op(event, category))
+            if len(kernels) >= BATCH:
+                self._add(target, TRACE_KERNEL_EVENTS, kernels)
+            if len(ops) >= BATCH:
+                self._add(target, TRACE_OP_EVENTS, ops)
+        self._add(target, TRACE_KERNEL_EVENTS, kernels)
+        self._add(target, TRACE_OP_EVENTS, ops)
+        return self._rows
+
+    def _all_events(self) -> Iterator[dict[str, Any]]:
+        if self._first is not None:
+            yield self._first
+        yield from self._events
+
+    def _timed_events(self) -> Iterator[dict[str, Any]]:
+        """Yield events with a plausible start and duration; keep the members before them."""
+        try:
+            for name, value in self._stream.members("traceEvents"):
+                if name != "traceEvents":
+                    self._before[name] = value
+                elif (
+                    isinstance(value, dict)
+                    and value.get("ph") == "X"
+                    and value.get("cat") in (*_ON_GPU, *_ON_CPU)
+                    and isinstance(value.get("ts"), int | float)
+                    and isinstance(value.get("dur"), int | float)
+                    and isinstance(value.get("name"), str)
+                    and math.isfinite(value["ts"])
+                    and 0 <= value["dur"] < _LONGEST_NS / 1000
+                ):
+                    yield value
+        except MalformedError as error:
+            raise ReportError(f"{self._path} can't be read as a trace: {error}.") from None
+        except (EOFError, gzip.BadGzipFile):
+            raise ReportError(f"{self._path} is cut short or damaged; fetch it again.") from None
+
+    def _times(self, event: dict[str, Any]) -> tuple[int, int]:
+        start = _nanoseconds(event["ts"]) + self._base_ns - self._zero_ns
+        duration = _nanoseconds(event["dur"])
+        if not 0 <= start < 10 * _LONGEST_NS:
+            raise ReportError(f"{self._path} isn't a valid trace: an event is far from the others in time.")
+        first, last = self.span_ns or (start, start)
+        self.span_ns = min(first, start), max(last, start + duration)
+        return start, duration
+
+    def _op(self, event: dict[str, Any], category: str) -> tuple[Any, ...]:
+        arguments = event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        correlation = arguments.get("correlation", arguments.get("External id"))
+        numbers = _whole(event.get("pid")), _whole(event.get("tid")), _whole(correlation)
+        return (*self._times(event), event["name"], category, *numbers)
+
+    def _kernel(self, event: dict[str, Any], kind: str) -> tuple[Any, ...]:
+        arguments = event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        collective = arguments.get("Collective name")
+        if kind == "compute" and (collective or _COMMUNICATES.search(event["name"])):
+            kind = "communication"
+        return (
+            *self._times(event),
+            event["name"],
+            kind,
+            _whole(arguments.get("device"), 2**31),
+            _whole(arguments.get("stream")),
+            _whole(arguments.get("correlation")),
+            _text(collective),
+            _text(arguments.get("Process Group Name")),
+            _whole(arguments.get("Seq", arguments.get("seq"))),
+            _whole(arguments.get("Group size"), 2**31),
+        )
+
+    def _add(self, target: ProfileWriter, table: TableSchema, rows: list[tuple[Any, ...]]) -> None:
+        """Write rows and forget them."""
+        if not rows:
+            return
+        columns = dict(
+            zip((column.name for column in table.columns[1:]), zip(*rows, strict=True), strict=True)
+        )
+        names = columns.pop("name_id")
+        if len(self._name_ids) > MOST_NAMES:
+            self._name_ids.clear()
+        if new := [name for name in dict.fromkeys(names) if name not in self._name_ids]:
+            self._name_ids.update(zip(new, target.name_ids([clean_text(name) for name in new]), strict=True))
+        arrays: dict[str, Any] = {
+            name: np.array([*values, ""], dtype=object)[:-1]
+            if table[name].type == "VARCHAR"
+            else np.array(values)
+            for name, values in columns.items()
+        }
+        arrays["name_id"] = np.array([self._name_ids[name] for name in names])
+        target.add(table, arrays)
+        self._rows += len(rows)
+        rows.clear()
+
+
+@contextlib.contextmanager
+def open_trace(path: Path, report: Callable[[float], None] = lambda _share: None) -> Iterator[PytorchTrace]:
+    """Open a trace; ``report`` is called with the share read. Raises ReportError."""
+    size = max(1, path.stat().st_size)
+    with path.open("rb") as raw, _unzipped(path, cast(BufferedReader, _Counted(raw, size, report))) as file:
+        yield PytorchTrace(path, file)
+
+
+def digest_of(path: Path) -> str:
+    """Return the hash that identifies a trace."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    with path.open("rb") as raw, _unzipped(path, raw) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _unzipped(path: Path, raw: BufferedReader) -> Iterator[BufferedReader]:
+    if path.suffix == ".gz":
+        with gzip.GzipFile(fileobj=raw) as zipped:
+            yield BufferedReader(cast(Any, zipped), 1 << 16)
+    else:
+        yield raw
+
+
+class _Counted:
+    """A file that reports the share of it that was read."""
+
+    def __init__(self, file: BufferedReader, size: int, report: Callable[[float], None]) -> None:
+        self._file, self._size, self._report = file, size, report
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._report(min(1.0, self._file.tell() / self._size))
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _nanoseconds(micros: float) -> int:
+    return round(micros * 1000)
+
+
+def _whole(value: object, below: int = 2**62) -> int:
+    """Return a whole number, -1 for anything else."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value < below else -1
+
+
+def _text(value: object) -> str | None:
+    return clean_text(value)[:200] if isinstance(value, str) and value else None

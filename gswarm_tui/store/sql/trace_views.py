@@ -1,0 +1,101 @@
+"""Queries of the views of PyTorch traces: operators, kernels, iterations, each rank's time, and waits."""
+
+from __future__ import annotations
+
+OPS = """
+SELECT make_timestamp(epoch_us(p.zero_at) + e.start_ns // 1000) AS ts,
+       p.file AS profile, p.node, p.rank, n.name, e.* EXCLUDE (name_id), p.node_id, p.recording_id
+FROM trace_op_events e
+JOIN profiles p USING (profile_id)
+LEFT JOIN profile_names n USING (name_id)
+"""
+KERNELS = OPS.replace("trace_op_events", "trace_kernel_events")
+ITERATIONS = """
+WITH steps AS (
+  SELECT e.profile_id, e.start_ns, e.start_ns + e.duration_ns AS end_ns, name,
+         TRY_CAST(regexp_extract(name, '^ProfilerStep#([0-9]+)$', 1) AS BIGINT) AS number
+  FROM trace_op_events e JOIN profile_names USING (name_id)
+  WHERE category = 'user_annotation' AND (name LIKE 'ProfilerStep#%' OR name LIKE 'Optimizer.step#%')
+), ordered AS (
+  SELECT *, lag(end_ns) OVER (PARTITION BY profile_id, name ORDER BY end_ns) AS before_ns,
+         row_number() OVER (PARTITION BY profile_id, name ORDER BY end_ns) - 2 AS place,
+         bool_or(number IS NOT NULL) OVER (PARTITION BY profile_id) AS is_numbered,
+         min(name) FILTER (number IS NULL) OVER (PARTITION BY profile_id) AS optimizer
+  FROM steps
+), iterations AS (
+  SELECT profile_id, number AS iteration, start_ns, end_ns FROM ordered WHERE number IS NOT NULL
+  UNION ALL
+  SELECT profile_id, place, before_ns, end_ns FROM ordered
+  WHERE NOT is_numbered AND name = optimizer AND before_ns IS NOT NULL
+  UNION ALL
+  SELECT profile_id, NULL, epoch_us(started_at - zero_at) * 1000, epoch_us(ended_at - zero_at) * 1000
+  FROM profiles
+  WHERE tool = 'pytorch' AND profile_id NOT IN (
+    SELECT profile_id FROM ordered WHERE number IS NOT NULL OR before_ns IS NOT NULL)
+)
+SELECT make_timestamp(epoch_us(p.zero_at) + start_ns // 1000) AS ts, p.file AS profile, p.node, p.rank,
+       i.iteration::INTEGER AS iteration, i.end_ns - i.start_ns AS duration_ns, i.start_ns, i.end_ns,
+       profile_id, p.recording_id
+FROM iterations i JOIN profiles p USING (profile_id)
+"""
+"""Optimizer steps have no numbers, so these iterations count from 0 in each trace."""
+RANKS = f"""
+WITH iterations AS ({ITERATIONS.strip()}), parts AS (
+  SELECT i.profile_id, i.iteration, k.kind, greatest(k.start_ns, i.start_ns) AS first_ns,
+         least(k.start_ns + k.duration_ns, i.end_ns) AS last_ns
+  FROM iterations i JOIN trace_kernel_events k
+    ON k.profile_id = i.profile_id AND k.start_ns < i.end_ns AND k.start_ns + k.duration_ns > i.start_ns
+), edges AS (
+  SELECT profile_id, iteration, kind, first_ns AS at_ns, 1 AS change FROM parts
+  UNION ALL SELECT profile_id, iteration, kind, last_ns, -1 FROM parts
+), changes AS (
+  SELECT profile_id, iteration, at_ns,
+         sum(CASE WHEN kind = 'compute' THEN change ELSE 0 END) AS compute,
+         sum(CASE WHEN kind = 'communication' THEN change ELSE 0 END) AS communication,
+         sum(CASE WHEN kind = 'copy' THEN change ELSE 0 END) AS copy
+  FROM edges GROUP BY ALL
+), states AS (
+  SELECT profile_id, iteration, lead(at_ns) OVER by_time - at_ns AS length_ns,
+         sum(compute) OVER by_time > 0 AS computes, sum(communication) OVER by_time > 0 AS communicates,
+         sum(copy) OVER by_time > 0 AS copies
+  FROM changes WINDOW by_time AS (PARTITION BY profile_id, iteration ORDER BY at_ns)
+), times AS (
+  SELECT profile_id, iteration, sum(length_ns) FILTER (computes) AS compute_ns,
+         sum(length_ns) FILTER (communicates AND NOT computes) AS communication_ns,
+         sum(length_ns) FILTER (copies AND NOT computes AND NOT communicates) AS copy_ns,
+         sum(length_ns) FILTER (communicates AND computes) AS overlapped_ns
+  FROM states GROUP BY ALL
+)
+SELECT i.ts, i.profile, i.node, i.rank, i.iteration, round(i.duration_ns / 1e6, 3) AS duration_ms,
+       round(used * coalesce(compute_ns, 0) / 1e6, 3) AS compute_ms,
+       round(used * coalesce(communication_ns, 0) / 1e6, 3) AS communication_ms,
+       round(used * coalesce(copy_ns, 0) / 1e6, 3) AS copy_ms,
+       round(used * (i.duration_ns - coalesce(compute_ns, 0) - coalesce(communication_ns, 0)
+                     - coalesce(copy_ns, 0)) / 1e6, 3) AS idle_ms,
+       round(used * coalesce(overlapped_ns, 0) / 1e6, 3) AS overlapped_ms, i.profile_id, i.recording_id
+FROM iterations i
+LEFT JOIN times t ON t.profile_id = i.profile_id AND t.iteration IS NOT DISTINCT FROM i.iteration
+LEFT JOIN (SELECT DISTINCT profile_id, 1 AS used FROM trace_kernel_events) u ON u.profile_id = i.profile_id
+ORDER BY i.iteration, i.rank, i.profile_id
+"""  # noqa: S608 (own names)
+WAITS = """
+WITH collectives AS (
+  SELECT k.*, p.rank, p.file AS profile, p.node, p.recording_id,
+         make_timestamp(epoch_us(p.zero_at) + k.start_ns // 1000) AS ts,
+         regexp_replace(p.file, 'rank.*$', '') AS trace,
+         row_number() OVER (PARTITION BY profile_id, collective, process_group ORDER BY start_ns) AS place
+  FROM trace_kernel_events k JOIN profiles p USING (profile_id)
+  WHERE kind = 'communication'
+), matched AS (
+  SELECT *, count(*) OVER same AS ranks, duration_ns - min(duration_ns) OVER same AS wait_ns,
+         min_by(rank, duration_ns) OVER same AS last_rank
+  FROM collectives
+  WINDOW same AS (PARTITION BY recording_id, trace, collective, process_group, group_size,
+                  coalesce(sequence, -place))
+)
+SELECT ts, profile, node, rank, collective, process_group, sequence, ranks,
+       round(duration_ns / 1e6, 3) AS duration_ms, round(wait_ns / 1e6, 3) AS wait_ms, last_rank,
+       profile_id, recording_id
+FROM matched WHERE ranks > 1
+ORDER BY wait_ns DESC
+"""
