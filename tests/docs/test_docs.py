@@ -34,7 +34,7 @@ from tests.nsys_standin import write_standin
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
-CONTROLLING = {"status", "nodes", "session", "mark", "interval", "metrics", "recording"}
+CONTROLLING = {"status", "nodes", "session", "mark", "interval", "metrics", "recording", "trace"}
 NEEDS_A_TERMINAL_OR_A_RUN = {"attach", "doctor", "replay", "profile", "record", "serve", "web", *CONTROLLING}
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
@@ -219,7 +219,9 @@ def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: 
             continue
         if words == ["sql"] or words[:2] == ["recover", "ID"]:
             continue
-        if words[0] == "import" and words[1].endswith(".nsys-rep"):
+        if words[0] == "import" and words[1].endswith(".json.gz"):
+            write_trace(tmp_path / words[1])
+        elif words[0] == "import" and words[1].endswith(".nsys-rep"):
             words[1] = str(write_standin(tmp_path / f"{words[1]}.sqlite"))
         elif words[0] == "import":
             shutil.copytree(tmp_path / "run.parquet", tmp_path / words[1], dirs_exist_ok=True)

@@ -18,6 +18,7 @@ from gswarm_tui.control.intents import (
     SetMark,
     StartProfile,
     StartSession,
+    StartTrace,
     StopRecording,
     StopSession,
     UndoStop,
@@ -37,6 +38,8 @@ EXAMPLES = [
     StartProfile("nsys-python-job4711", "nsys profiles python train.py on gpu01"),
     ChangeInterval(500),
     ChangeMetrics(("core", "pcie")),
+    StartTrace(),
+    StartTrace(iterations=3, ranks=(0, 7), stacks=True, max_mib=64),
     StopRecording(),
 ]
 
