@@ -105,6 +105,9 @@ class LiveRun(Protocol):
     def stop_all_sessions(self) -> None:
         """End every running session."""
 
+    def trace(self, duration_ms: int, iterations: int, ranks: tuple[int, ...], *, stacks: bool) -> None:
+        """Trace the job's PyTorch processes; events show what happens."""
+
 
 def next_flush(now: float, interval_s: float, start_until: float = -math.inf) -> float:
     """Return when to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
@@ -330,6 +333,16 @@ class Hub:
 
             raise TraceError("simulated nodes have no processes to trace")
         return self.tracing.start(choice)
+
+    def trace(self, duration_ms: int, iterations: int, ranks: tuple[int, ...], *, stacks: bool) -> None:
+        """Trace the job's PyTorch processes; events show what happens."""
+        from gswarm_tui.link.tracing import TraceChoice, TraceError
+
+        try:
+            self.start_trace(TraceChoice(duration_ms, iterations, ranks, stacks))
+        except TraceError as error:
+            for callback in list(self.refused):
+                callback(f"no trace requested: {error}")
 
     def trace_state(self) -> dict[str, Any]:
         """Return the newest trace as values of a message; empty without one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.common.time_input import TimeInputError
+from gswarm_tui.common.trace_input import parse_rank_list, parse_traced
 from gswarm_tui.control import client
 from gswarm_tui.control.client import Head, RequestError
 from gswarm_tui.control.intents import IntentError, StartTrace
@@ -18,7 +19,6 @@ from gswarm_tui.printing.progress import Progress
 
 POLL_S = 0.5
 MIB = 1024 * 1024
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -27,14 +27,17 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if arguments.iterations is not None and arguments.duration is not None:
         raise UsageError("--iterations and --duration exclude each other.")
     try:
+        duration_ms, iterations = parse_traced(arguments.duration or "0.5")
+        if arguments.iterations is not None:
+            iterations = _number("--iterations", arguments.iterations)
         intent = StartTrace(
-            duration_ms=_milliseconds(arguments.duration or "0.5"),
-            iterations=0 if arguments.iterations is None else _number("--iterations", arguments.iterations),
-            ranks=parse_ranks(arguments.ranks),
+            duration_ms=duration_ms,
+            iterations=iterations,
+            ranks=parse_rank_list(arguments.ranks),
             stacks=arguments.stacks,
             max_mib=_number("--max-mib", arguments.max_mib),
         )
-    except IntentError as error:
+    except (IntentError, TimeInputError) as error:
         raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
     state = request_head(head, intent)
@@ -74,24 +77,6 @@ def _parser() -> CommandParser:
     return parser
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks of a list such as ``0-7,16``. Raises UsageError."""
-    ranks: set[int] = set()
-    for part in filter(None, text.replace(" ", "").split(",")):
-        found = _RANGE.fullmatch(part)
-        if found is None or int(found[2] or found[1]) - int(found[1]) not in range(1 << 16):
-            raise UsageError(f"--ranks needs a list such as 0-7,16, not {part!r}.")
-        ranks |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return tuple(sorted(ranks))
-
-
-def _milliseconds(text: str) -> int:
-    try:
-        return round(float(text.removesuffix("s")) * 1000)
-    except (ValueError, OverflowError):
-        raise UsageError(f"--duration needs seconds, such as 0.5, not {text!r}.") from None
-
-
 def _number(option: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise UsageError(f"{option} needs a whole number, not {text!r}.")
@@ -116,6 +101,8 @@ def _wait(head: Head, state: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(state: Mapping[str, Any]) -> str:
     ranks = state["ranks"]
+    if ranks and not state["asking"] and all(rank["state"] in ("done", "failed") for rank in ranks):
+        return "importing the traces"
     size = sum(rank["size"] for rank in ranks)
     if size:
         done = sum(rank["fetched"] for rank in ranks)
@@ -131,6 +118,9 @@ def _print_result(state: Mapping[str, Any], *, quiet: bool) -> int:
     if not quiet:
         for rank in done:
             print(printable(f"{state['folder']}/{rank['file']}  {rank['zipped'] / 1e6:,.1f} MB"))
+    for rank in done:
+        if not rank["imported"]:
+            print_notice(f"{rank['file']} wasn't imported: {rank['reason']}")
     for rank in failed:
         what = f"rank {rank['rank']} on " if rank["rank"] is not None else ""
         print_notice(f"not traced: {what}{rank['node']}: {rank['reason']}")

@@ -26,6 +26,7 @@ from gswarm_tui.control.intents import (
     IntentError,
     SetMark,
     StartSession,
+    StartTrace,
     StopSession,
     UndoStop,
 )
@@ -342,6 +343,10 @@ class AttachedRun:
         mark = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
         self._request_change(SetMark, name, json.loads(detail), mark.at)
         return mark
+
+    def trace(self, duration_ms: int, iterations: int, ranks: tuple[int, ...], *, stacks: bool) -> None:
+        """Trace the job's PyTorch processes; events show what happens."""
+        self._request_change(StartTrace, duration_ms, iterations, ranks, stacks)
 
     def stop_all_sessions(self) -> None:
         """End every running session."""

@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +74,7 @@ class RankTrace:
     fetched: int = 0
     file: str = ""
     zipped: int = 0
+    imported: bool = False
     requested: int = field(default=0, repr=False)
     writing: gzip.GzipFile | None = field(default=None, repr=False)
 
@@ -90,7 +91,7 @@ class RankTrace:
 
     def row(self) -> dict[str, Any]:
         """Return it as values of a message."""
-        names = "node", "pid", "rank", "state", "reason", "size", "fetched", "file", "zipped"
+        names = "node", "pid", "rank", "state", "reason", "size", "fetched", "file", "zipped", "imported"
         return {name: getattr(self, name) for name in names}
 
 
@@ -101,8 +102,8 @@ class Tracing:
         links: the links by node.
         folder: where the files go.
         publish: takes the events that tell what was traced.
+        import_file: imports a file of a node, and returns why that failed, empty if it didn't.
         now: the head's Unix time in seconds.
-        finished: called with the files of a trace when all are here.
     """
 
     def __init__(
@@ -110,10 +111,12 @@ class Tracing:
         links: Mapping[str, Link],
         folder: Path,
         publish: Callable[[EventLogged], None],
+        import_file: Callable[[Path, str], Awaitable[str]],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._links = links
         self._publish = publish
+        self._import_file = import_file
         self._now = now
         self._token = ""
         self._choice = TraceChoice()
@@ -126,7 +129,6 @@ class Tracing:
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, "trace")
         self._writes: set[asyncio.Task[None]] = set()
-        self.finished: list[Callable[[list[RankTrace]], None]] = []
 
     @property
     def is_running(self) -> bool:
@@ -306,6 +308,10 @@ class Tracing:
                     self._fail(trace, "gswarm-tui ended before it was here")
             for link in self._links.values():
                 link.end_trace(EndTrace(self._token))
+        for trace in self.ranks():
+            if trace.state == DONE:
+                trace.reason = await self._import_file(self._folder / trace.file, trace.node)
+                trace.imported = not trace.reason
         self._log_result()
 
     def _is_complete(self) -> bool:
@@ -329,9 +335,9 @@ class Tracing:
             message += f", {sum(trace.zipped for trace in done) / 1e6:,.1f} MB in {self._folder}"
         if failed:
             message += f"; not traced: {describe_failures(failed)}"
-        self._log(WARNING if failed else INFO, message)
-        for callback in self.finished:
-            callback(done)
+        if why := next((trace.reason for trace in done if not trace.imported), ""):
+            message += f"; not imported: {why}"
+        self._log(WARNING if failed or why else INFO, message)
 
     def _log(self, severity: str, message: str) -> None:
         self._publish(EventLogged(self._now(), "trace", severity, message))

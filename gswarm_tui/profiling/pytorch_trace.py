@@ -21,8 +21,8 @@ import numpy as np
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.report_text import clean_text
-from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
+from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 
 SUFFIXES = (".json", ".json.gz")
 BATCH = 16_384

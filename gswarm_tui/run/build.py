@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -215,9 +216,11 @@ def add_links(
         )
     if recorder is not None and options.demo is None and not only_left:
         from gswarm_tui.link.tracing import Tracing
+        from gswarm_tui.run.trace_import import import_trace
 
         path = recorder.path.absolute()
-        hub.tracing = Tracing(hub.links, path.with_name(f"{path.stem}-traces"), hub.publish, hub.now)
+        folder = path.with_name(f"{path.stem}-traces")
+        hub.tracing = Tracing(hub.links, folder, hub.publish, partial(import_trace, path), hub.now)
     if resumed is not None:
         for life in resumed.lives:
             if life.node in hub.links:

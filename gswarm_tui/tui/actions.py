@@ -44,6 +44,7 @@ _CHANGING = frozenset(
         "write_files",
         "sample_every",
         "switch_metrics",
+        "trace",
     }
 )
 
@@ -471,6 +472,14 @@ ACTIONS: tuple[Action, ...] = (
         "mark",
         modes=_RECORDED,
         words="annotate note tag epoch event",
+    ),
+    Action(
+        "trace",
+        ("K",),
+        "Trace PyTorch ranks",
+        RECORDING,
+        modes=_RECORDED,
+        words="kineto profiler torch kernels python stacks slow iteration",
     ),
     Action(
         "write_files",

@@ -16,6 +16,7 @@ from gswarm_agent.metrics import CORE, METRIC_GROUPS
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, duration, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
+from gswarm_tui.common.trace_input import parse_rank_list, parse_traced, parse_yes
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.hub import LiveRun
@@ -183,6 +184,29 @@ class GswarmApp(Viewer):
             return
         self.live.set_metrics(groups)
         self.show_notice(f"measuring {', '.join(groups)}")
+        self.update_view()
+
+    # Traces
+
+    def action_trace(self) -> None:
+        """Ask what to trace; the dialog says what it costs."""
+        if self._refuse_unrecorded("no trace requested"):
+            return
+        fields = [
+            FormField("trace for", "0.5", "seconds, or iterations as 3 it; starts in 10 s", parse_traced),
+            FormField("ranks", "", "such as 0-7,16; empty: all", parse_rank_list),
+            FormField("Python stacks", "no", "yes: slows the ranks far more", parse_yes),
+        ]
+        ask(
+            self,
+            FormDialog("trace PyTorch: ranks slow down, and pause while they write files", fields),
+            self._trace,
+        )
+
+    def _trace(self, answers: tuple[str, ...]) -> None:
+        (duration_ms, iterations), ranks = parse_traced(answers[0]), parse_rank_list(answers[1])
+        self.show_notice("trace requested; the events show its progress")
+        self.live.trace(duration_ms, iterations, ranks, stacks=parse_yes(answers[2]))
         self.update_view()
 
     # Sessions

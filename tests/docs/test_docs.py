@@ -29,6 +29,7 @@ from gswarm_tui.tui.actions import ACTIONS, key_name
 from tests.docs.example import DATABASE, record_example
 from tests.docs.generated import DOCS, ROOT, pages, regenerated
 from tests.integration.test_control import RunningHead
+from tests.kineto_standin import write_trace
 from tests.nsys_standin import write_standin
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

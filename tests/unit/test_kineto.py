@@ -1,0 +1,114 @@
+"""The agent's side of Kineto's protocol: who is answered, with what, and who is named as untraceable."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent import kineto
+from gswarm_agent.kineto import TraceCandidate, TraceRun, config, launchers, why_silent
+from gswarm_agent.wire import RequestTrace, TraceReport
+from tests.kineto_standin import KinetoProcess
+
+REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, 0, 100, False)
+
+
+def candidate(
+    pid: int, rank: int | None, *, torch: str = "/env/torch", **kineto_variables: str
+) -> TraceCandidate:
+    variables = () if rank is None else (("RANK", str(rank)),)
+    return TraceCandidate(pid, rank, variables, kineto_variables, torch, ())
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A private folder with a path short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as path:
+        yield path
+
+
+def answered(
+    folder: str, monkeypatch: pytest.MonkeyPatch, foreign: bool = False
+) -> tuple[dict[str, str], ...]:
+    """Let a process ask twice; return the configurations that it got, and close the run."""
+    me = candidate(os.getpid(), 3, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR=folder)
+    monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [me])
+    reports: list[TraceReport] = []
+    with selectors.PollSelector() as selector:
+        run = TraceRun(REQUEST, selector, reports.append)
+        while not selector.get_map():
+            run.handle_due()
+        if foreign:
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        process = KinetoProcess(folder, 42)
+        configs = []
+        for _ in range(2):
+            process.send_question()
+            for key, _ in selector.select(5):
+                key.data()
+            configs.append(process.read_answer())
+        process.close()
+        monkeypatch.undo()
+        run.close()
+    assert [report.state for report in reports] == ([] if foreign else ["requested"])
+    return tuple(configs)
+
+
+def test_a_process_gets_the_configuration_once_and_the_socket_goes(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = answered(folder, monkeypatch)
+    assert first["PROFILE_START_TIME"] == "1800000000123"
+    assert first["ACTIVITIES_DURATION_MSECS"] == "500"
+    assert second == {}
+    assert not Path(folder, "dynolog").exists()
+
+
+def test_another_user_is_not_answered(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answered(folder, monkeypatch, foreign=True) == ({}, {})
+
+
+def test_iterations_are_rounded_up_so_that_ranks_start_at_the_same_one() -> None:
+    text = config(RequestTrace("t1", (), 0, 500, 3, 100, True), "/x/t.json")
+    lines = dict(line.split("=") for line in text.splitlines())
+    assert (lines["PROFILE_START_ITERATION_ROUNDUP"], lines["ACTIVITIES_ITERATIONS"]) == ("100", "3")
+    assert lines["PROFILE_WITH_STACK"] == "true"
+    assert "PROFILE_START_TIME" not in lines
+
+
+def test_a_launcher_is_told_from_its_ranks_and_a_rank_from_its_workers() -> None:
+    torchrun = candidate(10, None)
+    rank = TraceCandidate(11, 0, (("RANK", "0"),), {}, "/env/torch", (10, 1))
+    worker = TraceCandidate(12, 0, (("RANK", "0"),), {}, "/env/torch", (11, 10, 1))
+    assert set(launchers([torchrun, rank, worker])) == {10}
+
+
+@pytest.mark.parametrize(
+    ("silent", "reason"),
+    [
+        (candidate(1, 0), "started without KINETO_USE_DAEMON=1"),
+        (candidate(1, 0, KINETO_USE_DAEMON="1"), "started without KINETO_IPC_SOCKET_DIR"),
+        (
+            candidate(1, 0, torch="", KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/x"),
+            "it doesn't use PyTorch",
+        ),
+    ],
+)
+def test_a_silent_rank_is_explained(silent: TraceCandidate, reason: str) -> None:
+    assert reason in why_silent(silent)
+
+
+def test_an_old_pytorch_is_named_with_its_version(tmp_path: Path) -> None:
+    folder = tmp_path / "torch"
+    folder.mkdir()
+    (folder / "version.py").write_text("__version__ = '2.4.1+cu121'\n")
+    variables = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": "/x"}
+    old = candidate(1, 0, torch=str(folder), **variables)
+    assert why_silent(old, str(tmp_path / "proc")) == (
+        "its torch 2.4.1+cu121 is too old for traces on request; use 2.10 or later"
+    )
