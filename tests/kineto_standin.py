@@ -130,7 +130,7 @@ def main() -> None:
             start_s = int(config.get("PROFILE_START_TIME", "0")) / 1000
             time.sleep(max(0.0, start_s - time.time()))  # as Kineto waits for the common start
             rank = int(os.environ["RANK"])
-            partial = path.with_name(f"{path.stem}.tmp")
+            partial = path.with_name(f"{path.stem}_{pid}.tmp")
             write_trace(partial, rank, late_us=100.0 * rank)
             partial.rename(path.with_name(f"{path.stem}_{pid}.json"))
             print(json.dumps(config), flush=True)

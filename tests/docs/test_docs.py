@@ -35,8 +35,18 @@ from tests.nsys_standin import write_standin
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
-CONTROLLING = {"status", "nodes", "session", "mark", "interval", "metrics", "recording", "trace"}
-NEEDS_A_TERMINAL_OR_A_RUN = {"attach", "doctor", "replay", "profile", "record", "serve", "web", *CONTROLLING}
+CONTROLLING = {"status", "nodes", "session", "mark", "interval", "metrics", "recording"}
+NEEDS_A_TERMINAL_OR_A_RUN = {
+    "attach",
+    "doctor",
+    "replay",
+    "profile",
+    "record",
+    "serve",
+    "trace",
+    "web",
+    *CONTROLLING,
+}
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
 
