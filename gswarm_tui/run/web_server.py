@@ -55,10 +55,10 @@ async def _serve(
                     await signalled.wait()
             except TimeoutError:
                 continue
-        if not signalled.is_set():
-            print_notice("the recording ended")
     finally:
-        await server.close()
+        if is_over := not token_path(head.uid).exists():
+            print_notice("the recording ended")
+        await server.close("The recording has ended." if is_over else "")
     return 0
 
 

@@ -35,8 +35,8 @@ HEARTBEAT_S = 15.0
 MAX_MESSAGE = 64 * 1024
 """Longest message of a browser: pasted text."""
 MAX_TOKEN = 256
-REFUSED = 4000
-"""Close code of a connection whose reason is a sentence that the page shows."""
+REFUSED, OVER = 4000, 4001
+"""Close codes of a connection whose reason is a sentence that the page shows; ``OVER``: for good."""
 MAX_REASON = 123
 """Bytes that a close reason may have."""
 NEEDS_ORIGIN = ("/enter", "/ws")
@@ -107,7 +107,7 @@ class WebServer:
             ]
         )
         app.on_response_prepare.append(_add_headers)
-        app.on_shutdown.append(self._close_screens)
+        app.on_shutdown.append(self._close_remaining)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEP_ALIVE_S)
 
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -117,10 +117,12 @@ class WebServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._protocol, sock=listening, ssl=tls)
 
-    async def close(self) -> None:
-        """Close all screens and connections."""
+    async def close(self, why: str = "") -> None:
+        """Close all screens and connections; the pages show ``why``, or else try to reconnect."""
         if self._server is not None:
             self._server.close()
+        if why:
+            await self._close_screens(OVER, why)
         await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
@@ -227,8 +229,11 @@ class WebServer:
             self._screens.discard(page)
         return page
 
-    async def _close_screens(self, _app: web.Application) -> None:
-        closing = [page.close(code=WSCloseCode.GOING_AWAY) for page in self._screens]
+    async def _close_remaining(self, _app: web.Application) -> None:
+        await self._close_screens(WSCloseCode.GOING_AWAY, "")
+
+    async def _close_screens(self, code: int, why: str) -> None:
+        closing = [page.close(code=code, message=why.encode()) for page in self._screens]
         await asyncio.gather(*closing, return_exceptions=True)
 
 

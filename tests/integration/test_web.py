@@ -388,7 +388,7 @@ async def screen(address: str, token: str) -> AsyncIterator[aiohttp.ClientWebSoc
             assert "SameSite=Strict" in cookie
             assert token not in cookie
         async with client.get(f"{address}/screen") as answer:
-            assert "a &lt;title&gt;" in await answer.text()
+            assert 'data-font-size="14"' in await answer.text()
         async with client.ws_connect(f"{address}/ws?width=80&height=24", headers=headers) as opened:
             yield opened
 
@@ -440,7 +440,7 @@ async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatc
             writer.close()
 
 
-def test_web_ends_with_its_recording_and_prints_tokens_only_on_a_terminal(tmp_path: Path) -> None:
+async def test_web_ends_with_its_recording_and_prints_tokens_only_on_a_terminal(tmp_path: Path) -> None:
     env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with record(tmp_path, "--demo", "1x1", "--", "cat") as running:
         running.wait_for("sends data")
@@ -449,16 +449,24 @@ def test_web_ends_with_its_recording_and_prints_tokens_only_on_a_terminal(tmp_pa
         try:
             assert web_server.stderr is not None
             printed = [web_server.stderr.readline() for _ in range(2)]
-            tokens = list((tmp_path / "gswarm-tui" / "tokens").iterdir())
+            tokens = {
+                path: path.read_text().strip() for path in (tmp_path / "gswarm-tui" / "tokens").iterdir()
+            }
             assert len(tokens) == 3
-            for path in tokens:
+            for path, token in tokens.items():
                 assert path.stat().st_mode & 0o777 == 0o600
-                assert path.read_text().strip() not in "".join(printed)
-                assert len(path.read_text().strip()) > 40
-            assert re.search(
-                r"to watch: http://127.0.0.1:\d+/#TOKEN, with the token in \S+\.watch", printed[0]
+                assert token not in "".join(printed)
+                assert len(token) > 40
+            found = re.search(
+                r"to watch: (http://127.0.0.1:\d+)/#TOKEN, with the token in (\S+\.watch)", printed[0]
             )
-            assert running.end()[0] == 0
+            assert found is not None
+            async with screen(found[1], tokens[Path(found[2])]) as opened:
+                assert b"\x1b[" in await opened.receive_bytes()
+                assert running.end()[0] == 0
+                async for _ in opened:
+                    pass
+                assert opened.close_code == server_web.OVER
             assert web_server.communicate(timeout=PATIENCE_S)[1] == "gswarm-tui: the recording ended\n"
             assert web_server.returncode == 0
         finally:

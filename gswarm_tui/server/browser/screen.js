@@ -5,6 +5,7 @@
 const RETRY_MS = 2000;
 const ENDED = 1000; // someone pressed q
 const REFUSED = 4000; // the close reason is a sentence to show
+const OVER = 4001; // the same, and there is nothing to open again
 
 class ReportingSocket extends WebSocket {
   constructor(...words) {
@@ -20,6 +21,8 @@ function closed(code, reason) {
     show("This screen is closed; recording continues.");
   } else if (code === REFUSED) {
     show(reason);
+  } else if (code === OVER) {
+    show(reason, false);
   } else {
     show("Connection lost; reconnecting …", false);
     setTimeout(reconnect, RETRY_MS);
