@@ -179,7 +179,7 @@ class _Notes:
         self._name = f"{uid}.json"
 
     def read(self) -> Iterator[SessionExport]:
-        """Yield the noted exports; those that were being written begin anew."""
+        """Yield the noted exports; interrupted ones start again."""
         with suppress(OSError, ValueError, TypeError):
             above = open_private(str(self._folder))
             try:
