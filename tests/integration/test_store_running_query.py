@@ -321,4 +321,6 @@ def test_spill_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_k
     assert len(kept) == 1
     running.communicate(b"")
     FileSource(path).close()
+    with pytest.raises(StoreError):
+        FileSource(records)
     assert [folder for folder in tmp_path.iterdir() if folder.is_dir()] == [records]

@@ -35,7 +35,11 @@ class FileSource(LocalSource):
         self._turn = threading.Condition()
         self._open: set[RunningQuery] = set()
         self._away = False
-        self._connection = self._connect()
+        try:
+            self._connection = self._connect()
+        except BaseException:
+            self._spill_folder.remove()
+            raise
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}

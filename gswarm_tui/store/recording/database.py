@@ -109,8 +109,12 @@ class Database:
         self.path = path
         self._pool = pool or CursorPool(path, MEMORY)
         self._spill_folder = SpillFolder(_MAX_SPILL_BYTES)  # for queries; the recording may be on this disk
-        self._connection = self._connect()
-        self._writer = self._connect_writer()
+        try:
+            self._connection = self._connect()
+            self._writer = self._connect_writer()
+        except BaseException:
+            self._spill_folder.remove()
+            raise
         self._inode = _inode(path)
         self._broken = False
         self._minutes = UnsummedMinutes()

@@ -1,4 +1,4 @@
-"""``gswarm-tui record`` whose processes are killed: its recorder, then its command."""
+"""``gswarm-tui record`` whose processes are killed: viewers and its recorder, then its command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cluster.faults.scene import FaultTest
 from tests.cluster.faults.witness import Count
 from tests.cluster.person import ask, user_env
 from tests.cluster.running import wait_until
-from tests.terminal import PATIENCE_S
+from tests.terminal import PATIENCE_S, InTerminal
 
 COMMAND = ("sleep", "3600")
 KILLED = 128 + signal.SIGKILL
@@ -24,6 +24,7 @@ BACK_S = 5.0
 """A killed recorder is promised to record again after this long."""
 RECORDER_KILLS = 2
 """More within five minutes end a recording."""
+VIEWER_LIVES_S = 5.0
 
 
 class RecordTest(FaultTest):
@@ -64,6 +65,12 @@ class RecordTest(FaultTest):
         self.restarts_s.append(0.0)
         self.wait_live()
         self.restarts_s[-1] = time.monotonic() - began
+
+    def kill_viewer(self, after_s: float) -> None:
+        """Attach a screen and SIGKILL it after so many seconds: while it starts, connects or is drawn."""
+        with InTerminal(["gswarm-tui", "attach", str(self.db)], env=user_env(self.cluster)) as viewer:
+            time.sleep(after_s)
+            os.killpg(viewer.process.pid, signal.SIGKILL)
 
     def kill_command(self) -> None:
         """SIGKILL the command, which ends the recording."""
@@ -126,12 +133,17 @@ def kill_at_random(
     rng: random.Random,
     tell: Callable[[str], None],
 ) -> tuple[Count, list[str], list[float]]:
-    """Kill recorders and commands, both often; return frames, broken promises, and the restarts' seconds."""
+    """Kill viewers, recorders and commands; return frames, broken promises, and the restarts' seconds."""
     total, broken, restarts_s, left, number = Count(), list[str](), list[float](), kills, 0
     while left:
         number += 1
         with recorded_command(cluster, names, folder / f"kills-{number}.duckdb") as test:
-            for _ in range(min(RECORDER_KILLS, left - 1)):
+            killed = (("viewer", "recorder") * RECORDER_KILLS)[: left - 1]
+            for process in killed:
+                if process == "viewer":
+                    test.kill_viewer(rng.uniform(0, VIEWER_LIVES_S))
+                    tell(f"run {number}: viewer killed")
+                    continue
                 time.sleep(rng.uniform(0, 2))
                 test.kill_recorder()
                 tell(f"run {number}: recorder killed, back after {test.restarts_s[-1]:.1f} s")
@@ -142,5 +154,5 @@ def kill_at_random(
             for name in names:
                 total += test.count(name)
             restarts_s += test.restarts_s
-            left -= len(test.restarts_s) + 1
+            left -= len(killed) + 1
     return total, broken, restarts_s

@@ -224,7 +224,7 @@ class Suite:
             small.rmdir()
 
     def killed_records(self) -> Iterator[Row]:
-        """Kill the recorder and the command of ``gswarm-tui record`` at random moments."""
+        """Kill viewers, the recorder and the command of ``gswarm-tui record`` at random moments."""
         kills, rng = self.lengths.kills, random.Random(self.seed)
         total, broken, restarts_s = kill_at_random(
             self.cluster, NODES[1:3], self.folder, kills, rng, self.tell
