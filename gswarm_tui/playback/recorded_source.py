@@ -37,6 +37,7 @@ class RecordedSource:
         self._until = until
         self._live = live
         self._builder = FleetBuilder(self.recording)
+        self._just_opened = True
 
     def end(self) -> float:
         """Return the time up to which the recording can be read now."""
@@ -86,8 +87,9 @@ class RecordedSource:
         return found
 
     def _reload_nodes(self) -> None:
-        if self.running:
+        if self.running and not self._just_opened:
             self.recording.refresh()
+        self._just_opened = False
 
 
 def jump_targets(events: Iterable[EventLogged]) -> Iterable[JumpTarget]:

@@ -86,10 +86,12 @@ class FleetBuilder:
         self._ended: dict[str, Session] = {}
         self._hours: dict[int, list[float]] = {}
         self._known_hours = range(0)
+        self._used_until: tuple[int, dict[int, float]] | None = None
 
     def fleet(self, at: float) -> Fleet:
         """Return the fleet with nodes, links, sessions, events and the last minutes. Raises StoreError."""
         reader, now_us = self._reader, micros(at)
+        self._used_until = None
         newest = self._newest(now_us)
         fleet = self._introduced(newest, now_us)
         self._link(fleet, now_us)
@@ -100,7 +102,7 @@ class FleetBuilder:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.energy_j = self._joules(self._used(now_us))
+        fleet.energy_j = self._joules(self._used_by(now_us))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for event in reader.logged_events(0, now_us):
@@ -164,6 +166,12 @@ class FleetBuilder:
             )
         )
 
+    def _used_by(self, now_us: int) -> dict[int, float]:
+        """Return ``_used`` until a time, which several parts of the fleet of that time need."""
+        if self._used_until is None or self._used_until[0] != now_us:
+            self._used_until = now_us, self._used(now_us)
+        return self._used_until[1]
+
     def _unsummed(self, low: int, high: int) -> list[tuple[int, int]]:
         """Return the ranges of time between ``low`` and ``high`` whose minutes have no sums."""
         minutes = self._reader.rows(
@@ -200,7 +208,7 @@ class FleetBuilder:
 
     def _used_before(self, low_us: int, now_us: int) -> dict[int, float]:
         """Return the energy (mJ) that each GPU used until ``low_us``, and on earlier machines of its node."""
-        keys, low, now = self._gpu_keys(), self._used(low_us), self._used(now_us)
+        keys, low, now = self._gpu_keys(), self._used(low_us), self._used_by(now_us)
         of_key: dict[GpuKey, float] = {}
         for gpu_id, key in keys.items():
             of_key[key] = of_key.get(key, 0.0) + now.get(gpu_id, 0.0)
