@@ -56,7 +56,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             print(path)
         return 0
     result = _profile(options, environ)
-    if options.imports and result.reports:
+    if options.imports:
         _import(result, options, environ)
     return result.status
 
@@ -66,6 +66,8 @@ def _import(result: ProfileResult, options: ProfileOptions, environ: Mapping[str
     db = options.db or options.output / f"profile-job{result.job}{SUFFIX}"
     with Progress(f"importing into {db}") as progress:
         for report in result.reports:
+            if report.path.suffix == ".qdstrm":
+                continue
             try:
                 done = import_report(
                     report.path, db, environ, node=report.node, rank=report.rank, report=progress.report
@@ -126,14 +128,14 @@ class _Session(RunObserver):
             except (RequestError, IntentError) as error:
                 print_notice(f"no session in {head.path}: {error}.")
             else:
-                self._sessions.append((head, session["session_id"]))
+                self._sessions.append((head, session["name"]))
                 print_notice(f"started the session {name} in {head.path}")
 
     def ended(self) -> None:
         """Stop it."""
-        for head, session_id in self._sessions:
-            with contextlib.suppress(RequestError):
-                carry_out(head, StopSession(session_id))
+        for head, name in self._sessions:
+            with contextlib.suppress(RequestError, IntentError):
+                carry_out(head, StopSession(name))
 
 
 async def _shim(options: ProfileOptions, tool: str, shims: Path) -> int:

@@ -50,10 +50,11 @@ async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | No
     status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
     records = parse_jobs(text) if status == 0 else []
     if not records:
-        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}{last_line(text)}.")
+        why = "" if "Invalid job id" in text else last_line(text)
+        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}{why}.")
     record = records[0]
     if record.state != "RUNNING":
-        raise ProfileError(f"job {job_id} isn't running: its state is {record.state}, {record.reason}.")
+        raise ProfileError(f"job {job_id} isn't running: its state is {record.state}.")
     gpu_type = _GPU_TYPE.search(text)
     return Allocation(record.job, gpu_type[1] if gpu_type else "", environ or {})
 

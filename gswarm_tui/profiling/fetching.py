@@ -22,7 +22,7 @@ from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_
 TRIES = 5
 _PAUSE_S = 2.0
 LEAST_FREE_BYTES = 64 << 20
-"""A report of a short run takes a few MB; a longer one far more, which nobody knows before."""
+"""Room that is there before a run; how much its reports take is known only after it."""
 
 # Copies files of nodes to a private folder of the login node, which SIGTERM removes. A copy that broke off
 # continues where it was; one with a wrong checksum begins again.
@@ -74,7 +74,7 @@ def check_room(folder: Path, size: int = LEAST_FREE_BYTES) -> None:
         raise ProfileError(f"{folder}: {error.strerror}; name another folder with --output.") from None
     if free < size:
         raise ProfileError(
-            f"{folder} has {file_size(free)} free, and the reports need {file_size(size)}; "
+            f"{folder} has {file_size(free)} free, and the reports take {file_size(size)}; "
             "free some space, or name another folder with --output."
         )
 

@@ -33,12 +33,14 @@ token=$1; tool=$2; node=${SLURMD_NODENAME:-$(hostname)}
     + """
 tell() { printf 'GSWARM %s %s %s\\n' "$1" "$node" "$2"; }
 mkdir -m 700 "$dir" 2>/dev/null || { tell nofolder "$dir"; exit 0; }
-leave() { end_marked KILL "$token-"; [ -e "$dir/keep" ] || rm -rf "$dir"; exit 0; }; trap leave TERM INT HUP
+path=$PATH
+leave() { PATH=$path; end_marked KILL "$token-"; [ -e "$dir/keep" ] || rm -rf "$dir"; exit 0; }
+trap leave TERM INT HUP
 """
     + _SETUP
     + """
 run_setup "$dir/setup" || { tell setup "$status $(tail -n1 "$dir/setup")"; leave; }
-path=$(command -v "$tool") || { tell notool "$tool"; leave; }
+command -v "$tool" >/dev/null || { tell notool "$tool"; leave; }
 tell version "$("$tool" --version 2>/dev/null | grep -o '20[0-9][0-9][.0-9]*[0-9]' | tail -n1)"
 [ "$tool" = nsys ] && nsys profile --help 2>/dev/null | grep -q cuda-graph-trace && tell graphs yes
 tell space "$(df -Pk "$dir" | tail -n1 | tr -s ' ' | cut -d' ' -f4) $dir"
@@ -47,7 +49,7 @@ names=$(sed -n 's/^Model:[[:space:]]*//p' /proc/driver/nvidia/gpus/*/information
 tell gpus "$(printf %s "$names" | sort -u | tr '\\n' ';')"
 for file in /proc/[0-9]*/comm; do { read -r comm <"$file"; } 2>/dev/null || continue
 case $comm in nsys | ncu) process=${file%/comm}
-tell profiler "$comm ${process#/proc/} $(stat -c %U "$process" 2>/dev/null)";; esac; done
+tell profiler "$comm ${process#/proc/} $(stat -c %U "$process" 2>/dev/null)"; break;; esac; done
 tell admin "$(sed -n 's/^RmProfilingAdminOnly: *//p' /proc/driver/nvidia/params 2>/dev/null)"
 tell ready "$dir"
 exec 5<&0; cat <&5 >/dev/null & wait; leave
@@ -75,8 +77,8 @@ exec 3>&1 4>&2 5<&0 </dev/null
 own=(env -u TMPDIR "GSWARM_PROFILE=$mark"); [ -n "${TMPDIR+set}" ] && own=(env "TMPDIR=$TMPDIR" "${own[@]:3}")
 name=$dir/${SLURMD_NODENAME:-$(hostname)}-rank$rank-job$SLURM_JOB_ID
 case $ranks in all | *",$rank,"*)
-inner='echo $$ >"$0.pid"; "$@" >&3 2>&4 3>&- 4>&-; echo $? >"$0.status"'
-inside=(bash -c "$inner" "$name" "$@")
+inner='name=$1; shift; echo $$ >"$name.pid"; "$@" >&3 2>&4 3>&- 4>&-; echo $? >"$name.status"'
+inside=(bash -c "$inner" gswarm-profile "$name" "$@")
 "${own[@]}" "TMPDIR=$dir" "${tool[@]}" "$name" "${own[@]}" "${inside[@]}" >"$name.log" 2>&1 5<&- & ;;
 *) "${own[@]}" "$@" 3>&- 4>&- 5<&- & ;; esac
 main=$!; wait $main; ended=$?

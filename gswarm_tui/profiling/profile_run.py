@@ -269,7 +269,7 @@ class ProfileRun:
         """Return the profiler's command; the name of a rank's report follows."""
         settings = self._settings
         if settings.tool == "ncu":
-            return ["ncu", "--force-overwrite", *settings.tool_options, "--export"]
+            return ["ncu", "--target-processes=all", "--force-overwrite", *settings.tool_options, "--export"]
         return [
             *("nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none"),
             *("--kill=none", "--force-overwrite=true"),

@@ -103,6 +103,87 @@ def test_nothing_is_left_of_a_profile_that_is_killed(
     assert not list(folder.glob("*.nsys-rep*"))
 
 
+def test_profile_in_a_running_job_is_a_session_and_leaves_the_job(cluster: Cluster, folder: Path) -> None:
+    said = cluster.run("salloc -N1 -w gpu01 --gres=gpu:1 --no-shell").stderr
+    job = said.rpartition(" ")[2].strip()
+    try:
+        command = ["sh", "-c", "sleep 3; echo finished --token=abc; exit 4"]
+        inner = ["gswarm-tui", "profile", f"--job={job}", "--duration=1", "--no-import", "--", *command]
+        done = subprocess.run(
+            ["gswarm-tui", "record", f"--job={job}", "--db=run.duckdb", "--", *inner],
+            env=user_env(cluster),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 4, done.stderr
+        assert "finished --token=abc\n" in done.stdout, "the capture's end ended the command"
+        assert (folder / f"gpu01-rank0-job{job}.nsys-rep").stat().st_size > 10_000, done.stderr
+        assert cluster.run(["squeue", "--noheader", "--format=%T", f"--jobs={job}"]).stdout == "RUNNING\n"
+    finally:
+        cluster.run(["scancel", job])
+    what = "nsys profiles sh -c 'sleep 3; echo finished --token=***; exit 4' on gpu01: "
+    cost = "its processes may run a few percent slower while it captures"
+    sessions = "SELECT note, status FROM sessions WHERE name LIKE 'nsys-%'"
+    assert ask(folder / "run.duckdb", sessions) == [(what + cost, "stopped")]
+    assert ask(folder / "run.duckdb", "SELECT message FROM events WHERE kind = 'profile'") == [(what + cost,)]
+    nothing_is_left(cluster)
+
+
+def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> None:
+    tools = folder / "tools"
+    assert profile(cluster, folder, f"--shims={tools}").stdout == f"{tools}/nsys\n{tools}/ncu\n"
+    env = user_env(cluster) | {"PARTITION": "main", MARK: str(cluster.root)}
+    link = "/tmp/nvvp_root"
+    options = "profile -t nvtx -s none --cpuctxsw=none"
+    gui = f"""
+        {tools}/ncu --version
+        {tools}/nsys {options} -o {link}/timeline {sys.executable} {folder}/ranks.py a 'b  c'
+        echo status $?
+        squeue --noheader
+        PARTITION=nosuch {tools}/nsys --version
+    """
+    done = subprocess.run(
+        ["bash", "-c", gui], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    said = done.stdout.splitlines()
+    assert said[0] == "NVIDIA (R) Nsight Compute Command Line Profiler", done.stderr
+    assert "None ['a', 'b  c']" in said
+    assert said[-1] == "status 5", "a job is left, or something but the tool's output was printed"
+    assert "Slurm denied the allocation: " in done.stderr
+    assert (tools / "results" / "timeline.nsys-rep").stat().st_size > 10_000
+    Path(link).unlink()
+    nothing_is_left(cluster)
+
+
+def test_problems_are_printed_in_a_sentence(cluster: Cluster, folder: Path) -> None:
+    one = ["--gres=gpu:1", "--salloc=-w gpu02"]
+    importer = Path("/usr/lib/nsight-systems/host-linux-x64")
+    cluster["gpu02"].run(["mount", "-t", "tmpfs", "none", str(importer)])
+    try:
+        raw = profile(cluster, folder, *one, "--", "true")
+    finally:
+        cluster["gpu02"].run(["umount", str(importer)])
+    assert raw.returncode == 0
+    assert "gpu02: this installation of nsys has no importer, so gpu02-rank0-job" in raw.stderr, raw.stderr
+    assert len(list(folder.glob("gpu02-rank0-job*.qdstrm"))) == 1, "the raw report didn't come home"
+    secret = "export API_TOKEN=abcdefgh123; module load nosuch/1"
+    for words, sentence in (
+        ([f"--setup={secret}"], "the setup failed with exit status 1: ERROR: Unable to locate a modulefile"),
+        (
+            ["--setup=PATH=/nowhere"],
+            "there is no nsys after --setup; load its module",
+        ),
+    ):
+        done = profile(cluster, folder, *one, *words, "--", "true")
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"gswarm-tui: gpu02: {sentence}"), done.stderr
+        assert "abcdefgh123" not in done.stderr
+    nothing_is_left(cluster)
+
+
 def test_laptop_profiles_through_the_login_node(cluster: Cluster, folder: Path) -> None:
     with laptop(cluster) as here:
         done = profile_from(here, *TWO_NODES, "--", sys.executable, str(folder / "ranks.py"), *AWKWARD)
