@@ -250,12 +250,8 @@ async def _show(process: ScreenProcess, page: web.WebSocketResponse) -> None:
     try:
         async for message in page:
             await _take(process, message)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-    ):  # it ended, or the page sent what textual-serve's script doesn't
+    except (OSError, ValueError, LookupError, TypeError):
+        # The process has ended, or the page sent what textual-serve's script doesn't.
         _LOG.debug("a screen's connection failed", exc_info=True)
     finally:
         drawing.cancel()

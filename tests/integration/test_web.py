@@ -159,6 +159,11 @@ async def test_page_reconnects_to_a_restarted_web_server(
         await page.shows("● attached, read-only")
         viewers = children(first.running.pid)
         assert len(viewers) == 1
+        for link in (first.watch, first.control):
+            token = link.partition("#")[2]
+            for pid in (first.running.pid, *viewers):
+                for name in ("cmdline", "environ"):
+                    assert token not in Path(f"/proc/{pid}/{name}").read_text()
         first.running.kill()
     await page.says("Connection lost; reconnecting …")
     eventually(lambda: not Path(f"/proc/{viewers[0]}").exists(), "the end of the viewer")
