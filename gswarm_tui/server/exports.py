@@ -30,6 +30,8 @@ from gswarm_tui.store.querying.file_source import FileSource
 WAITING, WRITING, WRITTEN = "waiting", "writing", "written"
 COMMITTED_S = 60.0
 """A session's end is in the file within this time."""
+RETRIES_S = (2.0, 10.0)
+"""Pauses before an export is tried again, as when the recorder was restarted meanwhile."""
 _POLL_S = 0.5
 _NICE = 10
 _NUMBER = """
@@ -112,23 +114,31 @@ class SessionExports:
 
     async def _write(self, export: SessionExport) -> None:
         async with self._one_at_a_time:
-            try:
-                number = await self._number(export)
-                export.state = await self._export(export, number)
-            except (HTTPException, StoreError, OSError, TimeoutError) as error:
-                export.state = f"it could not be written: {getattr(error, 'detail', error)}"
-            if export.state != WRITTEN:
+            for pause_s in (*RETRIES_S, None):
+                export.state = await self._attempt(export)
+                if export.state == WRITTEN or pause_s is None:
+                    break
                 _LOG.warning("%s: %s", export.file, export.state)
+                export.state = WRITING
+                await asyncio.sleep(pause_s)
             self._notes.write(list(self._exports.values()))
+
+    async def _attempt(self, export: SessionExport) -> str:
+        """Write the file; return the new state."""
+        try:
+            return await self._export(export, await self._number(export))
+        except TimeoutError:
+            return "it could not be written: the session's end isn't in the recording"
+        except OSError as error:
+            return f"it could not be written: {error}"
 
     async def _number(self, export: SessionExport) -> int:
         """Return the session's number in the file, once its end is there."""
         values = self._attached.uid, export.name, export.started_ms
         async with asyncio.timeout(COMMITTED_S):
             while True:
-                with suppress(
-                    HTTPException, StoreError
-                ):  # the recorder is busy, restarting, or has just ended
+                # The recorder may be busy, restarting, or have ended just now.
+                with suppress(HTTPException, StoreError):
                     if self._attached.ended:
                         found = await asyncio.to_thread(_query_file, self._attached.path, values)
                     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import permutations
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, HTTPException
+from fastapi import APIRouter, Body, HTTPException, Response
 from pydantic import BaseModel, Field, Strict
 
 from gswarm_agent.frame import GpuFacts, GpuLink
@@ -18,7 +19,7 @@ from gswarm_tui.control.intents import IntentError, SetMark, StartSession, StopS
 from gswarm_tui.fleet.gpu_links import HOST, NVSWITCH, gpu_index
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.server.answers import SessionName, problems, sentence
+from gswarm_tui.server.answers import SessionName, json_answer, problems, sentence
 from gswarm_tui.server.exports import SessionExports
 from gswarm_tui.server.requests import BAD_REQUEST, CONFLICT, RecorderRequests
 
@@ -192,7 +193,7 @@ def profiler_router(attached: AttachedRun, requests: RecorderRequests, exports: 
     router.get("/profiling/sessions")(calls.sessions)
     router.post("/profiling/record")(calls.record)
     router.get("/clients")(calls.clients)
-    router.get("/metrics/latest")(calls.latest)
+    router.get("/metrics/latest", response_model=LatestMetrics)(calls.latest)
     return router
 
 
@@ -294,21 +295,19 @@ class _ProfilerCalls:
         ]
         return ProfilerClients(total_clients=len(listed), clients=listed)
 
-    async def latest(self) -> LatestMetrics:
+    async def latest(self) -> Response:
         """Return the newest samples of the nodes that send data."""
         now = self._attached.now()
-        live = [node for node in self._connected() if node.standing(now) is Standing.LIVE]
-        return LatestMetrics(
-            timestamp=_local(now),
-            client_data={
-                node.name: LatestClient(
-                    gpus_metrics=[_latest(node, row) for row in _own_rows(node)],
-                    p2p_links=list(_peer_links(node)),
-                    system_metrics=SystemMetrics(dram_util=_memory_pct(node), disk_util=None),
-                )
-                for node in live
-            },
-        )
+        client_data = {}
+        for node in self._connected():
+            if node.standing(now) is Standing.LIVE:
+                client_data[node.name] = {
+                    "gpus_metrics": [_latest(node, row) for row in _own_rows(node)],
+                    "p2p_links": list(_peer_links(node)),
+                    "system_metrics": {"dram_util": _memory_pct(node), "disk_util": None},
+                }
+                await asyncio.sleep(0)  # other requests of a large fleet go on
+        return json_answer({"timestamp": _local(now), "client_data": client_data})
 
     def _connected(self) -> list[NodeState]:
         now = self._attached.now()
@@ -352,7 +351,8 @@ def _gpu(node: str, gpu: GpuFacts) -> GpuInfo:
     return GpuInfo(id=f"{node}:{gpu.index}:{gpu.name}", name=gpu.name, physical_idx=gpu.index, hostname=node)
 
 
-def _latest(node: NodeState, row: int) -> LatestGpu:
+def _latest(node: NodeState, row: int) -> dict[str, Any]:
+    """Return a ``LatestGpu``."""
     gpu, values = node.facts[row], node.gpus[row].tolist()
 
     def value(name: str, scale: float = 1.0) -> float | None:
@@ -360,21 +360,21 @@ def _latest(node: NodeState, row: int) -> LatestGpu:
         return None if math.isnan(number) else round(number * scale, 6)
 
     used, total = value("mem_used_mib"), gpu.memory_total_mib
-    return LatestGpu(
-        physical_idx=gpu.index,
-        name=gpu.name,
-        gpu_util=value("util_pct"),
-        mem_util=round(100 * used / total, 4) if used is not None and total else None,
-        dram_bw_gbps_rx=value("pcie_rx_mb_s", 1e-3),
-        dram_bw_gbps_tx=value("pcie_tx_mb_s", 1e-3),
-        nvlink_bw_gbps_rx=value("nvlink_rx_mb_s", 1e-3),
-        nvlink_bw_gbps_tx=value("nvlink_tx_mb_s", 1e-3),
-        extra_metrics={name: value(name) for name in ("power_w", "temp_c", "sm_clock_mhz")},
-    )
+    return {
+        "physical_idx": gpu.index,
+        "name": gpu.name,
+        "gpu_util": value("util_pct"),
+        "mem_util": round(100 * used / total, 4) if used is not None and total else None,
+        "dram_bw_gbps_rx": value("pcie_rx_mb_s", 1e-3),
+        "dram_bw_gbps_tx": value("pcie_tx_mb_s", 1e-3),
+        "nvlink_bw_gbps_rx": value("nvlink_rx_mb_s", 1e-3),
+        "nvlink_bw_gbps_tx": value("nvlink_tx_mb_s", 1e-3),
+        "extra_metrics": {name: value(name) for name in ("power_w", "temp_c", "sm_clock_mhz")},
+    }
 
 
-def _peer_links(node: NodeState) -> Iterator[PeerLink]:
-    """Yield the connections between the job's GPUs of a node; NVSwitches connect each with each."""
+def _peer_links(node: NodeState) -> Iterator[dict[str, Any]]:
+    """Yield a ``PeerLink`` for each connection of the job's GPUs; NVSwitches connect each with each."""
     if node.hello is None:
         return
     own = {node.facts[row].index: node.facts[row] for row in _own_rows(node)}
@@ -389,15 +389,15 @@ def _peer_links(node: NodeState) -> Iterator[PeerLink]:
         yield _peer_link(switched[local], own[local], own[remote])
 
 
-def _peer_link(link: GpuLink, local: GpuFacts, remote: GpuFacts) -> PeerLink:
-    return PeerLink(
-        local_gpu_physical_id=local.index,
-        local_gpu_name=local.name,
-        remote_gpu_physical_id=remote.index,
-        remote_gpu_name=remote.name,
-        type=link.kind,
-        aggregated_max_bandwidth_gbps=link.gb_s,
-    )
+def _peer_link(link: GpuLink, local: GpuFacts, remote: GpuFacts) -> dict[str, Any]:
+    return {
+        "local_gpu_physical_id": local.index,
+        "local_gpu_name": local.name,
+        "remote_gpu_physical_id": remote.index,
+        "remote_gpu_name": remote.name,
+        "type": link.kind,
+        "aggregated_max_bandwidth_gbps": link.gb_s,
+    }
 
 
 def _memory_pct(node: NodeState) -> float | None:

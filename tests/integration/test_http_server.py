@@ -6,16 +6,26 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, cast
+from urllib.request import Request, urlopen
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gswarm_tui.cli import main
 from tests.integration.heads import eventually, head
 from tests.served import ServedRecorder, environ_of, served
+
+DAY = timedelta(days=1)
 
 
 def recorder_process(recorder: ServedRecorder) -> int:
@@ -57,10 +67,12 @@ def test_a_restarted_recorder_keeps_its_address_and_its_exports(tmp_path: Path) 
         assert not (tmp_path / "train.json").exists()
 
 
-def test_serve_answers_for_a_running_recorder_until_its_end(tmp_path: Path) -> None:
+def test_serve_answers_with_tls_for_a_running_recorder_until_its_end(tmp_path: Path) -> None:
+    cert_file, key_file = certificate(tmp_path)
+    tls = ["--http-tls-cert", str(cert_file), "--http-tls-key", str(key_file)]
     with served(tmp_path) as recorder:
         beside = subprocess.Popen(
-            [sys.executable, "-m", "gswarm_tui", "serve", "run.duckdb", "--http", "127.0.0.1:0"],
+            [sys.executable, "-m", "gswarm_tui", "serve", "run.duckdb", "--http", "127.0.0.1:0", *tls],
             cwd=tmp_path,
             env=recorder.environ,
             stderr=subprocess.PIPE,
@@ -70,9 +82,11 @@ def test_serve_answers_for_a_running_recorder_until_its_end(tmp_path: Path) -> N
             other = ServedRecorder(beside, tmp_path, 0, recorder.token_file)
             line = other.read_until("HTTP server at")
             assert line.endswith(f"token in {recorder.token_file}\n")
-            other.port = int(line.split(",")[0].rpartition(":")[2])
-            assert other.port != recorder.port
-            assert other.get("/status")["total_gpus"] == 8
+            url = line.split("HTTP server at ")[1].split(",")[0]
+            request = Request(f"{url}/status", headers={"Authorization": f"Bearer {recorder.token}"})
+            with urlopen(request, context=ssl.create_default_context(cafile=cert_file)) as answer:
+                assert json.load(answer)["total_gpus"] == 8
+            assert url.startswith("https://127.0.0.1:")
             assert recorder.token not in line
             recorder.end()
             assert beside.wait(60) == 0
@@ -80,6 +94,22 @@ def test_serve_answers_for_a_running_recorder_until_its_end(tmp_path: Path) -> N
         finally:
             beside.kill()
             beside.communicate()
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate of 127.0.0.1 and its key; return both files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(made.public_bytes(Encoding.PEM))
+    key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return cert_file, key_file
 
 
 def test_the_app_serves_too_and_shows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
