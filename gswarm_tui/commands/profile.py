@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
+import subprocess
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -64,19 +66,60 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _import(result: ProfileResult, options: ProfileOptions, environ: Mapping[str, str]) -> None:
     """Import the reports; one that can't be is left as a file, with a notice."""
     db = options.db or options.output / f"profile-job{result.job}{SUFFIX}"
-    with Progress(f"importing into {db}") as progress:
-        for report in result.reports:
-            if report.path.suffix == ".qdstrm":
-                continue
-            try:
+    if options.run.setup and shutil.which(options.tool, path=environ.get("PATH")) is None:
+        environ = _environ_after(options.run.setup, environ)
+    for report in result.reports:
+        if report.path.suffix == ".qdstrm":
+            continue
+        try:
+            with Progress(f"importing {report.path.name}") as progress:
                 done = import_report(
                     report.path, db, environ, node=report.node, rank=report.rank, report=progress.report
                 )
-            except (UserError, StoreError) as error:
-                print_notice(f"{str(error).rstrip('.')}. The report stays: {report.path}")
-            else:
-                which = f"profile {done.profile_id}, {done.rows:,} events"
-                print_notice(f"{db}: {which} of {report.node}, rank {report.rank}")
+        except (UserError, StoreError) as error:
+            print_notice(f"{str(error).rstrip('.')}. The report stays: {report.path}")
+        else:
+            which = f"profile {done.profile_id}, {done.rows:,} events"
+            print_notice(f"{db}: {which} of {report.node}, rank {report.rank}")
+
+
+def _environ_after(setup: str, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment of a login shell here after the setup, which may load the tool's module."""
+    done = subprocess.run(
+        ["bash", "-l", "-c", 'eval "$GSWARM_SETUP" >/dev/null 2>&1; unset GSWARM_SETUP; env -0'],
+        env={**environ, "GSWARM_SETUP": setup},  # no argument: every user sees those
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if "=" in pair) or environ
+
+
+class _FetchProgress:
+    """Progress line of the transfers, which hides while a notice is printed."""
+
+    def __init__(self) -> None:
+        self._line: Progress | None = None
+
+    def report(self, share: float) -> None:
+        """Show the share fetched."""
+        if self._line is None:
+            self._line = Progress("fetching reports")
+            self._line.__enter__()
+        self._line.report(share)
+
+    def say(self, text: str) -> None:
+        """Print a notice."""
+        self.hide()
+        print_notice(text)
+
+    def hide(self) -> None:
+        """Erase the line."""
+        if self._line is not None:
+            self._line.hide()
+            self._line = None
 
 
 def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResult:
@@ -94,15 +137,16 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResu
         folder=options.output,
     )
     host = _host(options)
-    with Progress("fetching reports") as progress:
-        session = _Session(settings, environ)
-        profile = ProfileRun(host, settings, print_notice, progress.report, session)
-        try:
-            return asyncio.run(_until_signal(_profiled(profile, host)))
-        except ConnectionError as error:
-            raise ProfileError(
-                f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
-            ) from None
+    progress, session = _FetchProgress(), _Session(settings, environ)
+    profile = ProfileRun(host, settings, progress.say, progress.report, session)
+    try:
+        return asyncio.run(_until_signal(_profiled(profile, host)))
+    except ConnectionError as error:
+        raise ProfileError(
+            f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
+        ) from None
+    finally:
+        progress.hide()
 
 
 class _Session(RunObserver):
