@@ -26,6 +26,7 @@ def build_app(*routers: APIRouter) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # behind a proxy, the redirect would lead to another address, without TLS
     )
     for router in routers:
         app.include_router(router)

@@ -60,6 +60,16 @@ class BoundedProtocol(H11Protocol):
         if self._is_answering():
             self._forget_head()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid request and close; its application, which may have begun, answers nothing more.
+
+        Its second answer would be an error in the log, which strangers could fill.
+        """
+        super().send_400_response(msg)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None:
+            cycle.disconnected = True
+
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()

@@ -144,3 +144,4 @@ def test_neither_log_nor_recording_has_the_token(recorder: ServedRecorder) -> No
     files = [file for file in recorder.folder.rglob("*") if file.is_file()]
     assert any(file.suffix == ".duckdb" for file in files)
     assert [file for file in files if token.encode() in file.read_bytes()] == []
+    assert [file for file in files if b"Traceback" in file.read_bytes()] == [], "strangers can fill the log"
