@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
+from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.server.listening import check_settings, listen, url_of
 from gswarm_tui.server.tokens import check_folder, read_tokens, token_path
 
@@ -71,6 +72,7 @@ async def _serve(route: Route, listener: Listener, *, announce: bool = False, li
     following = None
     try:
         await attached.start()
+        delay_garbage_collection()  # which would hold up requests
         service = Service(attached, listener.settings, read_tokens(attached.uid))
         following = asyncio.create_task(_follow(attached, service.end), name="viewer")
         if lifeline >= 0:
