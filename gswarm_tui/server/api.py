@@ -24,6 +24,7 @@ from gswarm_tui.control.intents import (
 )
 from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.fleet.events import EventLogged, json_object
+from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import GPU_ROW, gpu_rows, node_object
 from gswarm_tui.printing.cells import checked_depth, plain
 from gswarm_tui.printing.json_output import utc, with_times
@@ -51,7 +52,7 @@ def api_router(attached: AttachedRun, requests: RecorderRequests, stream: FrameS
     router.get("/recording", response_model=models.RecordingState)(calls.recording)
     router.get("/nodes", response_model=models.Nodes)(calls.nodes)
     router.get("/nodes/{node}", response_model=models.NodeDetails, responses=problems(404))(calls.node)
-    router.get("/gpus", response_model=models.Gpus)(calls.gpus)
+    router.get("/gpus", response_model=models.Gpus, responses=problems(404))(calls.gpus)
     router.get("/sessions", response_model=models.Sessions)(calls.sessions)
     router.get("/events", response_model=models.Events)(calls.events)
     router.get("/interval")(calls.interval)
@@ -91,10 +92,8 @@ class _ApiCalls:
 
     async def node(self, node: NodeName) -> Response:
         """Return everything about a node: facts, newest samples, processes."""
-        fleet = self._attached.fleet
-        if (state := fleet.nodes.get(node)) is None:
-            raise HTTPException(404, f"There is no node {quote(node)}{nearest(node, fleet.nodes)}.")
-        return json_answer(with_times(node_object(fleet, state, self._attached.now())))
+        state = self._node(node)
+        return json_answer(with_times(node_object(self._attached.fleet, state, self._attached.now())))
 
     async def gpus(
         self, node: Annotated[str | None, Query(max_length=255, description="Only GPUs of this node")] = None
@@ -102,12 +101,19 @@ class _ApiCalls:
         """List the GPUs of all nodes, or of one, with their newest samples."""
         now, fleet = self._attached.now(), self._attached.fleet
         gpus: list[dict[str, Any]] = []
-        for state in list(fleet.nodes.values()):
-            if node in (None, state.name) and state.facts:
+        for state in list(fleet.nodes.values()) if node is None else [self._node(node)]:
+            if state.facts:
                 rows = gpu_rows([node_object(fleet, state, now)])
                 gpus += [dict(zip(GPU_ROW, row, strict=True)) for row in rows]
                 await asyncio.sleep(0)  # other requests of a large fleet go on
         return json_answer({"gpus": gpus})
+
+    def _node(self, name: str) -> NodeState:
+        """Return a node. Raises HTTPException."""
+        nodes = self._attached.fleet.nodes
+        if (state := nodes.get(name)) is None:
+            raise HTTPException(404, f"There is no node {quote(name)}{nearest(name, nodes)}.")
+        return state
 
     async def sessions(self) -> Response:
         """List the sessions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +16,12 @@ _SENTENCES = {  # for the words of Starlette and FastAPI
     "Not Found": "There is nothing at this address; GET /api/v1/openapi.json lists all.",
     "Method Not Allowed": "This address doesn't take this method.",
     "There was an error parsing the body": "The body isn't valid JSON, or it is nested too deeply.",
+}
+
+_INVALID = {  # for the words of pydantic
+    "json_invalid": "The body isn't valid JSON",
+    "missing": "A value is needed",
+    "extra_forbidden": "There is no such value",
 }
 
 
@@ -56,7 +63,15 @@ def _methods(app: FastAPI, path: str) -> list[str]:
 async def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
     """Answer invalid values with a sentence on the first of them."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - as registered
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    what = f"{place}: {first['msg']}" if place else first["msg"]
-    return JSONResponse({"detail": f"{what}."}, 422)
+    return JSONResponse({"detail": f"{_why_invalid(error.errors()[0])}."}, 422)
+
+
+def _why_invalid(error: dict[str, Any]) -> str:
+    """Return why a value is invalid, as a clause that names its place."""
+    why = _INVALID.get(error["type"], str(error["msg"]))
+    if error["type"] == "json_invalid":
+        return why
+    place = ".".join(str(part) for part in error["loc"] if part != "body")
+    if not place:
+        return "The body must be a JSON object, sent with the header Content-Type: application/json"
+    return f"{place}: {why.removeprefix('Value error, ')}"

@@ -6,6 +6,7 @@ UTC in ISO 8601. Bodies are strict: a wrong type or an unknown field is an error
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -53,6 +54,14 @@ def _unix_time(value: object) -> float | None:
     return min(max(at, 0.0), MAX_TIME - 1)  # the recorder refuses these, as they aren't in the recording
 
 
+def _mark_value(value: object) -> object:
+    """Return a value of a mark. Raises ValueError, with one sentence for all of its types."""
+    is_known = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    if not is_known or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("a value must be a finite number or a text")
+    return value
+
+
 def _whole(value: object) -> object:
     """Return a number without a fraction as an integer, which it is in JSON Schema."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -67,6 +76,7 @@ Time = Annotated[
 ]
 """Time in a body, as Unix time; None is now."""
 _Finite = Annotated[StrictFloat, Field(allow_inf_nan=False)]
+MarkValue = Annotated[StrictInt | _Finite | StrictStr, BeforeValidator(_mark_value)]
 Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS), BeforeValidator(_whole)]
 Group = Literal[tuple(METRIC_GROUPS)]  # type: ignore[valid-type]
 
@@ -102,9 +112,7 @@ class NewMark(Body):
     """Mark to set, with its values."""
 
     name: Annotated[StrictStr, Field(min_length=1, max_length=MOST_NAME)]
-    values: dict[StrictStr, StrictInt | _Finite | StrictStr] = Field(
-        default_factory=dict, max_length=MOST_VALUES
-    )
+    values: dict[StrictStr, MarkValue] = Field(default_factory=dict, max_length=MOST_VALUES)
     at: Time = Field(None, description="Time in the past; now without it")
 
 

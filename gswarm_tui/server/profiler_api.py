@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import permutations
+from itertools import count, permutations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, HTTPException, Response
@@ -230,10 +230,8 @@ class _ProfilerCalls:
         wanted = wanted or StartProfiling(report_metrics=None)
         if why := self._why_unmeasured(wanted.report_metrics or []):
             return ProfilingAnswer(success=False, message=why)
-        at = datetime.fromtimestamp(self._attached.now()).astimezone()
-        name = wanted.name or f"gswarm_profiler_{at:%Y%m%d_%H%M%S}"
         try:
-            intent = StartSession(name)
+            intent = StartSession(wanted.name or self._unused_name())
         except IntentError as error:
             raise HTTPException(BAD_REQUEST, sentence(str(error))) from None
         try:
@@ -245,6 +243,13 @@ class _ProfilerCalls:
         session = self._attached.fleet.sessions.sessions.get(str(row["session_id"]))
         file = None if session is None else self._exports.promise(session)
         return ProfilingAnswer(success=True, message="Profiling started.", output_file=file)
+
+    def _unused_name(self) -> str:
+        """Return the name of a session that is started without one."""
+        stem = f"gswarm_profiler_{datetime.fromtimestamp(self._attached.now()).astimezone():%Y%m%d_%H%M%S}"
+        running = {session.name for session in self._attached.fleet.sessions.running}
+        names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+        return next(name for name in names if name not in running)
 
     async def stop(self, wanted: Annotated[StopProfiling | None, Body()] = None) -> ProfilingAnswer:
         """Stop a session, or all; their exports are written in the background."""

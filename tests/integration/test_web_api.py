@@ -85,6 +85,9 @@ def test_sessions_overlap_and_each_is_exported_when_it_stops(recorder: ServedRec
     assert outer == {"success": True, "message": "Profiling started.", "output_file": "outer-2.json"}
     unnamed = recorder.call("POST", start, {}).json["output_file"]
     assert re.fullmatch(r"gswarm_profiler_\d{8}_\d{6}\.json", unnamed)
+    within_a_second = recorder.call("POST", start, {}).json
+    assert within_a_second["success"]
+    recorder.call("POST", stop, {"name": within_a_second["output_file"].removesuffix(".json")})
     again = recorder.call("POST", start, {"name": "outer"}).json
     assert (again["success"], again["message"]) == (False, "A session of this name is running: outer.")
     seen = recorder.get("/status")["frame_id_counter"]
@@ -262,6 +265,7 @@ def test_readers_of_the_stream_get_each_new_state(recorder: ServedRecorder) -> N
         ("PUT", "/api/v1/metrics", {"groups": ["gpu"]}, 422),
         ("GET", "/api/v1/events?limit=0", None, 422),
         ("GET", "/api/v1/nodes/%00", None, 404),
+        ("GET", "/api/v1/gpus?node=sim9", None, 404),
         ("POST", "/profiling/record", {"app_name": "a", "queue_time": "1", "processing_time": 1}, 422),
     ],
 )
@@ -272,6 +276,21 @@ def test_bad_input_is_answered_with_a_sentence(
     assert answer.status == status, answer
     assert answer.detail.endswith("."), answer
     assert "Traceback" not in answer.text
+
+
+def test_invalid_bodies_are_explained(recorder: ServedRecorder) -> None:
+    def explained(body: object, **headers: str) -> str:
+        return recorder.call("POST", "/api/v1/marks", body, headers=headers).detail
+
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d sends it
+    needed = "The body must be a JSON object, sent with the header Content-Type: application/json."
+    assert explained('{"name": "epoch"}', **form) == explained([]) == explained(None) == needed
+    assert explained("{") == "The body isn't valid JSON."
+    assert explained({}) == "name: A value is needed."
+    assert explained({"name": "epoch", "value": 1}) == "value: There is no such value."
+    assert explained({"name": "epoch", "values": {"loss": [1]}}) == (
+        "values.loss: a value must be a finite number or a text."
+    )
 
 
 # The page
