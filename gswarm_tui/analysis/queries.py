@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gswarm_tui.analysis import comparison, periods, profile_stretch, profiles
+from gswarm_tui.analysis import comparison, periods, profile_stretch, profiles, traces
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.profile_stretch import Stretch
 from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
+from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.results import QuerySource
@@ -113,6 +114,10 @@ class RecordingQueries:
     def profile(self, profile: Profile) -> ProfileDetails:
         """Return the tables of a profile. Raises UserError."""
         return profiles.profile_details(self._source, profile)
+
+    def trace(self, profile: Profile) -> dict[str, TextTable]:
+        """Return the tables of a PyTorch trace. Raises UserError."""
+        return traces.trace_tables(self._source, profile)
 
     def captured(self, profile: Profile) -> tuple[int, int]:
         """Return the start and the end of a capture in its report [ns]. Raises UserError."""

@@ -19,9 +19,10 @@ from gswarm_tui.common.ascii_signs import enter_sign
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
-SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE)
+TRACE = "trace"
+SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE)
 _WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON)
-_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE)
+_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE)
 _NOT_SQL = (FLEET, *_ABOVE_FLEET)
 ENTER = enter_sign(sys.__stdout__, os.environ)
 _QUIT = ("ctrl+q", "ctrl+c")
@@ -278,8 +279,12 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
-    Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE), 56, "view"),
-    Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION, PROFILE)),
+    Action(
+        "step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE), 56, "view"
+    ),
+    Action(
+        "step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE)
+    ),
     Action(
         "zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z", words="timeline"
     ),

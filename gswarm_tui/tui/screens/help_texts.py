@@ -22,6 +22,7 @@ from gswarm_tui.tui.actions import (
     SESSION,
     SESSIONS,
     SQL,
+    TRACE,
     WORST,
 )
 from gswarm_tui.tui.drawing.legend import meaning
@@ -64,6 +65,8 @@ ABOUT: dict[str, str] = {
     SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
     PROFILE: "One report of Nsight Systems or Nsight Compute: its kernels, calls, memory operations and "
     "ranges by name, the same kernels on all ranks, and a timeline above the samples of the same GPU.",
+    TRACE: "PyTorch traces of one moment: what each rank's GPU did in each iteration, which rank the others "
+    "waited for, and the kernels and operators of this rank.",
     COMPARISON: "The picked sessions side by side; the first is the reference. Top: the largest difference.",
     SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
 }
@@ -123,6 +126,13 @@ WORDS: dict[str, Entries] = {
         ("difference", "longest minus shortest time of the kernel on a rank; ratio of the two"),
         ("kernels 98 %", "share of the time shown in which a kernel ran on the GPU"),
     ),
+    TRACE: (
+        ("compute", "time in which compute kernels ran"),
+        ("communication", "time in which collectives ran and nothing computed"),
+        ("copy, idle", "time in which only copies ran; time in which nothing ran"),
+        ("overlapped", "time in which collectives and compute kernels ran at once"),
+        ("for rank", "rank that joined the collective last: the others waited for it"),
+    ),
     COMPARISON: (
         ("speed-up", "how many times as fast as the first session, for the same work"),
         ("efficiency", "speed-up divided by the number of GPUs, relative to the first session"),
@@ -140,7 +150,7 @@ COLUMNS: dict[str, Entries] = {
 
 _WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
-_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, SQL)
+_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),

@@ -325,13 +325,17 @@ class SessionsScreen(ViewerScreen):
         """Plot the selected session."""
         self._plot(self.feed.now())
 
+    def _open_profile(self, profile: Profile) -> None:
+        from gswarm_tui.tui.screens.profile import ProfileScreen
+        from gswarm_tui.tui.screens.trace import TraceScreen
+
+        self.viewer.show(TraceScreen(profile) if profile.tool == "pytorch" else ProfileScreen(profile))
+
     async def on_table_view_chosen(self) -> None:
         """Open the session, or go to the start of one ahead."""
         session, cursor = self.chosen_session(), self.query_one(TableView).cursor
         if session is None and cursor - len(self._shown) < len(self._profiles):
-            from gswarm_tui.tui.screens.profile import ProfileScreen
-
-            self.viewer.show(ProfileScreen(self._profiles[cursor - len(self._shown)]))
+            self._open_profile(self._profiles[cursor - len(self._shown)])
         elif session is not None and cursor >= self._begun:
             await self.viewer.go_to_time(session.started_at)
         elif session is not None:
