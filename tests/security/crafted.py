@@ -119,6 +119,9 @@ _PROFILE = (
     "FROM range(5) t(i)",
     "profile_memory_events SELECT 1, 1000 * i, 500, 3, 4096, 1, 0, 7, 42, i FROM range(5) t(i)",
     "profile_range_events SELECT 1, 1000 * i, 500, 2, 'PushPop', 42, 43 FROM range(5) t(i)",
+    "trace_op_events SELECT 1, 1000 * i, 500, 2, 'cpu_op', 42, 43, i FROM range(5) t(i)",
+    "trace_kernel_events SELECT 1, 1000 * i, 500, 1, 'communication', 0, 7, i, 'all_reduce', 'world', i, 8 "
+    "FROM range(5) t(i)",
     "profile_metric_values SELECT 1, i, 1, 'sm__cycles', 'cycle', 9.5, 'n/a' FROM range(5) t(i)",
 )
 """Rows of a profile, which the recorder doesn't write by itself."""
@@ -132,6 +135,7 @@ _SOME_OF_PROFILES = (
     "profile_kernel_events.start_ns",
     "profile_memory_events.duration_ns",
     "profile_range_events.style",
+    "trace_kernel_events.profile_id",
 )
 
 
@@ -197,10 +201,10 @@ def some_recordings() -> Iterator[Crafted]:
     Of the tables of profiles, which are checked as the others, one column of each kind, and one combination.
     """
     for case in refused():
-        if not case.name.startswith("profile") or case.name.startswith(_SOME_OF_PROFILES):
+        if not case.name.startswith(("profile", "trace")) or case.name.startswith(_SOME_OF_PROFILES):
             yield case
     for case in combined():
-        if not case.name.startswith("profile") or "values 1 of" in case.name:
+        if not case.name.startswith(("profile", "trace")) or "values 1 of" in case.name:
             yield case
     yield from disagreeing()
 
