@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.killed_profiles import MARK, nothing_is_left
 from tests.cluster.laptop import Laptop, laptop
-from tests.cluster.namespaces import marked
 from tests.cluster.person import ask, user_env
-from tests.cluster.running import ClusterError, wait_until
+from tests.cluster.running import wait_until
 
 RANKS = """\
 import ctypes, os, sys
@@ -29,7 +29,6 @@ sys.exit(5)
 """
 AWKWARD = ["two words", "$HOME", "*", "both'\"quotes", "line\nbreak", "", "--", "\\"]
 TWO_NODES = ["--nodes=2", "--gres=gpu:1", "--salloc=-w gpu01,gpu02"]
-MARK = "GSWARM_TEST_PROFILE"
 
 
 @pytest.fixture
@@ -54,22 +53,6 @@ def profile(cluster: Cluster, folder: Path, *words: str) -> subprocess.Completed
         timeout=60,
         check=False,
     )
-
-
-def nothing_is_left(cluster: Cluster) -> None:
-    """Wait until no job, no process that a profile started and no folder for reports is left."""
-
-    def left() -> str:
-        jobs = cluster.run("squeue --noheader").stdout
-        running = [str(process.pid) for process in marked(MARK, str(cluster.root))]
-        find = "ls -d /tmp/gswarm-profile-*"
-        folders = [cluster[name].run(find, check=False).stdout for name in ("gpu01", "gpu02")]
-        return " ".join([jobs, *running, *folders]).strip()
-
-    try:
-        wait_until(lambda: not left(), "the end of job, processes and folders", timeout=30)
-    except ClusterError as error:
-        raise AssertionError(f"{error}: {left()}") from None
 
 
 def test_each_rank_is_profiled_in_an_allocation_of_its_own(cluster: Cluster, folder: Path) -> None:
