@@ -24,6 +24,7 @@ from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import remove_note
+from gswarm_tui.server.tokens import remove_tokens
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.recorder import Recorder
@@ -84,6 +85,7 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
         raise UserError(f"{status.error}.")
     if not stays_open:
         remove_note(known.uid)
+        remove_tokens(known.uid)
     became = "stays open" if stays_open else "is closed"
     print(printable(f"{run.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
     for node in endless:

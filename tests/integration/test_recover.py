@@ -40,6 +40,7 @@ from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import ResumeNote, write_note
 from gswarm_tui.run.saved_options import restore_options, save_options
+from gswarm_tui.server.tokens import read_tokens, token_path
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
@@ -251,6 +252,7 @@ AWAY = "no/host: unreachable: 'no/host' isn't a host name\n"
 
 def test_recording_stays_open_for_an_unreachable_node_until_abandoned(path: Path) -> None:
     leave(path, "abd2-0", save_options(SETTINGS, Plan(("no/host",))), "no/host")
+    read_tokens("abd2-0")
     unended = "SELECT count(*) FROM recordings WHERE ended_at IS NULL"
     for _ in range(2):
         status, said = finished(path, "abd2-0")
@@ -261,7 +263,9 @@ def test_recording_stays_open_for_an_unreachable_node_until_abandoned(path: Path
             "--abandon closes the recording without no/host\n",
         )
         assert query(path, unended) == [(1,)]
+    assert token_path("abd2-0").exists()
     status, said = finished(path, "abd2-0", "--abandon")
+    assert not token_path("abd2-0").exists()
     assert (status, said) == (
         0,
         f"{path}: recording abd2-0 is closed; 0 frames fetched from its nodes\n{AWAY}",

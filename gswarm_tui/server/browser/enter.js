@@ -5,7 +5,7 @@ async function enter() {
   const token = location.hash.slice(1);
   const answer = await fetch("enter", { method: "POST", body: token });
   if (answer.ok) {
-    location.replace("screen"); // the link with the token leaves the history
+    location.replace("screen"); // "back" doesn't lead to the token; the browser's list of visited pages keeps it
   } else {
     document.getElementById("message").textContent = await answer.text();
   }
