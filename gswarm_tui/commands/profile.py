@@ -57,15 +57,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         for path in write_shims(options.shims):
             print(path)
         return 0
-    result = _profile(options, environ)
+    result, recording = _profile(options, environ)
     if options.imports:
-        _import(result, options, environ)
+        db = options.db or recording or options.output / f"profile-job{result.job}{SUFFIX}"
+        _import(result, db, options, environ)
     return result.status
 
 
-def _import(result: ProfileResult, options: ProfileOptions, environ: Mapping[str, str]) -> None:
+def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: Mapping[str, str]) -> None:
     """Import the reports; one that can't be is left as a file, with a notice."""
-    db = options.db or options.output / f"profile-job{result.job}{SUFFIX}"
     if options.run.setup and shutil.which(options.tool, path=environ.get("PATH")) is None:
         environ = _environ_after(options.run.setup, environ)
     for report in result.reports:
@@ -122,7 +122,8 @@ class _FetchProgress:
             self._line = None
 
 
-def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResult:
+def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[ProfileResult, Path | None]:
+    """Run the command; return the result, and the running recording that has it as a session, if any."""
     settings = ProfileSettings(
         tool=options.tool,
         command=options.command,
@@ -140,7 +141,7 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> ProfileResu
     progress, session = _FetchProgress(), _Session(settings, environ)
     profile = ProfileRun(host, settings, progress.say, progress.report, session)
     try:
-        return asyncio.run(_until_signal(_profiled(profile, host)))
+        return asyncio.run(_until_signal(_profiled(profile, host))), session.recording
     except ConnectionError as error:
         raise ProfileError(
             f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
@@ -156,6 +157,11 @@ class _Session(RunObserver):
         self._settings = settings
         self._environ = environ
         self._sessions: list[tuple[Head, str]] = []
+
+    @property
+    def recording(self) -> Path | None:
+        """The first recording that has it, None if no recorder watches the nodes."""
+        return self._sessions[0][0].path if self._sessions else None
 
     def started(self, allocation: Allocation) -> None:
         """Start it, with an event that says what runs and what it costs."""

@@ -26,7 +26,7 @@ class ProfileOptions(NamedTuple):
 
     ``salloc`` has the options of the allocation, and ``allocates`` is whether a flag asks for one of its own.
     ``shims`` is the folder for shims, and ``shim`` the tool as which a shim calls this program.
-    ``db`` is None for a new recording; without ``imports`` the reports stay files.
+    ``db`` is None for the running recording or a new one; without ``imports`` the reports stay files.
     """
 
     run: Options

@@ -91,7 +91,7 @@ def test_profile_in_a_running_job_is_a_session_and_leaves_the_job(cluster: Clust
     job = said.rpartition(" ")[2].strip()
     try:
         command = ["sh", "-c", "sleep 3; echo finished --token=abc; exit 4"]
-        inner = ["gswarm-tui", "profile", f"--job={job}", "--duration=1", "--no-import", "--", *command]
+        inner = ["gswarm-tui", "profile", f"--job={job}", "--duration=1", "--", *command]
         done = subprocess.run(
             ["gswarm-tui", "record", f"--job={job}", "--db=run.duckdb", "--", *inner],
             env=user_env(cluster),
@@ -112,6 +112,7 @@ def test_profile_in_a_running_job_is_a_session_and_leaves_the_job(cluster: Clust
     sessions = "SELECT note, status FROM sessions WHERE name LIKE 'nsys-%'"
     assert ask(folder / "run.duckdb", sessions) == [(what + cost, "stopped")]
     assert ask(folder / "run.duckdb", "SELECT message FROM events WHERE kind = 'profile'") == [(what + cost,)]
+    assert ask(folder / "run.duckdb", "SELECT node, rank, tool FROM profiles") == [("gpu01", 0, "nsys")]
     nothing_is_left(cluster)
 
 
