@@ -11,9 +11,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import aiohttp
@@ -29,6 +31,7 @@ from yarl import URL
 from gswarm_tui.server import web as server_web
 from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.web import WebServer
+from tests import served as http_recorder
 from tests.chromium import Chromium, chromium, until
 from tests.integration.heads import eventually
 from tests.integration.test_record import Running, record
@@ -39,7 +42,8 @@ in_browser = pytest.mark.asyncio(loop_scope="module")
 UID = "00000000-0000-4000-8000-000000000001"
 WATCHING, CONTROLLING = "watch-token", "control-token"
 PROXY = "gpu.example.org"
-CONTRIB = Path(__file__).parents[2] / "contrib"
+ROOT = Path(__file__).parents[2]
+CONTRIB = ROOT / "contrib"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,49 @@ def recording(folder: Path) -> Iterator[Running]:
     with record(folder, "--demo", "2x2", "--name", "training", "--", "cat") as running:
         running.wait_for("send data")
         yield running
+
+
+@contextmanager
+def other_origin() -> Iterator[str]:
+    """Serve an empty page; return its origin."""
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@in_browser
+async def test_documented_javascript_works_on_an_allowed_page_only(browser: Chromium, tmp_path: Path) -> None:
+    documented = (ROOT / "docs/guide/web-api.md").read_text()
+    (script,) = re.findall(r"```javascript\n(.*?)```", documented, re.DOTALL)
+    with (
+        other_origin() as allowed,
+        other_origin() as foreign,
+        http_recorder.served(tmp_path, "--http-origin", allowed) as recorder,
+    ):
+        script = script.replace("http://127.0.0.1:8091", recorder.url)
+        script = f"{{const token = '{recorder.token}'; {script}}}"
+        page, refused = [await browser.page(private=True) for _ in range(2)]
+        for each, origin in ((page, allowed), (refused, foreign)):
+            await each.open(origin)
+            await each.evaluate(script)
+        blocked = "has been blocked by CORS policy"
+        await until(lambda: "experiment_1.json" in str(page.messages), lambda: str(page.messages))
+        await until(lambda: str(refused.messages).count(blocked) == 2, lambda: str(refused.messages))
+        assert blocked not in str(page.messages)
+        names = [session["name"] for session in recorder.get("/api/v1/sessions")["sessions"]]
+        assert names.count("experiment_1") == 1
 
 
 class Served:
