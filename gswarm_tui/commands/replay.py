@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.profiles import load_profiles
 from gswarm_tui.commands.recording_choice import (
     SessionReference,
     choose_session,
@@ -153,7 +154,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str
     with Progress(f"loading {elapsed(end - start)} of {printable(str(source.path))}"):
         replay = RecordedSource(source, period.recording_id)
         recording = replay.recording
-        if not recording.has_frames(start, end):
+        if not recording.has_frames(start, end) and not load_profiles(source):
             raise UserError(f"{period.name} in {source.path} has no samples to play.")
     margin = max(MARGIN_LEAST_S, MARGIN_SHARE * (end - start)) if period.session_id is not None else 0.0
     first, last = recording.excerpt or (recording.start, recording.end)

@@ -24,6 +24,7 @@ from gswarm_agent.frame import GpuFacts
 from gswarm_tui.cli import main
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.nsys_standin import CAPTURE, NODE, SECRET, START_NS, UUIDS, write_standin
+from tests.terminal import InTerminal
 from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
 
 A100 = Path(__file__).parents[3] / "shared" / "data" / "nsys"
@@ -444,3 +445,17 @@ def test_summary_of_a_report_alone_has_its_kernels(a100: Path, capsys: pytest.Ca
     assert "1 profile, 5 kernels on 1 GPU, no kernel running for 97 % of the capture" in printed
     assert "88.6 ms  100.0 %      5  17.7 ms  saxpy(double *" in printed
     assert "util %" not in printed
+
+
+def test_profile_without_samples_is_shown_on_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "alone.duckdb"
+    import_report(capsys, A100 / "saxpy-mpi-a100-2022.sqlite", "--db", db)
+    command = [sys.executable, "-m", "gswarm_tui", "replay", "--db", str(db)]
+    with InTerminal(command, size=(120, 30), env={"HOME": str(tmp_path)}) as running:
+        running.wait_for("REPLAY")
+        running.press("S")
+        running.wait_for("1 profile")
+        running.press("\x1b[B\r")
+        running.wait_for("saxpy(double")
