@@ -1,7 +1,7 @@
 """Guard in front of the HTTP server's application: who may call it, from which pages, how much and how often.
 
 It runs before anything else sees a request, and reads its whole body. The order of its checks: host, origin,
-token, rate, size. docs/decisions/021-http-server.md has the attacks that each one stops.
+token, rate, size. docs/decisions/015-http-server.md has the attacks that each one stops.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Web server of ``gswarm-tui web``: each page gets a viewer of its own, drawn by textual-serve's script.
 
 textual-serve's own server has no access control, so this one serves its scripts and fonts behind checks of
-host, origin and cookie. docs/decisions/022-browser.md has the attacks and the reasons.
+host, origin and cookie. docs/decisions/016-browser.md has the attacks and the reasons.
 """
 
 from __future__ import annotations
