@@ -6,7 +6,6 @@ uvicorn has no time limit for a request's head: idle connections of others would
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -17,7 +16,6 @@ UNREAD_S = 30.0
 """A client that reads nothing of its answer for so long is disconnected."""
 MAX_CONNECTIONS = 256
 """With more, the connection that has waited longest without a request is closed."""
-_FILES = 4 * MAX_CONNECTIONS
 
 
 class BoundedProtocol(H11Protocol):
@@ -94,14 +92,6 @@ class BoundedProtocol(H11Protocol):
     def _close_idle(self) -> None:
         self._forget_head()
         self.transport.abort()
-
-
-def allow_many_files() -> None:
-    """Raise this process's limit of open files so that all connections fit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def uvicorn_options() -> dict[str, Any]:

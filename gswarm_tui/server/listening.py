@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import resource
 import socket
 import ssl
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from gswarm_tui.options.server_options import ServerSettings
 
 INSTALL = "pip install 'gswarm-tui[server]'"
 _BACKLOG = 128
+_MOST_FILES = 65536
 
 
 def check_settings(
@@ -79,6 +81,14 @@ def listen(settings: ServerSettings, option: str = "--http") -> socket.socket:
         raise UserError(f"{option} {where}: {error.strerror or error}.") from None
     listening.setblocking(False)
     return listening
+
+
+def allow_many_files() -> None:
+    """Raise this process's limit of open files; TLS handshakes that strangers don't finish take many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def url_of(settings: ServerSettings, listening: socket.socket) -> str:

@@ -11,10 +11,11 @@ from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.server.api import api_router
 from gswarm_tui.server.app import build_app
-from gswarm_tui.server.connections import allow_many_files, uvicorn_options
+from gswarm_tui.server.connections import uvicorn_options
 from gswarm_tui.server.event_stream import FrameStream
 from gswarm_tui.server.exports import SessionExports
 from gswarm_tui.server.guard import Guard
+from gswarm_tui.server.listening import allow_many_files
 from gswarm_tui.server.profiler_api import profiler_router
 from gswarm_tui.server.requests import RecorderRequests
 from gswarm_tui.server.scrape import Scrapes, metrics_router

@@ -22,6 +22,7 @@ from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.guard import host_of, is_address, own_hosts
+from gswarm_tui.server.listening import allow_many_files
 from gswarm_tui.server.screen_process import ScreenProcess
 
 MAX_SCREENS = 8
@@ -113,9 +114,13 @@ class WebServer:
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve on a socket that listens."""
         logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers could fill the log with errors
+        allow_many_files()
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._protocol, sock=listening, ssl=tls)
+        handshake_s = None if tls is None else FIRST_REQUEST_S
+        self._server = await loop.create_server(
+            self._protocol, sock=listening, ssl=tls, ssl_handshake_timeout=handshake_s
+        )
 
     async def close(self, why: str = "") -> None:
         """Close all screens and connections; the pages show ``why``, or else try to reconnect."""
