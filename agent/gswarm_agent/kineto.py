@@ -444,7 +444,8 @@ class TraceRun:
         roots = ("", f"{self._proc}/{process.pid}/root")
         for root in roots:
             try:
-                descriptor = os.open(root + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                # To open another user's pipe in /tmp must not block.
+                descriptor = os.open(root + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             except OSError:
                 if root is roots[-1]:
                     raise

@@ -37,6 +37,8 @@ WINDOW = 4
 """Parts that are under way at once; each has 128 KiB, and samples go before them."""
 SILENT_S = 90.0
 """A node that is cut off for so long is given up."""
+NO_REPORT_S = 900.0
+"""So is a connected one that reports nothing; agents wait 600 s for a rank's file."""
 CHECK_EVERY_S = 1.0
 FETCHING, DONE = "fetching", "done"
 _LEVEL = 3
@@ -124,6 +126,7 @@ class Tracing:
         self._starts_at = 0.0
         self._asked: set[str] = set()
         self._nodes: dict[str, float] = {}
+        self._live_at: dict[str, float] = {}
         self._traces: dict[tuple[str, int], RankTrace] = {}
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -151,6 +154,7 @@ class Tracing:
         self._asked.clear()
         self._traces.clear()
         self._nodes = dict.fromkeys(self._links, self._now())
+        self._live_at = dict(self._nodes)
         for node, link in self._links.items():
             link.take_trace = self._receive
             if not link.is_live:
@@ -219,6 +223,8 @@ class Tracing:
             self._fail(trace, report.reason)
         elif report.state != TRACE_READY:
             trace.state = report.state
+        elif report.size <= 0:
+            self._fail(trace, "its trace is empty")
         elif report.size > self._choice.max_mib * MIB:
             size = f"{report.size / MIB:,.0f} MiB, over the limit of {self._choice.max_mib:,}"
             self._fail(trace, f"its trace has {size}; allow more with --max-mib, or trace a shorter time")
@@ -256,9 +262,12 @@ class Tracing:
         if not part.data:
             self._fail(trace, "its file became shorter while it was fetched")
             return
-        trace.fetched += len(part.data)
+        data = part.data[: trace.size - trace.fetched]
+        if not data:  # more than it reported
+            return
+        trace.fetched += len(data)
         last = trace.fetched >= trace.size
-        write = asyncio.get_running_loop().create_task(self._write(trace, part.data, last))
+        write = asyncio.get_running_loop().create_task(self._write(trace, data, last))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
@@ -320,12 +329,19 @@ class Tracing:
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
             if self._links[node].is_live:
-                self._nodes[node] = max(heard_at, self._now() - SILENT_S / 2)
-            elif self._now() - heard_at > SILENT_S:
-                self._asked.add(node)
-                lost = [t for t in self._traces.values() if t.node == node and not t.is_settled]
-                for trace in lost or [self._traces.setdefault((node, 0), RankTrace(node, 0, None, ""))]:
-                    self._fail(trace, "the connection was lost")
+                self._live_at[node] = self._now()
+            pending = [t for t in self._traces.values() if t.node == node and not t.is_settled]
+            if node in self._asked and not pending:
+                continue
+            if self._now() - max(heard_at, self._live_at[node]) > SILENT_S:
+                why = "the connection was lost"
+            elif self._now() - heard_at > NO_REPORT_S:
+                why = "its agent stopped reporting"
+            else:
+                continue
+            self._asked.add(node)
+            for trace in pending or [self._traces.setdefault((node, 0), RankTrace(node, 0, None, ""))]:
+                self._fail(trace, why)
 
     def _log_result(self) -> None:
         done = [trace for trace in self.ranks() if trace.state == DONE]

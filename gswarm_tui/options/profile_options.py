@@ -166,6 +166,8 @@ def _ranks(text: str | None) -> tuple[int, ...]:
     ranks: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise UsageError(f"--ranks: {quote(part)} ends before it begins.")
         if int(last or first) - int(first) > _MAX_RANKS:
             raise UsageError(f"--ranks: {quote(part)} has more than {_MAX_RANKS:,} ranks.")
         ranks.update(range(int(first), int(last or first) + 1))

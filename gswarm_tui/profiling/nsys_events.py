@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.nsys_facts import plain_uuid
-from gswarm_tui.profiling.report_text import clean_text
+from gswarm_tui.profiling.report_text import LONGEST_READ, clean_text
 from gswarm_tui.store.recording.profiles import ProfileWriter
 from gswarm_tui.store.sql.profile_views import OS_RUNTIME
 from gswarm_tui.store.sql.schema import (
@@ -147,12 +147,15 @@ class NsysEvents:
         there = self._export.columns[table]
         kinds = ", ".join(map(str, (*_PUSH_POP, *_START_END)))
         text = "coalesce(s.value, e.text, '')" if "textId" in there else "coalesce(e.text, '')"
+        text = f"substr({text}, 1, {LONGEST_READ})"  # many rows may share one text of any length
         join = "LEFT JOIN StringIds s ON s.id = e.textId" if "textId" in there else ""
         thread = "coalesce(e.globalTid, -1)" if "globalTid" in there else "-1"
         domain = "e.domainId" if "domainId" in there else "NULL"
         domains = self._domains() if "domainId" in there else {}
         # A range that was open at the end of the capture lasts until its last event, as for nsys stats.
         last = self._export.execute('SELECT max(max(start), max("end")) FROM NVTX_EVENTS').fetchall()[0][0]
+        if not isinstance(last, int | None):
+            raise self._export.invalid(table, "has values that aren't whole numbers")
         rows = self._export.execute(
             f'SELECT e.start, coalesce(e."end", {last or 0}), e.eventType, {thread}, {domain}, {text} '  # noqa: S608
             f"FROM NVTX_EVENTS e {join} WHERE e.eventType IN ({kinds})"
@@ -174,7 +177,7 @@ class NsysEvents:
     def _domains(self) -> dict[tuple[int, int], str]:
         """Return the prefixes of names by domain and process."""
         rows = self._export.execute(
-            "SELECT domainId, globalTid, text FROM NVTX_EVENTS "  # noqa: S608 (own numbers)
+            f"SELECT domainId, globalTid, substr(text, 1, {LONGEST_READ}) FROM NVTX_EVENTS "  # noqa: S608
             f"WHERE eventType = {_NEW_DOMAIN} AND text IS NOT NULL ORDER BY start DESC"
         )
         return {
@@ -235,7 +238,7 @@ class NsysEvents:
         """Return our ids of texts, without paths and secrets."""
         if new := [text for text in dict.fromkeys(texts) if text not in self._text_ids]:
             if (
-                len(self._text_ids) > 1_000_000
+                len(self._text_ids) > MOST_TEXTS
             ):  # a million different names: forget them, the writer knows them
                 self._text_ids.clear()
                 new = list(dict.fromkeys(texts))
@@ -245,6 +248,7 @@ class NsysEvents:
 
     def _on_gpu(self, device: Numbers, stream: Numbers, process: Numbers) -> dict[str, Numbers]:
         pid = np.where(process < 0, -1, process >> 24 & 0xFFFFFF)
+        device = np.where((device < 0) | (device > _BITS_16), -1, device)
         return {"gpu_id": self._gpu_ids.of(pid, device), "device": device, "stream": stream, "pid": pid}
 
     def _devices(self) -> dict[tuple[int | None, int], int]:

@@ -81,8 +81,10 @@ def _gpus(export: NsysExport) -> Iterator[ProfiledGpu]:
     wanted = ("id", "uuid", "name", "busLocation", "totalMemory")
     columns = ", ".join(name if export.has("TARGET_INFO_GPU", name) else "NULL" for name in wanted)
     rows = export.rows(f"SELECT {columns} FROM TARGET_INFO_GPU ORDER BY id")  # noqa: S608 (own names)
+    known = set()
     for index, uuid, name, bus, memory in rows:
-        if isinstance(index, int) and 0 <= index < 1000 and uuid:
+        if isinstance(index, int) and 0 <= index < 1000 and uuid and plain_uuid(uuid) not in known:
+            known.add(plain_uuid(uuid))
             mib = memory >> 20 if isinstance(memory, int) and 0 <= memory < 1 << 50 else None
             place = clean_text(str(bus or ""))
             yield ProfiledGpu(index, clean_text(plain_uuid(uuid)), clean_text(str(name or "")), place, mib)

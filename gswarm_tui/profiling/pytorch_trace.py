@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import math
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -48,7 +48,7 @@ def is_trace(path: Path) -> bool:
     try:
         with _opened(path) as file:
             return _IS_TRACE.search(file.read(_HEAD_BYTES)) is not None
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return False
 
 
@@ -132,13 +132,13 @@ class PytorchTrace:
                     and isinstance(value.get("ts"), int | float)
                     and isinstance(value.get("dur"), int | float)
                     and isinstance(value.get("name"), str)
-                    and math.isfinite(value["ts"])
+                    and abs(value["ts"]) < _LATEST_NS
                     and 0 <= value["dur"] < _LONGEST_NS / 1000
                 ):
                     yield value
         except MalformedError as error:
             raise ReportError(f"{self._path} can't be read as a trace: {error}.") from None
-        except (EOFError, gzip.BadGzipFile):
+        except (EOFError, gzip.BadGzipFile, zlib.error):
             raise ReportError(f"{self._path} is cut short or damaged; fetch it again.") from None
 
     def _times(self, event: dict[str, Any]) -> tuple[int, int]:

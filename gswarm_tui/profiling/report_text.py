@@ -12,6 +12,8 @@ from gswarm_agent.redact import redact
 
 LONGEST = 4_000
 """Characters of a name; a demangled kernel of nested templates has thousands."""
+LONGEST_READ = 4 * LONGEST
+"""Characters of a name that are read; secrets and folders among them are removed before it is shortened."""
 
 _FOLDERS = re.compile(r"(?<![\w.~)\]>/-])~?(?:/[\w.+@~-]+)+/(?=[\w.+@~-])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -19,6 +21,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def clean_text(text: str) -> str:
     """Return a text with the last part of each path, without secrets and control characters."""
-    plain = _CONTROL.sub(" ", text[: 4 * LONGEST])
+    plain = _CONTROL.sub(" ", text[:LONGEST_READ])
     short = _FOLDERS.sub("", redact([plain])[0])
     return short if len(short) <= LONGEST else short[: LONGEST - 1] + "…"

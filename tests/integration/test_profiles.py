@@ -318,6 +318,10 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
             "has values that aren't whole numbers",
         ),
         (["ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN bytes"], "lacks the column bytes"),
+        (
+            ["UPDATE NVTX_EVENTS SET end = '0), 59 --' WHERE rowid = 1"],
+            "has values that aren't whole numbers",
+        ),
     ],
 )
 def test_a_report_that_no_nsys_writes_is_refused_and_nothing_of_it_stays(

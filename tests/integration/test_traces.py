@@ -95,6 +95,11 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
             "can't be read as a trace: the file ends too early",
         ),
         (b'{"schemaVersion": 1, "traceEvents": []}', "has no events of PyTorch"),
+        (
+            b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", '
+            b'"ts": 1e307, "dur": 1}]}',
+            "has no events of PyTorch",
+        ),
     ],
 )
 def test_a_cut_or_empty_trace_is_one_sentence_and_leaves_nothing(

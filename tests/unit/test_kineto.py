@@ -73,6 +73,14 @@ def test_another_user_is_not_answered(folder: str, monkeypatch: pytest.MonkeyPat
     assert answered(folder, monkeypatch, foreign=True) == ({}, {})
 
 
+def test_a_pipe_in_place_of_a_trace_does_not_block_the_agent(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto, "_SHARED_TMP", folder)
+    os.mkfifo(f"{folder}/libkineto_activities_42.json")
+    answered(folder, monkeypatch)
+
+
 def test_iterations_are_rounded_up_so_that_ranks_start_at_the_same_one() -> None:
     text = config(RequestTrace("t1", (), 0, 500, 3, 100, True), "/x/t.json")
     lines = dict(line.split("=") for line in text.splitlines())

@@ -1,0 +1,74 @@
+"""The head's side of a trace: what nodes may report, and when they are given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gswarm_agent.wire import TRACE_ASKED, TRACE_READY, FetchTrace, TracePart, TraceReport
+from gswarm_tui.link import tracing
+from gswarm_tui.link.tracing import NO_REPORT_S, TraceChoice, Tracing
+
+
+class Node:
+    """A link to a node that is connected; ``fetched`` has what was requested of its files."""
+
+    def __init__(self) -> None:
+        self.is_live = True
+        self.take_trace: Callable[[str, Any], None] = lambda _node, _message: None
+        self.fetched: list[FetchTrace] = []
+
+    def request_trace(self, _request: Any, _starts_at: float) -> None:
+        """Take the request."""
+
+    def fetch_trace(self, fetch: FetchTrace) -> None:
+        """Take the request for a part."""
+        self.fetched.append(fetch)
+
+    def end_trace(self, _end: Any) -> None:
+        """Take the end."""
+
+
+async def not_imported(_path: Path, _node: str) -> str:
+    return ""
+
+
+async def settled(run: Tracing) -> dict[int, tuple[str, str]]:
+    """Return the state and the reason of each rank once the trace has ended."""
+    async with asyncio.timeout(20):
+        while run.is_running:
+            await asyncio.sleep(0.01)
+    return {trace.pid: (trace.state, trace.reason) for trace in run.ranks()}
+
+
+async def test_an_empty_trace_and_too_many_bytes_end_the_trace(tmp_path: Path) -> None:
+    node = Node()
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported)
+    token = run.start(TraceChoice())["token"]
+    node.take_trace("gpu01", TraceReport(token, 5, 0, TRACE_READY, "", 0))
+    node.take_trace("gpu01", TraceReport(token, 6, 1, TRACE_READY, "", 4))
+    node.take_trace("gpu01", TracePart(token, 6, 0, b"{..}" * 1000))
+    node.take_trace("gpu01", TracePart(token, 6, 4, b"{..}" * 1000))
+    node.take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
+    assert await settled(run) == {5: ("failed", "its trace is empty"), 6: ("done", "")}
+    assert [trace.fetched for trace in run.ranks()] == [0, 4]
+    await run.close()
+
+
+async def test_a_connected_node_that_reports_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(tracing, "CHECK_EVERY_S", 0.01)
+    nodes = {"gpu01": Node(), "gpu02": Node()}
+    run = Tracing(cast(Any, nodes), tmp_path, lambda _event: None, not_imported, lambda: now)
+    token = run.start(TraceChoice())["token"]
+    nodes["gpu01"].take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
+    now += NO_REPORT_S + 1
+    await settled(run)
+    assert [(trace.node, trace.reason) for trace in run.ranks()] == [("gpu02", "its agent stopped reporting")]
+    await run.close()
