@@ -50,7 +50,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         from gswarm_tui.printing.json_output import print_json
 
         print_json({"folder": state["folder"], "ranks": state["ranks"]})
-    return _print_result(state, quiet=arguments.json)
+    status = _print_result(state, quiet=arguments.json)
+    missing = sorted(set(intent.ranks) - {rank["rank"] for rank in state["ranks"]})
+    if missing or not state["ranks"]:
+        which = f"rank {', '.join(map(str, missing[:8]))}{' …' if missing[8:] else ''}" if missing else "all"
+        print_notice(f"not traced: {which}: no node has a process of yours with that rank")
+        return 1
+    return status
 
 
 def _parser() -> CommandParser:

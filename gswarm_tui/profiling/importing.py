@@ -118,4 +118,7 @@ def _opened(path: Path, environ: Mapping[str, str]) -> Iterator[NsysExport]:
         )
     with contextlib.ExitStack() as stack:
         file = path if path.suffix == ".sqlite" else stack.enter_context(exported(path, environ))
-        yield stack.enter_context(contextlib.closing(NsysExport(file, str(path))))
+        export = stack.enter_context(contextlib.closing(NsysExport(file, str(path))))
+        if file is not path:
+            file.unlink()  # open until it is read; nothing of it stays if this program is killed
+        yield export

@@ -10,6 +10,7 @@ import csv
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -319,7 +320,10 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
         ),
         (["ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN bytes"], "lacks the column bytes"),
         (
-            ["UPDATE NVTX_EVENTS SET end = '0), 59 --' WHERE rowid = 1"],
+            [
+                'CREATE TABLE NVTX_EVENTS (start, "end", eventType, text)',
+                "INSERT INTO NVTX_EVENTS VALUES (1, '0), 59 --', 59, 'a range')",
+            ],
             "has values that aren't whole numbers",
         ),
     ],
@@ -359,6 +363,27 @@ def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
         line = refusal(capsys, file, "--db", tmp_path / "new.duckdb")
         assert line.startswith(f"gswarm-tui: {file} {why}"), line
     assert not (tmp_path / "new.duckdb").exists()
+
+
+def test_an_import_that_is_terminated_ends_nsys_and_leaves_no_export(tmp_path: Path) -> None:
+    tools, temporary = tmp_path / "tools", tmp_path / "tmp"
+    tools.mkdir()
+    temporary.mkdir()
+    nsys = tools / "nsys"
+    nsys.write_text('#!/bin/sh\neval "out=\\$$(($# - 1))"\necho secret >"$out"; exec sleep 60\n')
+    nsys.chmod(0o700)
+    (tmp_path / "rank.nsys-rep").write_bytes(b"")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gswarm_tui", "import", "rank.nsys-rep"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(temporary)},
+    )
+    while not (exports := list(temporary.glob("*/report.sqlite"))):
+        assert process.poll() is None
+    assert exports[0].parent.stat().st_mode & 0o777 == 0o700
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_report_needs_the_tool_on_path(

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 RANKS = f"""
 cd {shlex.quote(str(REPOSITORY))}
 RANK=0 {STANDIN} & RANK=1 {STANDIN} & RANK=2 KINETO_USE_DAEMON=0 sleep 300 &
+echo ranks started >&2
 read line; kill %1 %2 %3; wait
 """
 
@@ -32,12 +33,12 @@ def test_ranks_are_traced_at_one_time_and_their_traces_are_queried_while_they_ru
         nothing_left(tmp_path / "run.duckdb"),
         record(tmp_path, "--launcher", "local", "--", "bash", "-c", RANKS) as running,
     ):
-        running.wait_for("sends data")
+        running.wait_for("ranks started")
         status = run_beside(tmp_path, "trace", "--duration", "0.2", "--ranks", "0-2", "--json")
         printed = capsys.readouterr()
         assert status == 1, printed.err
         assert "files of at most 512 MiB a rank" in printed.err
-        assert "rank 2 on " in printed.err
+        assert "rank 2 on " in printed.err, printed.out
         assert "started without KINETO_USE_DAEMON=1; start it with gswarm-tui record" in printed.err
         result = json.loads(printed.out)
         traced = [rank for rank in result["ranks"] if rank["state"] == "done"]
