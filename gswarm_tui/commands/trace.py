@@ -84,8 +84,8 @@ def _parser() -> CommandParser:
 
 
 def _number(option: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise UsageError(f"{option} needs a whole number, not {text!r}.")
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise UsageError(f"{option} needs a whole number from 1 on, not {text!r}.")
     return int(text)
 
 

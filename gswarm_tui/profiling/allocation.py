@@ -50,8 +50,9 @@ async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | No
     status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
     records = parse_jobs(text) if status == 0 else []
     if not records:
-        why = "" if "Invalid job id" in text else last_line(text)
-        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}{why}.")
+        if status != 0 and "Invalid job id" not in text:
+            raise ProfileError(f"Slurm can't look up job {job_id}{_on(host)}{last_line(text)}.")
+        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}.")
     record = records[0]
     if record.state != "RUNNING":
         raise ProfileError(f"job {job_id} isn't running: its state is {record.state}.")

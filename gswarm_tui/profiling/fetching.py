@@ -102,8 +102,8 @@ class Fetcher:
                     await asyncio.sleep(_PAUSE_S * attempt)
                 try:
                     async with kept(host, words(file.size)) as command:
-                        while data := await command.read():
-                            self._write(file, data, report)
+                        while file.size < report.size and (data := await command.read()):
+                            self._write(file, data[: report.size - file.size], report)
                 except (ConnectionError, ProfileError) as error:
                     problem = f": {error}".rstrip(".")
                 if file.size >= report.size:
