@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -11,9 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+from gswarm_tui.common.quantities import file_size
+from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.tools import explain_failure, find_tool, run_tool
 
 _EXPORT = ("export", "--type", "sqlite", "--force-overwrite", "true", "--output")
+_FULL_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
@@ -25,6 +29,12 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     with _ending_by_exit(), tempfile.TemporaryDirectory(prefix="gswarm-tui-") as folder:
         out = Path(folder) / "report.sqlite"
         done = run_tool([nsys, *_EXPORT, str(out), str(path)], environ)
+        if (free := shutil.disk_usage(folder).free) < _FULL_BYTES:
+            place = Path(folder).parent
+            raise ReportError(
+                f"{place} has {file_size(free)} free, too little to export {path} there. "
+                "Free some space, or set TMPDIR to another folder."
+            )
         # nsys exits with 0 after some errors, without a file.
         if done.returncode != 0 or not out.exists():
             raise explain_failure(path, nsys, done.stdout + done.stderr, environ)
