@@ -28,6 +28,8 @@ _DESCRIPTION = frozenset(
 """Columns of the page that aren't metrics. Names of processes may be paths and aren't imported."""
 _NUMBER = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 _LARGEST = 1e15
+_LONGEST_FIELD = 2**24
+"""Names of kernels with all template arguments can be longer than csv's limit of 128 KiB."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class NcuReport:
         self._version = tool_version(ncu, environ)
 
     def _read(self, done: subprocess.CompletedProcess[str]) -> Iterator[_Kernel]:
+        csv.field_size_limit(_LONGEST_FIELD)
         rows = csv.reader(line for line in done.stdout.splitlines() if line.startswith('"'))
         names = next(rows, [])
         units = next(rows, [])

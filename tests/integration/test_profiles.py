@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -488,3 +489,17 @@ def test_profile_without_samples_is_shown_on_the_screen(
         running.wait_for("1 profile")
         running.press("\x1b[B\r")
         running.wait_for("saxpy(double")
+
+
+def test_import_without_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    words = ["import", str(A100 / "saxpy-mpi-a100-2022.sqlite"), "--db", str(tmp_path / "small.duckdb")]
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", *words],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "small.duckdb can't grow because of a limit on file sizes (ulimit -f).\n" in done.stderr
+    assert list(tmp_path.glob("small*")) == []

@@ -35,9 +35,7 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
             return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case socket.gaierror():
-            return LaunchError(
-                "its name does not resolve", "check --nodes for a typo", Retry.SLOWLY, Step.NAME
-            )
+            return LaunchError("its name does not resolve", "check it for a typo", Retry.SLOWLY, Step.NAME)
         case TimeoutError():
             return LaunchError("it did not answer in time", f"try `{attempt.command}`", step=Step.CONNECT)
         case asyncssh.ChannelOpenError():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
 from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.querying.opening import SUFFIXES
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.sql.run_names import RUN
@@ -219,10 +221,10 @@ class Importing:
 def importing(path: Path) -> Iterator[Importing]:
     """Open an import into a file and commit it at the end of the block. Raises StoreError."""
     new = not path.exists()
-    Database(path).close()  # makes it, or sees that it is a recording file and of this version
     done = False
     connection = connect_in_memory(SETTINGS)
     try:
+        Database(path).close()  # makes it, or sees that it is a recording file and of this version
         connection.execute(f"ATTACH {literal(str(path))} AS rec")
         connection.execute("USE rec")
         connection.execute("BEGIN")
@@ -236,9 +238,9 @@ def importing(path: Path) -> Iterator[Importing]:
         raise StoreError(explain(error, path)) from error
     finally:
         connection.close()
-        if new and not done:
-            path.unlink(missing_ok=True)
-            path.with_name(path.name + ".wal").unlink(missing_ok=True)
+        for suffix in SUFFIXES if new and not done else ():
+            with suppress(OSError):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def mark(name: str, run: str) -> str:
