@@ -295,6 +295,9 @@ class ProfileRun:
         by_rank = {report.name.partition(".")[0]: report for report in reports}
         for rank, (node, log) in sorted(logs.items()):
             self._explain(rank, node, log, by_rank.get(rank))
+        for number in self._settings.ranks:
+            if not any(f"-rank{number}-" in name for name in (*by_rank, *logs)):
+                self._say(f"the command has no rank {number}, so there is no report of it; ranks start at 0.")
         return sorted(reports, key=lambda report: report.name)
 
     def _explain(self, rank: str, node: str, log: str, report: RemoteReport | None) -> None:

@@ -91,7 +91,7 @@ def test_profile_in_a_running_job_is_a_session_and_leaves_the_job(cluster: Clust
     job = said.rpartition(" ")[2].strip()
     try:
         command = ["sh", "-c", "sleep 3; echo finished --token=abc; exit 4"]
-        inner = ["gswarm-tui", "profile", f"--job={job}", "--duration=1", "--", *command]
+        inner = ["gswarm-tui", "profile", f"--job={job}", "--ranks=0,7", "--duration=1", "--", *command]
         done = subprocess.run(
             ["gswarm-tui", "record", f"--job={job}", "--db=run.duckdb", "--", *inner],
             env=user_env(cluster),
@@ -103,6 +103,7 @@ def test_profile_in_a_running_job_is_a_session_and_leaves_the_job(cluster: Clust
         )
         assert done.returncode == 4, done.stderr
         assert "finished --token=abc\n" in done.stdout, "the capture's end ended the command"
+        assert "the command has no rank 7, so there is no report of it; ranks start at 0.\n" in done.stderr
         assert (folder / f"gpu01-rank0-job{job}.nsys-rep").stat().st_size > 10_000, done.stderr
         assert cluster.run(["squeue", "--noheader", "--format=%T", f"--jobs={job}"]).stdout == "RUNNING\n"
     finally:
