@@ -123,6 +123,11 @@ def environ_of(folder: Path) -> dict[str, str]:
     return environ
 
 
+def _all_measured(latest: Any) -> bool:
+    gpus = [gpu for client in latest["client_data"].values() for gpu in client["gpus_metrics"]]
+    return bool(gpus) and all(gpu["gpu_util"] is not None for gpu in gpus)
+
+
 @contextmanager
 def served(folder: Path, *words: str, demo: str = "2x4") -> Iterator[ServedRecorder]:
     """Record simulated nodes with an HTTP server, from when all send data; kill it at the end."""
@@ -143,7 +148,7 @@ def served(folder: Path, *words: str, demo: str = "2x4") -> Iterator[ServedRecor
         recorder.port, recorder.token_file = int(found[3]), Path(found[4])
         recorder.read_until("send data")
         recorder.eventually(recorder.token_file.exists, "the token's file")
-        recorder.eventually(lambda: bool(recorder.get("/metrics/latest")["client_data"]), "samples")
+        recorder.eventually(lambda: _all_measured(recorder.get("/metrics/latest")), "samples of all GPUs")
         yield recorder
     finally:
         process.kill()

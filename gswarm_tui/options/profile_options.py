@@ -56,7 +56,9 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     command = words[words.index("--") + 1 :] if "--" in words else []
     own = words[: words.index("--")] if "--" in words else words
     if own and not own[0].startswith("-"):
-        raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
+        if "--name" not in own:
+            raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
+        del own[0]  # gswarm-profiler's "profile HEAD --name X", which the parser answers
     given = _parser().read(own)
     shims = None if given.shims is None else Path(given.shims).expanduser()
     if not command and (shims is None or given.shim):

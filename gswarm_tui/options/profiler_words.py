@@ -10,7 +10,6 @@ _STATUS = "`gswarm-tui status` prints the state of your running gswarm-tui"
 COMMANDS = {
     "start": _START,
     "connect": "gswarm-tui starts its agents itself, on --nodes or the nodes of the job",
-    "profile": _SESSION,
     "http-profile": _SESSION,
     "http-status": _STATUS,
     "stop": "`gswarm-tui session stop [NAME]` ends sessions, `gswarm-tui recording stop` ends the recording",
@@ -27,5 +26,6 @@ OPTIONS = {
         "--name": _RECOVER,
         "--export": "`gswarm-tui export SESSION -o FILE.json` writes a session of a recording",
     },
+    "profile": {"--name": _SESSION},
 }
 """Options of commands that are ours, and the sentence that answers them."""

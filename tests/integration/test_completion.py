@@ -104,7 +104,7 @@ async def test_words_are_suggested_where_they_fit(
 ) -> None:
     (tmp_path / "old.duckdb").touch()
     for line, suggested in (
-        ("gswarm-tui se", ["session", "sessions"]),
+        ("gswarm-tui se", ["serve", "session", "sessions"]),
         ("gswarm-tui session ", ["start", "stop", "rename"]),
         ("gswarm-tui session start warm", []),
         (f"gswarm-tui session rename --recording {ONE[:8]} w", [SESSION]),

@@ -335,9 +335,13 @@ def test_stop_names_both_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`gswarm-tui recording stop`" in printed
 
 
-@pytest.mark.parametrize("option", profiler_words.OPTIONS["recover"])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["recover"], option) for option in profiler_words.OPTIONS["recover"]]
+    + [(["profile"], "--name"), (["profile", "login:8090"], "--name")],
+)
 def test_options_of_gswarm_profiler_are_answered_with_ours(
-    option: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["recover", option, *(["x"] if option != "--list" else [])]) == 2
+    assert main([*words, option, *(["x"] if option != "--list" else [])]) == 2
     assert f"{option} is an option of gswarm-profiler; `gswarm-tui " in capsys.readouterr().err

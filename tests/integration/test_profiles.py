@@ -477,11 +477,13 @@ def test_summary_of_a_report_alone_has_its_kernels(a100: Path, capsys: pytest.Ca
     assert "util %" not in printed
 
 
-def test_profile_without_samples_is_shown_on_the_screen(
+def test_profile_without_samples_is_shown_on_the_screen_and_its_columns_are_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db = tmp_path / "alone.duckdb"
     import_report(capsys, A100 / "saxpy-mpi-a100-2022.sqlite", "--db", db)
+    bare = "SELECT column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal"
+    assert query(db, bare) == []
     command = [sys.executable, "-m", "gswarm_tui", "replay", "--db", str(db)]
     with InTerminal(command, size=(120, 30), env={"HOME": str(tmp_path)}) as running:
         running.wait_for("REPLAY")

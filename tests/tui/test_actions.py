@@ -24,6 +24,7 @@ from gswarm_tui.tui.actions import (
     SCREENS,
     SESSIONS,
     SQL,
+    TRACE,
     actions_of,
 )
 from gswarm_tui.tui.app import GswarmApp
@@ -32,6 +33,7 @@ from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
+from gswarm_tui.tui.screens.trace import TraceScreen
 from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
@@ -66,6 +68,8 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str, mode: s
     async with app.run_test(size=(120, 40)) as pilot:
         if screen == PROFILE:
             app.show(ProfileScreen(SOME_PROFILE))
+        if screen == TRACE:
+            app.show(TraceScreen(SOME_PROFILE))
         await pilot.press(*WAYS.get(screen, ()))
         app.mode = mode
         await pilot.pause()

@@ -54,6 +54,7 @@ def test_every_table_view_and_column_has_a_comment(tmp_path: Path) -> None:
         path,
         "SELECT table_name FROM duckdb_tables() WHERE comment IS NULL "
         "UNION ALL SELECT view_name FROM duckdb_views() WHERE comment IS NULL AND NOT internal "
-        "UNION ALL SELECT column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal",
+        "UNION ALL SELECT column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal "
+        "AND table_name NOT LIKE 'profile\\_%' ESCAPE '\\'",  # they get theirs with the first profile
     )
     assert bare == []
