@@ -124,8 +124,9 @@ def environ_of(folder: Path) -> dict[str, str]:
 
 
 def _all_measured(latest: Any) -> bool:
+    """Return whether all GPUs have rates, which need two samples."""
     gpus = [gpu for client in latest["client_data"].values() for gpu in client["gpus_metrics"]]
-    return bool(gpus) and all(gpu["gpu_util"] is not None for gpu in gpus)
+    return bool(gpus) and all(gpu["dram_bw_gbps_rx"] is not None for gpu in gpus)
 
 
 @contextmanager
