@@ -9,6 +9,7 @@ from pathlib import Path
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.server.answers import problems
 from gswarm_tui.server.exposition import FamilyTable, RecorderHealth, fleet_tables
 from gswarm_tui.server.exposition_text import negotiated
 from gswarm_tui.server.rendering import RenderingError, RenderingProcess
@@ -59,10 +60,8 @@ def metrics_router(scrapes: Scrapes) -> APIRouter:
     @router.get(
         "/metrics",
         response_class=Response,
-        responses={
-            200: {"content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}},
-            503: {"description": "The metrics couldn't be rendered; scrape again."},
-        },
+        responses=problems()
+        | {200: {"content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}}},
     )
     async def metrics(request: Request) -> Response:
         """Return all metrics for Prometheus, as OpenMetrics when the Accept header asks for it."""

@@ -129,7 +129,7 @@ def check_schema(recorder: ServedRecorder, folder: Path, *options: str) -> subpr
     config.write_text(_CONFIG)
     document = f"{recorder.url}/api/v1/openapi.json"
     words = [str(SCHEMATHESIS), f"--config-file={config}", "--no-color", "run", document, "--checks=all"]
-    words += ["--exclude-path=/api/v1/frames", *options]
+    words += ["--exclude-path=/api/v1/frames", "--rate-limit=80/s", *options]
     return subprocess.run(
         words,
         cwd=folder,
