@@ -50,7 +50,7 @@ class TraceError(Exception):
 
 @dataclass(frozen=True)
 class TraceChoice:
-    """What to trace: so many iterations, or a duration if there are none; all ranks without any."""
+    """What to trace: a number of iterations, else a duration; certain ranks, else all of them."""
 
     duration_ms: int = 500
     iterations: int = 0
