@@ -50,7 +50,7 @@ class TraceError(Exception):
 
 @dataclass(frozen=True)
 class TraceChoice:
-    """What to trace: a number of iterations, else a duration; certain ranks, else all of them."""
+    """Extent of a trace: a number of iterations, else a duration; certain ranks, else all of them."""
 
     duration_ms: int = 500
     iterations: int = 0

@@ -20,7 +20,7 @@ _PROBLEM = re.compile(
     r"|unsupported|warning|wrong)",
     re.IGNORECASE,
 )
-"""What makes a sentence a message: exports before 2023 keep messages among all other strings."""
+"""Pattern of the tool's messages, which exports before 2023 keep among all other strings."""
 
 
 def read_facts(export: NsysExport, file: str) -> ProfileFacts:

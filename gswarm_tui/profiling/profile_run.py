@@ -37,7 +37,7 @@ _COUNTERS_REMEDY = (
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """What the user wants: the profiler, its options, where it runs, and the command.
+    """The user's choices for a run: the profiler, its options, where it runs, and the command.
 
     ``job`` is a running job, None for an allocation with the options ``salloc``. ``ranks`` is empty for all.
     ``ntasks`` is None to let Slurm decide. ``duration_s`` and ``delay_s`` are None for the whole run.
@@ -66,7 +66,7 @@ class FetchedReport(NamedTuple):
 
 @dataclass
 class ProfileResult:
-    """What a run left: the command's exit status, the job and the reports here."""
+    """Result of a run: the command's exit status, the job and the reports here."""
 
     status: int
     job: str
@@ -75,7 +75,7 @@ class ProfileResult:
 
 @dataclass
 class _NodeFacts:
-    """What a node reported in its check."""
+    """Facts that a node reported in its check."""
 
     version: str = ""
     folder: str = ""
