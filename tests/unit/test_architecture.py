@@ -136,6 +136,15 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.slurm",
         "gswarm_tui.store",
     },
+    "gswarm_tui.trials": {
+        "gswarm_tui.analysis",
+        "gswarm_tui.common",
+        "gswarm_tui.control",
+        "gswarm_tui.fleet",
+        "gswarm_tui.profiling",
+        "gswarm_tui.slurm",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.tui": {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",

@@ -90,7 +90,7 @@ class ProfileFacts:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ProfilePlace:
     """Where a profile belongs in a file, and the ids of its GPUs there by UUID."""
 
     recording_id: int
@@ -117,7 +117,7 @@ class ProfileWriter(Protocol):
         """Add the profile itself, which makes its rows visible. Raises StoreError."""
 
 
-def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> Placement | None:
+def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> ProfilePlace | None:
     """Return where a profile belongs, in this recording or the one of its time; None in an empty file."""
     if recording_id is None:
         span = (_naive(facts.started_ns), _naive(facts.ended_ns))
@@ -125,12 +125,12 @@ def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> P
             return None
         recording_id = found[0][0]
     if not (nodes := rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
-        return Placement(recording_id, None, facts.node, None, {})
+        return ProfilePlace(recording_id, None, facts.node, None, {})
     node_id, node, offset, _ = nodes[0]
-    return Placement(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)))
+    return ProfilePlace(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)))
 
 
-def profile_row(profile_id: int, facts: ProfileFacts, placed: Placement) -> dict[str, Any]:
+def profile_row(profile_id: int, facts: ProfileFacts, placed: ProfilePlace) -> dict[str, Any]:
     """Return a profile's row in ``profiles``, with times as Unix microseconds."""
     offset_us = round((placed.clock_offset_s or 0) * 1e6)
     return {
@@ -221,10 +221,10 @@ class StoredProfile:
             source = self._sources[table.name] = _RefilledRows(self._connection, table, columns)
         self._rows(f"{insert_events(table, columns, self.profile_id, source.name)} WHERE counts")
 
-    def _new_placement(self, facts: ProfileFacts) -> Placement:
+    def _new_placement(self, facts: ProfileFacts) -> ProfilePlace:
         first_gpu = self._next_free("gpu_id", GPUS)
         gpu_ids = {gpu.uuid: gpu_id for gpu_id, gpu in enumerate(facts.gpus, first_gpu)}
-        return Placement(
+        return ProfilePlace(
             self._next_free("recording_id", RECORDINGS),
             self._next_free("node_id", NODES),
             facts.node,

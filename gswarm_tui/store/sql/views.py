@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.store.sql import profile_views, trace_views
+from gswarm_tui.store.sql import profile_views, trace_views, trial_views
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -227,6 +227,19 @@ _VIEWS = {
         "One row per value of each mark: numbers in value, other values in text",
         MARK_VALUES,
         columns("ts node mark key value text node_id recording_id"),
+    ),
+    "trials": _View(
+        "Each trial: its command, and its plan as a JSON object",
+        trial_views.TRIALS,
+        columns("ts trial command plan recording_id"),
+    ),
+    "trial_runs": _View(
+        "Each run of a trial that ended, with its session; only those with status ok are compared",
+        trial_views.TRIAL_RUNS,
+        columns(
+            "ts trial run nodes gpus_per_node placement repeat warm_up status wall_s throughput exit_status "
+            "reason node_list job session_id recording_id"
+        ),
     ),
     "profile_api": _View(
         "Each call of CUDA, and of the operating system's libraries, in profiles",

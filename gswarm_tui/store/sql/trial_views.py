@@ -1,0 +1,41 @@
+"""SQL of the views of trials, which are events with JSON objects as their details."""
+
+from __future__ import annotations
+
+TRIAL_PLANNED, TRIAL_STARTED, TRIAL_ENDED = "trial_planned", "trial_run_started", "trial_run"
+"""Kinds of the events of a trial: its plan, the start of a run, and the outcome of a run."""
+
+# Of a trial that planned itself further, and of a run that was repeated, the newest event counts. A session's
+# number changes when a recording is imported, its start doesn't.
+TRIALS = f"""
+SELECT min(ts) AS ts, plan ->> 'trial_id' AS trial, arg_max(message, ts) AS command,
+       arg_max(plan, ts) AS plan, min(recording_id) AS recording_id
+FROM (SELECT *, TRY_CAST(CASE WHEN kind = '{TRIAL_PLANNED}' THEN detail END AS JSON) AS plan FROM events
+      WHERE kind = '{TRIAL_PLANNED}')
+WHERE plan ->> 'trial_id' IS NOT NULL
+GROUP BY 2
+ORDER BY 1
+"""  # noqa: S608 (own names)
+TRIAL_RUNS = f"""
+SELECT r.started_at AS ts, r.trial, r.run, r.nodes, r.gpus_per_node, r.placement, r."repeat", r.warm_up,
+       r.status, r.wall_s, r.throughput, r.exit_status, r.reason, r.node_list, r.job,
+       s.session_id, r.recording_id
+FROM (
+  SELECT make_timestamp(CAST(1e6 * TRY_CAST(d ->> 'started_at' AS DOUBLE) AS BIGINT)) AS started_at,
+         d ->> 'trial_id' AS trial, TRY_CAST(d ->> 'run' AS INTEGER) AS run,
+         TRY_CAST(d ->> 'nodes' AS INTEGER) AS nodes,
+         TRY_CAST(d ->> 'gpus_per_node' AS INTEGER) AS gpus_per_node, d ->> 'placement' AS placement,
+         TRY_CAST(d ->> 'repeat' AS INTEGER) AS "repeat", TRY_CAST(d ->> 'warm_up' AS BOOLEAN) AS warm_up,
+         d ->> 'status' AS status, TRY_CAST(d ->> 'wall_s' AS DOUBLE) AS wall_s,
+         TRY_CAST(d ->> 'throughput' AS DOUBLE) AS throughput,
+         TRY_CAST(d ->> 'exit_status' AS INTEGER) AS exit_status, d ->> 'reason' AS reason,
+         d ->> 'node_list' AS node_list, d ->> 'job' AS job, recording_id
+  FROM (SELECT *, TRY_CAST(CASE WHEN kind = '{TRIAL_ENDED}' THEN detail END AS JSON) AS d FROM events
+        WHERE kind = '{TRIAL_ENDED}')
+  WHERE d ->> 'trial_id' IS NOT NULL
+  QUALIFY row_number() OVER (PARTITION BY trial, run ORDER BY ts DESC) = 1
+) r
+LEFT JOIN sessions s ON s.recording_id = r.recording_id
+  AND abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000
+ORDER BY 1
+"""  # noqa: S608 (own names)

@@ -1,0 +1,92 @@
+"""Outcome of one run of a trial: how it ended, and what is compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from gswarm_tui.slurm.hosts import expand, fold
+from gswarm_tui.trials.plan import Placement, TrialRun
+
+OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
+STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST)
+"""Only runs that are ``ok`` are compared; the others are kept and shown."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Outcome of one run; ``nodes`` are those that it used, ``started_at`` is Unix time.
+
+    ``exit_status`` is None if the command didn't start or was ended, ``throughput`` if there is none or wall
+    times are compared. ``reason`` says in a clause why the run isn't ``ok``. ``session_id`` is the number of
+    its session in the file, None without one.
+    """
+
+    trial_id: str
+    run: TrialRun
+    status: str
+    started_at: float
+    wall_s: float
+    nodes: tuple[str, ...] = ()
+    throughput: float | None = None
+    exit_status: int | None = None
+    reason: str = ""
+    job: str = ""
+    session_id: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run counts."""
+        return self.status == OK
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours that the run cost."""
+        return self.run.placement.gpus * self.wall_s / 3600
+
+    def to_json(self) -> str:
+        """Return the outcome as a flat JSON object, which the view ``trial_runs`` shows."""
+        placement = self.run.placement
+        return json.dumps(
+            {
+                "trial_id": self.trial_id,
+                "run": self.run.number,
+                "nodes": placement.nodes,
+                "gpus_per_node": placement.gpus_per_node,
+                "placement": placement.spread,
+                "repeat": self.run.repeat,
+                "warm_up": self.run.warm_up,
+                "status": self.status,
+                "started_at": self.started_at,
+                "wall_s": self.wall_s,
+                "node_list": fold(self.nodes),
+                "throughput": self.throughput,
+                "exit_status": self.exit_status,
+                "reason": self.reason,
+                "job": self.job,
+            },
+            ensure_ascii=False,
+        )
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> RunOutcome:
+        """Return the outcome of a row of ``trial_runs``. Raises KeyError, TypeError, ValueError."""
+        placement = Placement(int(row["nodes"]), int(row["gpus_per_node"]), str(row["placement"]))
+        run = TrialRun(int(row["run"]), placement, int(row["repeat"]), bool(row["warm_up"]))
+        node_list = str(row["node_list"] or "")
+        return cls(
+            trial_id=str(row["trial"]),
+            run=run,
+            status=str(row["status"]),
+            started_at=row["ts"].replace(tzinfo=UTC).timestamp(),
+            wall_s=float(row["wall_s"]),
+            nodes=expand([node_list], "the nodes of a trial's run") if node_list else (),
+            throughput=row["throughput"],
+            exit_status=row["exit_status"],
+            reason=str(row["reason"] or ""),
+            job=str(row["job"] or ""),
+            session_id=row["session_id"],
+        )
