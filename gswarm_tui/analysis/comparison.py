@@ -58,17 +58,22 @@ class ComparedRun:
 
     @property
     def balance(self) -> float | None:
-        """Load balance of the GPUs: the mean of their mean utilisations over the highest; 1 is even.
-
-        This is POP's load balance (average over maximum), with utilisation for useful computation.
-        """
-        means = [gpu.util_mean_pct for gpu in self.summary.gpus if gpu.util_mean_pct is not None]
-        return sum(means) / len(means) / max(means) if means and max(means) > 0 else None
+        """Load balance of all GPUs."""
+        return balance(self.summary.gpus)
 
     @property
     def throttled(self) -> float | None:
         """Share of the measured time that was throttled."""
         return _throttled(self.whole)
+
+
+def balance(gpus: Sequence[Figures]) -> float | None:
+    """Return the load balance of GPUs: the mean of their mean utilisations over the highest; 1 is even.
+
+    This is POP's load balance (average over maximum), with utilisation for useful computation.
+    """
+    means = [gpu.util_mean_pct for gpu in gpus if gpu.util_mean_pct is not None]
+    return sum(means) / len(means) / max(means) if means and max(means) > 0 else None
 
 
 def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:

@@ -6,14 +6,15 @@ import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from gswarm_tui.printing import cells
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, out: TextIO | None = None) -> None:
     """Print a value as indented JSON; a terminal gets ASCII, which has no escapes of its own."""
-    print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
+    out = out or sys.stdout
+    print(json.dumps(value, indent=2, ensure_ascii=out.isatty(), allow_nan=False), file=out)
 
 
 def utc(at: float | None) -> str | None:

@@ -113,6 +113,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.fleet",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
+        "gswarm_tui.trials",
     },
     "gswarm_tui.reporting": {
         "gswarm_tui.analysis",
@@ -121,6 +122,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.plotting",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
+        "gswarm_tui.trials",
     },
     "gswarm_tui.exchange": {
         "gswarm_tui.analysis",
@@ -154,6 +156,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.playback",
         "gswarm_tui.printing.cells",
         "gswarm_tui.store.sql.recipes",
+        "gswarm_tui.trials",
     },
     "gswarm_tui.run": {
         "gswarm_agent",

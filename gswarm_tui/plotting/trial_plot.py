@@ -1,0 +1,184 @@
+"""Plot of a trial: speed-up, efficiency, cost, balance and traffic over the number of GPUs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from gswarm_tui.plotting import panels, style
+from gswarm_tui.plotting.figure import DPI, WIDTH, figure_bytes
+from gswarm_tui.trials.plan import PACKED, SPREAD
+from gswarm_tui.trials.result_text import command_text, names_of, sentence
+from gswarm_tui.trials.results import PlacementResult, TrialResults
+
+_HEAD, _FOOT, _LEFT, _RIGHT = 0.62, 0.38, 0.55, 0.15
+_PANEL, _ABOVE, _BETWEEN, _COLUMNS = 1.35, 0.42, 0.62, 3
+_LETTERS = 118
+_SERIES = ((PACKED, style.VALUES[0], "o"), (SPREAD, style.VALUES[1], "s"))
+_Value = Callable[[PlacementResult], float | None]
+_Units = tuple[tuple[float, str], ...]
+_GPU_TIME: _Units = ((1, "GPU-s"), (60, "GPU-min"), (3600, "GPU-h"))
+_ENERGY: _Units = ((3600, "Wh"), (3.6e6, "kWh"), (3.6e9, "MWh"))
+_TRAFFIC: _Units = ((1, "MB"), (1e3, "GB"), (1e6, "TB"))
+_PERCENT: _Units = ((0.01, "%"),)
+"""Sizes of the units of an axis, in the unit of the values."""
+
+
+def draw_trial(results: TrialResults, kind: str, *, inline: bool = False, dpi: int = DPI) -> bytes:
+    """Return the plot of a trial as a file of a kind: pdf, png or svg. ``inline`` leaves out the heading."""
+    with style.plot_style():
+        return figure_bytes(_figure(results, inline=inline), kind, command_text(results), dpi)
+
+
+def _figure(results: TrialResults, *, inline: bool) -> Figure:
+    drawn = _panels(results)
+    head = 0.05 if inline else _HEAD
+    rows = -(-len(drawn) // _COLUMNS)
+    height = head + rows * (_ABOVE + _PANEL) + _FOOT
+    figure = Figure(figsize=(WIDTH, height))
+    width = (WIDTH - _LEFT - _RIGHT - (_COLUMNS - 1) * _BETWEEN) / _COLUMNS
+    for at, draw in enumerate(drawn):
+        row, column = divmod(at, _COLUMNS)
+        left = _LEFT + column * (width + _BETWEEN)
+        bottom = height - head - (row + 1) * (_ABOVE + _PANEL) + 0.12
+        axes = figure.add_axes((left / WIDTH, bottom / height, width / WIDTH, _PANEL / height))
+        draw(axes)
+        _across(axes, results, last=at >= len(drawn) - _COLUMNS)
+    if not inline:
+        _heading(figure, results, height)
+    return figure
+
+
+def _panels(results: TrialResults) -> list[Callable[[Axes], None]]:
+    """Return the panels that have values."""
+    per = "run" if not results.plan.higher_is_better else f"{results.unit:,} units of work"
+    candidates: tuple[tuple[str, tuple[tuple[str, _Value], ...], _Units], ...] = (
+        (f"GPU time per {per}", (("", lambda row: row.gpu_s),), _GPU_TIME),
+        (f"Energy per {per}", (("", lambda row: row.energy_j),), _ENERGY),
+        ("Balance of GPUs", (("", lambda row: row.balance),), _PERCENT),
+        (
+            f"Received per {per}",
+            (("NVLink", lambda row: row.nvlink_mb), ("network", lambda row: row.network_mb)),
+            _TRAFFIC,
+        ),
+    )
+    kept: list[Callable[[Axes], None]] = [
+        lambda axes: _draw_speed_up(axes, results),
+        lambda axes: _draw_efficiency(axes, results),
+    ]
+    for title, lines, units in candidates:
+        measured = [line for line in lines if any(line[1](row) is not None for row in results.compared)]
+        if measured:
+            kept.append(_panel(results, title, measured, units))
+    return kept
+
+
+def _panel(
+    results: TrialResults, title: str, lines: Sequence[tuple[str, _Value]], units: _Units
+) -> Callable[[Axes], None]:
+    values = [value for _, of in lines for row in results.compared if (value := of(row)) is not None]
+    most = max(values, default=0.0)
+    size, unit = next((each for each in reversed(units) if most >= each[0]), units[0])
+
+    def scaled(value_of: _Value) -> _Value:
+        return lambda row: None if (value := value_of(row)) is None else value / size
+
+    def draw(axes: Axes) -> None:
+        panels.write_title(axes, f"{title} ({unit})", _PANEL)
+        for at, (name, value_of) in enumerate(lines):
+            _points(axes, results, scaled(value_of), name, first_colour=at)
+        axes.set_ylim(0, 105 if units is _PERCENT else 1.12 * most / size or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if len(lines) > 1:
+            _legend(axes)
+
+    return draw
+
+
+def _draw_speed_up(axes: Axes, results: TrialResults) -> None:
+    panels.write_title(axes, "Speed-up", _PANEL)
+    sizes = [row.placement.gpus for row in results.compared]
+    if results.baseline is not None:
+        first = results.baseline.placement.gpus
+        ends = [min(sizes), max(sizes)]
+        faint: Any = {"color": style.FAINT, "linewidth": 0.7, "linestyle": (0, (4, 2)), "zorder": 1}
+        axes.plot(ends, [end / first for end in ends], label="ideal", **faint)
+        if (fit := results.fit) is not None:
+            steps = [ends[0] * (ends[1] / ends[0]) ** (step / 60) for step in range(61)]
+            fitted = [(results.baseline.seconds or 0.0) / fit.seconds(gpus / first) for gpus in steps]
+            axes.plot(steps, fitted, color=style.DIM, linewidth=0.7, label="fit", zorder=2)
+    _points(axes, results, lambda row: row.speed_up, "measured")
+    if (knee := results.knee) is not None and knee.speed_up is not None:
+        ring: Any = {"marker": "o", "s": 60, "facecolors": "none", "edgecolors": style.INK, "zorder": 5}
+        axes.scatter([knee.placement.gpus], [knee.speed_up], linewidths=0.9, label="knee", **ring)
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} ×"))
+    _legend(axes)
+
+
+def _draw_efficiency(axes: Axes, results: TrialResults) -> None:
+    panels.write_title(axes, "Efficiency", _PANEL)
+    for spread, colour, _ in _SERIES:
+        own = [row for row in results.compared if row.placement.spread == spread and row.efficiencies]
+        bars = [
+            (row.placement.gpus, row.efficiencies)
+            for row in own
+            if row.efficiencies and len(row.complete) > 1
+        ]
+        for gpus, (low, high) in bars:
+            axes.plot([gpus, gpus], [low, high], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
+    _points(axes, results, lambda row: row.efficiency, "")
+    if (floor := results.plan.floor) is not None:
+        axes.axhline(floor, color=style.FAINT, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+    most = max((row.efficiencies[1] for row in results.compared if row.efficiencies), default=1.0)
+    axes.set_ylim(0, max(1.05, most * 1.05))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+
+
+def _points(axes: Axes, results: TrialResults, value_of: _Value, name: str, *, first_colour: int = 0) -> None:
+    """Draw a line through the medians of each kind of placement."""
+    several = not names_of(results).same_spread
+    for at, (spread, _, marker) in enumerate(_SERIES):
+        own = [
+            (row.placement.gpus, value)
+            for row in results.compared
+            if row.placement.spread == spread and (value := value_of(row)) is not None
+        ]
+        if own:
+            label = " ".join(filter(None, [name, spread if several else ""]))
+            colour = style.VALUES[(at + 2 * first_colour) % len(style.VALUES)]
+            look: Any = {"color": colour, "marker": marker, "markersize": 3.2, "zorder": 3, "clip_on": False}
+            axes.plot(*zip(*own, strict=True), label=label, **look)
+
+
+def _across(axes: Axes, results: TrialResults, *, last: bool) -> None:
+    sizes = sorted({row.placement.gpus for row in results.rows})
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    margin = 1.12 if len(sizes) > 1 else 2.0
+    axes.set_xlim(sizes[0] / margin, sizes[-1] * margin)
+    axes.grid(axis="y")
+    if last:
+        axes.set_xlabel("GPUs", fontsize=style.SMALL, labelpad=2)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(
+        loc="best", frameon=False, fontsize=style.SMALL, labelcolor=style.DIM, handlelength=1.6, borderpad=0.1
+    )
+
+
+def _heading(figure: Figure, results: TrialResults, height: float) -> None:
+    left = _LEFT / WIDTH
+    name: Any = {"fontsize": style.LARGE, "fontweight": "bold", "va": "top"}
+    words: Any = {"fontsize": style.USUAL, "color": style.DIM, "va": "top"}
+    figure.text(left, 1 - 0.13 / height, panels.clipped(command_text(results), 76), **name)
+    lines = textwrap.wrap(sentence(results), _LETTERS)[:2]
+    figure.text(left, 1 - 0.34 / height, "\n".join(lines), **words)

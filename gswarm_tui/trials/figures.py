@@ -1,0 +1,117 @@
+"""Figures of a trial's runs from their samples: energy, balance, traffic, and what GPUs waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gswarm_tui.analysis.comparison import balance
+from gswarm_tui.analysis.periods import Period, load_sessions
+from gswarm_tui.analysis.summary_data import Figures, summarize
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.trials.outcome import RunOutcome
+from gswarm_tui.trials.results import CAUSES, CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, MeasuredRun, RunFigures
+
+NETWORK_FROM_MB_S = 10
+"""A node uses the network if it sends and receives this much: less is what systems send anyway."""
+IOWAIT_FROM_PCT = 10
+CORE_FROM_PCT = 95
+"""A core is busy from here on (the threshold of PyTorch's DataLoader rule)."""
+SPINS_FROM_PCT, SPINS_BELOW_POWER = 90, 0.5
+"""A GPU that waits in a communication kernel is utilised, below this share of its power limit."""
+
+_WAITS = f"""
+WITH hosts AS (
+  SELECT node_id, ts,
+         coalesce(net_rx_mb_s, 0) + coalesce(net_tx_mb_s, 0)
+           + coalesce(ib_rx_mb_s, 0) + coalesce(ib_tx_mb_s, 0) >= {NETWORK_FROM_MB_S} AS sends,
+         cpu_iowait_pct >= {IOWAIT_FROM_PCT} AS on_disks,
+         cpu_busiest_pct >= {CORE_FROM_PCT} AS on_core
+  FROM host_samples
+  WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP
+), s AS (
+  SELECT s.ts, least(s.interval_ms, epoch_ms(s.ts) - epoch_ms($1::TIMESTAMP)) AS ms,
+         epoch_ms(s.ts) // greatest(1, s.interval_ms) AS tick,
+         s.util_pct < {BUSY_FROM_PCT:g} AS idle,
+         s.util_pct >= {SPINS_FROM_PCT} AND s.power_w < {SPINS_BELOW_POWER} * g.power_limit_w AS spins,
+         coalesce(h.sends, false) AS sends, coalesce(h.on_disks, false) AS on_disks,
+         coalesce(h.on_core, false) AS on_core
+  FROM gpu_samples s
+  JOIN gpus g USING (gpu_id)
+  LEFT JOIN hosts h ON h.node_id = g.node_id AND h.ts = s.ts
+  WHERE s.ts > $1::TIMESTAMP AND s.ts <= $2::TIMESTAMP AND s.util_pct IS NOT NULL AND s.interval_ms > 0
+    AND s.gpu_id IN ({{gpus}})
+), caused AS (
+  SELECT ms,
+         CASE WHEN (idle OR spins) AND sends THEN '{NETWORK}'
+              WHEN NOT idle THEN NULL
+              WHEN on_disks THEN '{DISKS}'
+              WHEN on_core THEN '{CPU}'
+              WHEN bool_or(NOT idle) OVER (PARTITION BY tick) THEN '{SLOWEST}'
+              ELSE '{UNKNOWN}' END AS cause
+  FROM s
+)
+SELECT cause, sum(ms) / sum(sum(ms)) OVER () FROM caused GROUP BY cause
+"""  # noqa: S608 (own names and numbers)
+_NVLINK = """
+SELECT sum(nvlink_rx_mb_s * least(interval_ms, epoch_ms(ts) - epoch_ms($1::TIMESTAMP)) / 1000)
+FROM gpu_samples WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND gpu_id IN ({gpus})
+"""
+_NETWORK = """
+SELECT sum((coalesce(net_rx_mb_s, 0) + coalesce(ib_rx_mb_s, 0))
+           * least(interval_ms, epoch_ms(ts) - epoch_ms($1::TIMESTAMP)) / 1000)
+FROM host_samples
+WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND (net_rx_mb_s IS NOT NULL OR ib_rx_mb_s IS NOT NULL)
+  AND node_id IN (SELECT node_id FROM gpus WHERE gpu_id IN ({gpus}))
+"""
+_IDS = """
+SELECT node, gpu_index, gpu_id FROM gpus JOIN nodes USING (node_id)
+WHERE recording_id = ? AND allocated IS NOT FALSE
+"""
+
+
+def measure(source: QuerySource, outcomes: Sequence[RunOutcome]) -> list[MeasuredRun]:
+    """Return the runs with the figures of their sessions. Raises StoreError."""
+    sessions = {one.session_id: one for one in load_sessions(source)}
+    measured = []
+    for outcome in outcomes:
+        period = None if outcome.session_id is None else sessions.get(outcome.session_id)
+        figures = None if period is None else _figures(source, period, outcome)
+        measured.append(MeasuredRun(outcome, figures))
+    return measured
+
+
+def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFigures | None:
+    """Return the figures of a run; None if none of its GPUs was sampled."""
+    summary = summarize(source, period)
+    gpus = used_gpus(summary.gpus, outcome.nodes, outcome.run.placement.gpus_per_node)
+    if not gpus:
+        return None
+    wanted = {(one.node, one.gpu_index) for one in gpus}
+    rows = source.query(_IDS, period.recording_id).rows()
+    listed = ", ".join(str(gpu_id) for node, index, gpu_id in rows if (node, index) in wanted)
+    span = str(period.started_at), str(period.until)
+    causes = dict(source.query(_WAITS.format(gpus=listed), *span).rows())
+    ((nvlink,),) = source.query(_NVLINK.format(gpus=listed), *span).rows()
+    ((network,),) = source.query(_NETWORK.format(gpus=listed), *span).rows()
+    energies = [one.energy_j for one in gpus if one.energy_j is not None]
+    means = [one.util_mean_pct for one in gpus if one.util_mean_pct is not None]
+    return RunFigures(
+        gpus=len(gpus),
+        energy_j=sum(energies) if energies else None,
+        util_mean_pct=sum(means) / len(means) if means else None,
+        balance=balance(gpus),
+        nvlink_mb=nvlink,
+        network_mb=network,
+        waits={cause: causes.get(cause, 0.0) for cause in CAUSES} if causes else {},
+    )
+
+
+def used_gpus(gpus: Sequence[Figures], nodes: Collection[str], each: int) -> list[Figures]:
+    """Return the sampled GPUs that a run used: of each node, the ``each`` most utilised ones."""
+    used = []
+    for node in nodes:
+        own = [one for one in gpus if one.node == node and one.samples]
+        own.sort(key=lambda one: (-(one.util_mean_pct or 0.0), one.gpu_index or 0))
+        used += own[:each]
+    return used

@@ -1,0 +1,287 @@
+"""Results of a trial as text: the sentence, the tables for terminals and tickets, and notes on them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+from gswarm_agent.redact import redact
+from gswarm_tui.analysis.summary_text import TextTable, share
+from gswarm_tui.common.quantities import (
+    DASH,
+    duration,
+    energy,
+    file_size,
+    gpu_time,
+    percent,
+    plural,
+)
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT
+from gswarm_tui.trials.plan import SPREAD, Placement
+from gswarm_tui.trials.results import (
+    COMMUNICATION,
+    CPU,
+    DISKS,
+    NETWORK,
+    SERIAL,
+    SLOWEST,
+    UNKNOWN,
+    MeasuredRun,
+    PlacementResult,
+    TrialResults,
+)
+
+KNEE = "*"
+"""Sign at the knee in tables."""
+MOST_INCOMPLETE = 10
+"""Longer lists of failed runs are cut, and say how many are missing."""
+_REASONS = {
+    NETWORK: "mostly waiting on the network",
+    DISKS: "mostly waiting on disks",
+    CPU: "mostly waiting on one CPU core",
+    SLOWEST: "mostly waiting for the slowest GPU",
+    SERIAL: "mostly its serial part",
+    COMMUNICATION: "mostly communication",
+    "": "",
+}
+_WAITS = {
+    NETWORK: "network",
+    DISKS: "disks",
+    CPU: "one CPU core",
+    SLOWEST: "slowest GPU",
+    UNKNOWN: "unknown",
+}
+_STATUSES = {
+    OK: "no throughput in its output",
+    FAILED: "failed",
+    TIMEOUT: "timed out",
+    REQUEUED: "was requeued by Slurm",
+    NODE_LOST: "lost a node",
+}
+
+
+class PlacementNames:
+    """Short distinct names of a trial's placements: "4 nodes", "4 nodes × 2 GPUs spread"."""
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self.one_node = all(each.nodes == 1 for each in placements)
+        self.same_gpus = len({each.gpus_per_node for each in placements}) == 1
+        self.same_spread = len({each.spread for each in placements}) == 1
+
+    def name(self, placement: Placement) -> str:
+        """Return the name of a placement."""
+        if self.one_node:
+            words = plural(placement.gpus, "GPU")
+        else:
+            words = plural(placement.nodes, "node")
+            if not self.same_gpus:
+                words += f" × {plural(placement.gpus_per_node, 'GPU')}"
+        return f"{words} {SPREAD}" if placement.spread == SPREAD and not self.same_spread else words
+
+
+def names_of(results: TrialResults) -> PlacementNames:
+    """Return the names of a trial's placements."""
+    return PlacementNames([row.placement for row in results.rows])
+
+
+def command_text(results: TrialResults) -> str:
+    """Return the command as one line without secrets."""
+    return shlex.join(redact(list(results.plan.command)))
+
+
+def sentence(results: TrialResults) -> str:
+    """Return the result in a sentence: the knee and the largest placement, with its main loss."""
+    baseline, knee = results.baseline, results.knee
+    if baseline is None:
+        return "No run has completed, so there is nothing to compare."
+    name = names_of(results).name
+    if knee is None:
+        return f"{name(baseline.placement)}: {_measured(results, baseline)}; nothing to compare it with."
+    largest = max(results.compared, key=lambda row: (row.size or 0.0, row.speed_up or 0.0))
+    shown = [row for row in (knee, largest) if row is not baseline]
+    if knee is largest:
+        shown = [knee]
+    parts: list[str] = []
+    for row in shown:
+        times = f"{row.speed_up:.1f} ×" + ("" if parts else " as fast")
+        said_later = row is not largest and row.reason == largest.reason
+        reason = "" if said_later else _REASONS[row.reason]
+        words = f"{name(row.placement)}: {times}, {share(row.efficiency)}"
+        parts.append(f"{words}, {reason}" if reason else words)
+    if knee is baseline:
+        parts.append(f"the knee is {name(baseline.placement)}")
+    return "; ".join(parts) + "."
+
+
+def _measured(results: TrialResults, row: PlacementResult) -> str:
+    if results.plan.higher_is_better:
+        return f"{_three(row.throughput)} per second"
+    return duration(row.wall_s)
+
+
+_Column = tuple[str, Callable[[PlacementResult], str]]
+
+
+def scaling_table(results: TrialResults) -> TextTable:
+    """Return time, speed-up, efficiency and cost of each placement; at most 80 cells wide."""
+    measured: _Column = (
+        ("per s", lambda row: _three(row.throughput))
+        if results.plan.higher_is_better
+        else ("time", lambda row: duration(row.wall_s))
+    )
+    return _table(
+        results,
+        (
+            measured,
+            ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
+            ("speed-up", lambda row: _formatted(row.speed_up, "{:.2f} ×")),
+            ("efficiency", lambda row: _efficiency(results, row)),
+            ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
+            ("energy", lambda row: energy(row.energy_j)),
+        ),
+    )
+
+
+def usage_table(results: TrialResults) -> TextTable:
+    """Return what the GPUs of each placement did; at most 80 cells wide."""
+    return _table(
+        results,
+        (
+            ("runs", _runs),
+            ("util", lambda row: percent(row.util_mean_pct)),
+            ("balance", lambda row: share(row.balance)),
+            ("NVLink", lambda row: _traffic(row.nvlink_mb)),
+            ("network", lambda row: _traffic(row.network_mb)),
+            ("waiting", lambda row: share(_waiting(row))),
+        ),
+        ("mostly for", _main_wait),
+    )
+
+
+def _table(results: TrialResults, columns: Sequence[_Column], *last: _Column) -> TextTable:
+    names = names_of(results)
+    first: list[_Column] = [
+        ("nodes", lambda row: str(row.placement.nodes)),
+        ("GPUs", lambda row: str(row.placement.gpus)),
+    ]
+    placed: list[_Column] = [] if names.same_spread else [("placed", lambda row: row.placement.spread)]
+    shown = [*first, *placed, *columns, *last]
+    rows = [tuple(of(row) for _, of in shown) for row in results.rows]
+    texts = {len(first)} if placed else set()
+    texts |= set(range(len(shown) - len(last), len(shown)))
+    return TextTable(tuple(name for name, _ in shown), rows, frozenset(set(range(len(shown))) - texts))
+
+
+def _efficiency(results: TrialResults, row: PlacementResult) -> str:
+    text = _formatted(row.efficiency, "{:.1%}")
+    return f"{KNEE} {text}" if row is results.knee else text
+
+
+def _runs(row: PlacementResult) -> str:
+    count = len(row.complete)
+    return f"{count}/{count + len(row.incomplete)}" if row.incomplete else str(count)
+
+
+def _waiting(row: PlacementResult) -> float | None:
+    return sum(row.waits.values()) if row.waits else None
+
+
+def _main_wait(row: PlacementResult) -> str:
+    cause = max(row.waits, key=lambda each: row.waits[each], default="")
+    return _WAITS[cause] if cause and row.waits[cause] >= 0.01 else DASH
+
+
+def _traffic(megabytes: float | None) -> str:
+    return DASH if megabytes is None else file_size(1e6 * megabytes)
+
+
+def notes(results: TrialResults) -> Iterator[str]:
+    """Yield notes on the tables: the knee, the fit, what figures refer to, and runs that aren't averaged."""
+    baseline, name = results.baseline, names_of(results).name
+    if baseline is None:
+        yield from _incomplete(results)
+        return
+    if results.knee is not None:
+        yield f"Knee ({KNEE}): {name(results.knee.placement)}, where speed-up × efficiency is highest."
+        work = "" if results.plan.higher_is_better else ", and assume equal work"
+        yield (
+            "Speed-up and efficiency, T1 / (n · Tn), compare medians with those of "
+            f"{name(baseline.placement)} on n times the GPUs{work}."
+        )
+    yield f"GPU time, energy and traffic are {_per(results)}; ± is half the range of the runs."
+    yield from fit_notes(results)
+    # In all runs, as those of one placement differ.
+    least = {name(row.placement): row.efficiencies[0] for row in results.compared if row.efficiencies}
+    if above := [placement for placement, efficiency in least.items() if round(efficiency, 3) > 1]:
+        yield (
+            f"Efficiency above 100 %: {', '.join(above)} took less GPU time than {name(baseline.placement)}, "
+            "as when data fits into caches or GPU memory only there."
+        )
+    yield from _incomplete(results)
+
+
+def fit_notes(results: TrialResults) -> Iterator[str]:
+    """Yield what the fit of the times says."""
+    fit, baseline = results.fit, results.baseline
+    if fit is None or baseline is None:
+        if results.knee is not None:
+            yield "No fit: the times follow neither Amdahl's law nor it with linear communication."
+        return
+    of = "times per unit of work" if results.plan.higher_is_better else "times"
+    terms = f"{_time(fit.serial_s)} + {_time(fit.parallel_s)} / n"
+    if fit.communication_s:
+        terms += f" + {_time(fit.communication_s)} · (n - 1)"
+    law = "Amdahl's law" + (" with linear communication" if fit.communication_s else "")
+    sure = ""
+    if results.serial_range is not None:
+        low, high = map(_time, results.serial_range)
+        sure = f", {low} to {high} by single repeats"
+    yield (
+        f"Fit to the {of} ({law}): T(n) = {terms}. Serial part: {_time(fit.serial_s)}{sure}, "
+        f"{share(fit.serial_share)} of the time on {names_of(results).name(baseline.placement)}."
+    )
+    if fit.sizes <= (3 if fit.communication_s else 2):
+        yield "The fit has as many terms as sizes, so nothing checks it; add node counts."
+
+
+def _per(results: TrialResults) -> str:
+    if not results.plan.higher_is_better:
+        return "per run"
+    return f"per {results.unit:,} of the throughput's unit" if results.unit > 1 else "per unit of throughput"
+
+
+def _incomplete(results: TrialResults) -> Iterator[str]:
+    failed = results.incomplete
+    for run in failed[:MOST_INCOMPLETE]:
+        yield f"Not averaged: {run_text(results, run)}."
+    if len(failed) > MOST_INCOMPLETE:
+        yield f"Not averaged: {plural(len(failed) - MOST_INCOMPLETE, 'more run')}."
+
+
+def run_text(results: TrialResults, run: MeasuredRun) -> str:
+    """Return which run failed, and why."""
+    outcome = run.outcome
+    which = "warm-up" if outcome.run.warm_up else f"repeat {outcome.run.repeat}"
+    reason = outcome.reason or _STATUSES.get(outcome.status, outcome.status)
+    return (
+        f"{names_of(results).name(outcome.run.placement)}, {which}: {reason.rstrip('.')} "
+        f"({duration(outcome.wall_s)})"
+    )
+
+
+def _formatted(value: float | None, pattern: str) -> str:
+    return DASH if value is None else pattern.format(value).replace("%", " %")
+
+
+def _three(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time of the fit with three digits."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if 0 < seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"

@@ -1,0 +1,300 @@
+"""Results of a trial: each placement's time, speed-up, efficiency and cost, the knee, and a fit of the time.
+
+Failed runs are kept, but enter no figure. Speed-up and efficiency are those of ``compare``, relative to the
+smallest placement with a complete run: S = T1 / Tn and E = S / n, with n times the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from gswarm_tui.trials.outcome import RunOutcome
+from gswarm_tui.trials.plan import PACKED, Placement, TrialPlan
+from gswarm_tui.trials.scaling import ScalingFit, fit_scaling
+
+NETWORK, DISKS, CPU, SLOWEST, UNKNOWN = "network", "disks", "cpu", "slowest_gpu", "unknown"
+CAUSES = (NETWORK, DISKS, CPU, SLOWEST, UNKNOWN)
+"""What a GPU waits for, as far as samples show it; the first that applies counts."""
+SERIAL, COMMUNICATION = "serial", "communication"
+"""Terms of the fit, as reasons of a loss."""
+LOSS_WITH_REASON = 0.2
+"""A lower loss of efficiency gets no reason: it is common, and runs differ by 8 % on other GPUs anyway."""
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Figures of one run's GPUs and nodes, from its samples; None is unmeasured.
+
+    ``waits`` are the shares of the GPU time in which a GPU waited, by cause. Traffic is what was received.
+    """
+
+    gpus: int
+    energy_j: float | None = None
+    util_mean_pct: float | None = None
+    balance: float | None = None
+    nvlink_mb: float | None = None
+    network_mb: float | None = None
+    waits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run of the command and its figures; None without samples."""
+
+    outcome: RunOutcome
+    figures: RunFigures | None = None
+
+
+@dataclass(frozen=True)
+class PlacementResult:
+    """Medians over the complete runs of a placement; None where nothing was measured or compared.
+
+    ``size`` is the number of GPUs relative to the baseline. ``seconds`` is the time that is compared: of a
+    run, or of a unit of work. ``spread`` is half the range of the runs' times, relative to their median, and
+    ``efficiencies`` are the lowest and the highest efficiency of a run. ``gpu_s``, ``energy_j`` and the
+    traffic are per run, or per ``TrialResults.unit`` of work. ``reason`` is one of ``CAUSES``, ``SERIAL``,
+    ``COMMUNICATION`` or empty.
+    """
+
+    placement: Placement
+    complete: tuple[MeasuredRun, ...]
+    incomplete: tuple[MeasuredRun, ...]
+    wall_s: float | None = None
+    throughput: float | None = None
+    seconds: float | None = None
+    spread: float | None = None
+    size: float | None = None
+    speed_up: float | None = None
+    efficiency: float | None = None
+    efficiencies: tuple[float, float] | None = None
+    gpu_s: float | None = None
+    energy_j: float | None = None
+    util_mean_pct: float | None = None
+    balance: float | None = None
+    nvlink_mb: float | None = None
+    network_mb: float | None = None
+    waits: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class TrialResults:
+    """Results of a trial by placement, smallest first; ``baseline`` is what speed-ups are relative to.
+
+    ``unit`` is the amount of work to which GPU time and energy refer: 1 is one run of the command, or with
+    throughputs a power of 1,000. ``serial_range`` are the lowest and highest serial part of fits to single
+    repeats.
+    """
+
+    plan: TrialPlan
+    rows: tuple[PlacementResult, ...]
+    warm_ups: tuple[MeasuredRun, ...]
+    baseline: PlacementResult | None
+    knee: PlacementResult | None
+    fit: ScalingFit | None
+    serial_range: tuple[float, float] | None
+    unit: int
+
+    @property
+    def compared(self) -> list[PlacementResult]:
+        """The placements with complete runs."""
+        return [row for row in self.rows if row.complete]
+
+    @property
+    def incomplete(self) -> list[MeasuredRun]:
+        """All runs that failed, the warm-up's too."""
+        rows = [run for row in self.rows for run in row.incomplete]
+        return rows + [run for run in self.warm_ups if not run.outcome.ok]
+
+
+def trial_results(plan: TrialPlan, runs: Iterable[MeasuredRun]) -> TrialResults:
+    """Return the results of the runs so far."""
+    runs = list(runs)
+    placements = sorted(
+        {*plan.placements, *(run.outcome.run.placement for run in runs if not run.outcome.run.warm_up)},
+        key=lambda one: (one.gpus, one.nodes, one.spread != PACKED),
+    )
+    rows = [_row(plan, placement, runs) for placement in placements]
+    unit = _unit(rows) if plan.higher_is_better else 1
+    baseline = next((row for row in rows if row.seconds), None)
+    if baseline is not None:
+        rows = [_costed(_compared(row, baseline, plan), unit, plan) for row in rows]
+        baseline = next(row for row in rows if row.seconds)
+    fit, serial_range = _fits(plan, rows, baseline)
+    rows = [replace(row, reason=_reason(row, baseline, fit)) for row in rows]
+    baseline = next((row for row in rows if row.seconds), None)
+    return TrialResults(
+        plan,
+        tuple(rows),
+        tuple(run for run in runs if run.outcome.run.warm_up),
+        baseline,
+        find_knee(rows),
+        fit,
+        serial_range,
+        unit,
+    )
+
+
+def find_knee(rows: Sequence[PlacementResult]) -> PlacementResult | None:
+    """Return the placement with the highest product of speed-up and efficiency; None for a single one.
+
+    This is the knee of D. L. Eager, J. Zahorjan and E. D. Lazowska, IEEE Transactions on Computers 38, 1989:
+    where efficiency over time is highest. Beyond it, more GPUs cost more than they speed up.
+    """
+    known = [row for row in rows if row.speed_up is not None and row.efficiency is not None]
+    if len({row.size for row in known}) < 2:
+        return None
+    return max(known, key=lambda row: (row.speed_up or 0.0) * (row.efficiency or 0.0))
+
+
+def _row(plan: TrialPlan, placement: Placement, runs: Sequence[MeasuredRun]) -> PlacementResult:
+    own = [run for run in runs if run.outcome.run.placement == placement and not run.outcome.run.warm_up]
+    complete = tuple(run for run in own if run.outcome.ok and _seconds(plan, run) is not None)
+    incomplete = tuple(run for run in own if run not in complete)
+    times = [seconds for run in complete if (seconds := _seconds(plan, run)) is not None]
+    if not times:
+        return PlacementResult(placement, complete, incomplete)
+    middle = median(times)
+    return PlacementResult(
+        placement,
+        complete,
+        incomplete,
+        wall_s=median(run.outcome.wall_s for run in complete),
+        throughput=_median(run.outcome.throughput for run in complete),
+        seconds=middle,
+        spread=(max(times) - min(times)) / 2 / middle if len(times) > 1 else None,
+        util_mean_pct=_of_figures(complete, lambda one: one.util_mean_pct),
+        balance=_of_figures(complete, lambda one: one.balance),
+        waits={
+            cause: median(run.figures.waits.get(cause, 0.0) for run in complete if run.figures)
+            for cause in CAUSES
+            if any(run.figures and run.figures.waits for run in complete)
+        },
+    )
+
+
+def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
+    """Return the time that is compared: of the run, or of a unit of its throughput."""
+    if not plan.higher_is_better:
+        return run.outcome.wall_s if run.outcome.wall_s > 0 else None
+    return 1 / run.outcome.throughput if run.outcome.throughput and run.outcome.throughput > 0 else None
+
+
+def _compared(row: PlacementResult, baseline: PlacementResult, plan: TrialPlan) -> PlacementResult:
+    size = row.placement.gpus / baseline.placement.gpus
+    if row.seconds is None or baseline.seconds is None:
+        return replace(row, size=size)
+    single = [baseline.seconds / seconds / size for run in row.complete if (seconds := _seconds(plan, run))]
+    speed_up = baseline.seconds / row.seconds
+    return replace(
+        row,
+        size=size,
+        speed_up=speed_up,
+        efficiency=speed_up / size,
+        efficiencies=(min(single), max(single)),
+    )
+
+
+def _costed(row: PlacementResult, unit: int, plan: TrialPlan) -> PlacementResult:
+    """Add what a run costs, or with throughputs a unit of work."""
+
+    def per_unit(value_of: Callable[[RunFigures], float | None]) -> float | None:
+        values = []
+        for run in row.complete:
+            value = None if run.figures is None else value_of(run.figures)
+            if value is not None:
+                values.append(value * _share_of_run(run, unit, plan))
+        return _median(values)
+
+    if row.seconds is None:
+        return row
+    return replace(
+        row,
+        gpu_s=row.placement.gpus * row.seconds * unit,
+        energy_j=per_unit(lambda one: one.energy_j),
+        nvlink_mb=per_unit(lambda one: one.nvlink_mb),
+        network_mb=per_unit(lambda one: one.network_mb),
+    )
+
+
+def _share_of_run(run: MeasuredRun, unit: int, plan: TrialPlan) -> float:
+    """Return the part of a run in which it does a unit of work."""
+    seconds = _seconds(plan, run)
+    if not plan.higher_is_better or seconds is None or run.outcome.wall_s <= 0:
+        return 1.0
+    return unit * seconds / run.outcome.wall_s
+
+
+def _unit(rows: Sequence[PlacementResult]) -> int:
+    """Return the power of 1,000 units of work that take at least a second of GPU time."""
+    unit = 1
+    least = min((row.placement.gpus * row.seconds for row in rows if row.seconds), default=1.0)
+    while least * unit < 1 and unit < 10**12:
+        unit *= 1000
+    return unit
+
+
+def _fits(
+    plan: TrialPlan, rows: Sequence[PlacementResult], baseline: PlacementResult | None
+) -> tuple[ScalingFit | None, tuple[float, float] | None]:
+    """Return the fit to the medians, and the range of the serial part in fits to single repeats."""
+    if baseline is None:
+        return None, None
+    fitted = [
+        row for row in rows if row.seconds and row.size and row.placement.spread == baseline.placement.spread
+    ]
+    fit = fit_scaling([(row.size or 0.0, row.seconds or 0.0) for row in fitted])
+    if fit is None:
+        return None, None
+    serial = []
+    for repeat in {run.outcome.run.repeat for row in fitted for run in row.complete}:
+        times = [
+            (row.size or 0.0, seconds)
+            for row in fitted
+            for run in row.complete
+            if run.outcome.run.repeat == repeat and (seconds := _seconds(plan, run)) is not None
+        ]
+        if len(times) == len(fitted) and (single := fit_scaling(times)) is not None:
+            serial.append(single.serial_s)
+    return fit, (min(serial), max(serial)) if len(serial) > 1 else None
+
+
+def _reason(row: PlacementResult, baseline: PlacementResult | None, fit: ScalingFit | None) -> str:
+    """Return the main cause of a placement's loss: see ``PlacementResult.reason``.
+
+    The GPU time that a placement takes beyond the baseline's is its loss. A cause explains it if GPUs waited
+    for it longer than in the baseline by more than half of the loss. Where samples show no cause, the terms
+    of the fit are compared in the same way.
+    """
+    if baseline is None or row.efficiency is None or row is baseline:
+        return ""
+    loss = 1 - row.efficiency
+    if loss < LOSS_WITH_REASON:
+        return ""
+    grown = {
+        cause: share - baseline.waits.get(cause, 0.0) * row.efficiency
+        for cause, share in row.waits.items()
+        if cause != UNKNOWN and baseline.waits
+    }
+    cause = max(grown, key=lambda each: grown[each], default="")
+    if cause and grown[cause] > _MOSTLY * loss:
+        return cause
+    if fit is None or fit.sizes < 3 or row.size is None or row.placement.spread != baseline.placement.spread:
+        return ""
+    terms = {
+        SERIAL: fit.serial_s * (row.size - 1),
+        COMMUNICATION: fit.communication_s * (row.size - 1) * row.size,
+    }
+    return max(terms, key=lambda each: terms[each]) if any(terms.values()) else ""
+
+
+def _of_figures(runs: Sequence[MeasuredRun], value_of: Callable[[RunFigures], float | None]) -> float | None:
+    return _median(value_of(run.figures) for run in runs if run.figures is not None)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

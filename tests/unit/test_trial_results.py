@@ -1,0 +1,230 @@
+"""Results of trials: figures, knee, fit and reasons, and the sentence, tables and notes made from them."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import pytest
+
+from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.printing.table import show
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, TIMEOUT, RunOutcome
+from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
+from gswarm_tui.trials.result_text import notes, scaling_table, sentence, usage_table
+from gswarm_tui.trials.results import (
+    CPU,
+    DISKS,
+    NETWORK,
+    SLOWEST,
+    MeasuredRun,
+    RunFigures,
+    TrialResults,
+    trial_results,
+)
+from gswarm_tui.trials.scaling import fit_scaling
+
+Times = Mapping[Placement, Sequence[float]]
+
+
+def nodes(number: int, gpus: int = 4, spread: str = PACKED) -> Placement:
+    """Return a placement."""
+    return Placement(number, gpus, spread)
+
+
+def measured(
+    placement: Placement, repeat: int, seconds: float, *, status: str = OK, **changes: Any
+) -> MeasuredRun:
+    """Return a run with an energy of 100 W a GPU; ``changes`` are of its outcome or its figures."""
+    run = TrialRun(repeat, placement, max(1, repeat), warm_up=repeat == 0)
+    of_outcome = {name: changes.pop(name) for name in ("throughput", "reason") if name in changes}
+    figures = RunFigures(placement.gpus, energy_j=100.0 * placement.gpus * seconds, **changes)
+    return MeasuredRun(RunOutcome("t", run, status, 0.0, seconds, **of_outcome), figures)
+
+
+def results(*runs: MeasuredRun, throughput: str | None = None) -> TrialResults:
+    """Return the results of runs of one trial."""
+    planned = tuple(run.outcome.run for run in runs)
+    return trial_results(TrialPlan("t", ("python", "train.py"), planned, throughput=throughput), runs)
+
+
+def of_times(times: Times, **figures: Any) -> TrialResults:
+    """Return the results of complete runs with these wall times, and the same figures each."""
+    return results(
+        *(
+            measured(placement, repeat, seconds, **figures)
+            for placement, repeats in times.items()
+            for repeat, seconds in enumerate(repeats, 1)
+        )
+    )
+
+
+def column(table: TextTable, name: str) -> list[str]:
+    """Return the cells of a column."""
+    return [row[table.names.index(name)] for row in table.rows]
+
+
+def printed(table: TextTable) -> list[str]:
+    """Return a table as a terminal of 80 columns shows it."""
+    out = io.StringIO()
+    show(table.names, table.rows, out, right=table.right, width=80)
+    return out.getvalue().splitlines()
+
+
+def test_published_rapids_and_dask_figures() -> None:
+    """254.0 s on one GPU and 128.7 s on two are 1.97 times as fast, at 98.7 %."""
+    made = of_times({nodes(1, 1): [254.0], nodes(2, 1): [128.7]})
+    assert sentence(made) == "2 nodes: 2.0 × as fast, 99 %."
+    table = scaling_table(made)
+    assert column(table, "speed-up") == ["1.00 ×", "1.97 ×"]
+    assert column(table, "efficiency") == ["100.0 %", "* 98.7 %"]
+    assert column(table, "GPU time") == ["4.23 min", "4.29 min"]
+    assert made.fit is not None
+    assert made.fit.serial_share == pytest.approx((1 / 1.9736 - 1 / 2) / (1 - 1 / 2), abs=1e-4)  # Karp, Flatt
+
+
+def test_sentence_names_knee_and_largest_placement_with_the_reason() -> None:
+    made = results(
+        measured(nodes(1), 1, 340.0, waits={NETWORK: 0.0}),
+        measured(nodes(2), 1, 180.0, waits={NETWORK: 0.02}),
+        measured(nodes(4), 1, 100.0, waits={NETWORK: 0.06}),
+        measured(nodes(8), 1, 83.0, waits={NETWORK: 0.45, DISKS: 0.02}),
+    )
+    assert sentence(made) == (
+        "4 nodes: 3.4 × as fast, 85 %; 8 nodes: 4.1 ×, 51 %, mostly waiting on the network."
+    )
+
+
+def test_median_spread_and_range_of_efficiency_are_of_the_repeats() -> None:
+    made = of_times({nodes(1): [100.0, 104.0, 96.0], nodes(2): [50.0, 62.5, 51.0]})
+    first, second = made.rows
+    assert (first.seconds, second.seconds) == (100.0, 51.0)
+    assert first.spread == pytest.approx(0.04)
+    assert second.spread == pytest.approx(12.5 / 2 / 51)
+    assert second.efficiencies == pytest.approx((0.8, 1.0))
+
+
+def test_failed_runs_are_shown_and_not_averaged() -> None:
+    made = results(
+        measured(nodes(1), 1, 100.0),
+        measured(nodes(2), 1, 52.0),
+        measured(nodes(2), 2, 3.0, status=FAILED, reason="exit status 1"),
+        measured(nodes(4), 1, 600.0, status=TIMEOUT),
+        measured(nodes(4), 2, 20.0, status=NODE_LOST),
+    )
+    assert column(scaling_table(made), "time") == ["00:01:40", "52 s", "–"]
+    assert column(usage_table(made), "runs") == ["1", "1/2", "0/2"]
+    assert [note for note in notes(made) if note.startswith("Not averaged")] == [
+        "Not averaged: 2 nodes, repeat 2: exit status 1 (3 s).",
+        "Not averaged: 4 nodes, repeat 1: timed out (00:10:00).",
+        "Not averaged: 4 nodes, repeat 2: lost a node (20 s).",
+    ]
+
+
+def test_warm_up_run_is_not_compared() -> None:
+    made = results(measured(nodes(1), 0, 500.0), measured(nodes(1), 1, 100.0), measured(nodes(2), 1, 50.0))
+    assert made.rows[0].seconds == 100.0
+
+
+def test_without_a_complete_run_nothing_is_compared() -> None:
+    made = results(measured(nodes(1), 1, 3.0, status=FAILED), measured(nodes(2), 1, 3.0, status=FAILED))
+    assert sentence(made) == "No run has completed, so there is nothing to compare."
+    assert column(scaling_table(made), "speed-up") == ["–", "–"]
+
+
+def test_smallest_placement_with_a_complete_run_is_the_baseline() -> None:
+    made = results(
+        measured(nodes(1), 1, 3.0, status=FAILED), measured(nodes(2), 1, 60.0), measured(nodes(4), 1, 40.0)
+    )
+    assert column(scaling_table(made), "efficiency") == ["–", "100.0 %", "* 75.0 %"]
+    assert "compare medians with those of 2 nodes on n times the GPUs" in " ".join(notes(made))
+
+
+def test_knee_may_be_the_smallest_placement() -> None:
+    made = of_times({nodes(1): [100.0], nodes(4): [90.0]})
+    assert sentence(made) == "4 nodes: 1.1 × as fast, 28 %; the knee is 1 node."
+
+
+def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
+    made = results(
+        measured(nodes(1), 1, 60.0, throughput=1000.0, nvlink_mb=60_000.0),
+        measured(nodes(2), 1, 60.0, throughput=1900.0),
+        measured(nodes(4), 1, 60.0, throughput=None),
+        throughput=r"samples/s: ([0-9.]+)",
+    )
+    table = scaling_table(made)
+    assert made.unit == 1000
+    assert column(table, "per s") == ["1,000", "1,900", "–"]
+    assert column(table, "efficiency") == ["100.0 %", "* 95.0 %", "–"]
+    assert column(table, "GPU time") == ["4 s", "4.21 s", "–"]
+    first = made.rows[0]
+    assert first.energy_j == pytest.approx(400.0)
+    assert first.nvlink_mb == pytest.approx(1000.0)
+    assert "per 1,000 of the throughput's unit" in " ".join(notes(made))
+    assert "4 nodes, repeat 1: no throughput in its output (60 s)" in " ".join(notes(made))
+
+
+@pytest.mark.parametrize("law", [(10.0, 90.0, 0.0), (10.0, 90.0, 0.5), (5.0, 200.0, 3.0), (0.0, 50.0, 0.0)])
+def test_fit_finds_the_terms_of_a_law(law: tuple[float, float, float]) -> None:
+    serial, parallel, communication = law
+    fit = fit_scaling([(n, serial + parallel / n + communication * (n - 1)) for n in (1, 2, 4, 8)])
+    assert fit is not None
+    assert (fit.serial_s, fit.parallel_s, fit.communication_s) == pytest.approx(law, abs=1e-6)
+
+
+def test_fit_finds_the_serial_part_within_5_percent_of_noisy_times() -> None:
+    noise = random.Random(1)
+    times = [
+        (n, median((10 + 90 / n + 0.5 * (n - 1)) * noise.gauss(1, 0.002) for _ in range(3)))
+        for n in (1, 2, 4, 8)
+    ]
+    fit = fit_scaling(times)
+    assert fit is not None
+    assert fit.serial_s == pytest.approx(10, rel=0.05)
+
+
+def test_times_that_follow_no_law_get_no_fit() -> None:
+    assert fit_scaling([(1, 100.0), (2, 20.0), (4, 100.0), (8, 15.0)]) is None
+    made = of_times({nodes(1): [100.0], nodes(2): [20.0], nodes(4): [100.0], nodes(8): [15.0]})
+    assert any(note.startswith("No fit") for note in notes(made))
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (NETWORK, "mostly waiting on the network"),
+        (DISKS, "mostly waiting on disks"),
+        (CPU, "mostly waiting on one CPU core"),
+        (SLOWEST, "mostly waiting for the slowest GPU"),
+    ],
+)
+def test_reason_is_the_wait_that_grew_by_most_of_the_loss(cause: str, words: str) -> None:
+    made = results(
+        measured(nodes(1), 1, 100.0, waits={cause: 0.1}), measured(nodes(2), 1, 80.0, waits={cause: 0.4})
+    )
+    assert words in sentence(made)
+
+
+def test_a_wait_that_the_baseline_has_too_is_no_reason() -> None:
+    made = results(
+        measured(nodes(1), 1, 100.0, waits={DISKS: 0.4}), measured(nodes(2), 1, 80.0, waits={DISKS: 0.4})
+    )
+    assert "waiting" not in sentence(made)
+
+
+def test_packed_and_spread_placements_are_told_apart() -> None:
+    made = of_times({nodes(1, 4): [100.0], nodes(2, 4): [55.0], nodes(4, 2, SPREAD): [70.0]})
+    assert column(scaling_table(made), "placed") == ["packed", "packed", "spread"]
+    assert sentence(made).startswith("2 nodes × 4 GPUs: 1.8 × as fast")
+
+
+def test_tables_fit_80_columns_without_hidden_figures() -> None:
+    long = {nodes(1, 8): [86_000.0] * 2, nodes(256, 8): [1234.0, 1299.0], nodes(512, 4, SPREAD): [9000.0] * 2}
+    made = of_times(long, nvlink_mb=123_456_789.0, network_mb=98_765_432.0, balance=0.991, util_mean_pct=99.7)
+    for table in (scaling_table(made), usage_table(made)):
+        lines = printed(table)
+        assert not any("Hidden" in line for line in lines)
+        assert max(map(len, lines)) <= 80
