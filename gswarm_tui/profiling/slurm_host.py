@@ -55,6 +55,9 @@ class ProfileError(UserError):
 class KeptCommand(Protocol):
     """A command that ends with this program."""
 
+    def write(self, data: bytes) -> None:
+        """Write to its input."""
+
     async def read(self) -> bytes:
         """Return the next bytes of its output, empty at the end. Raises ConnectionError."""
 
@@ -70,15 +73,8 @@ class SlurmHost(Protocol):
 
     name: str
 
-    async def start(
-        self,
-        words: Sequence[str],
-        first_line: str = "",
-        *,
-        passes_output: bool = False,
-        grace_s: int = GRACE_S,
-    ) -> KeptCommand:
-        """Start a command whose input is one line; its output is read, or passed on as this program's.
+    async def start(self, words: Sequence[str], *, passes_output: bool, grace_s: int) -> KeptCommand:
+        """Start a command, whose output is read, or passed on as this program's.
 
         Raises ProfileError, ConnectionError.
         """
@@ -96,9 +92,10 @@ async def kept(
     passes_output: bool = False,
     grace_s: int = GRACE_S,
 ) -> AsyncIterator[KeptCommand]:
-    """Run a command for the time of the context."""
-    command = await host.start(words, first_line, passes_output=passes_output, grace_s=grace_s)
+    """Run a command, whose input is one line, for the time of the context."""
+    command = await host.start(words, passes_output=passes_output, grace_s=grace_s)
     try:
+        command.write(f"{first_line}\n".encode())
         yield command
     finally:
         await asyncio.shield(command.close())
@@ -124,14 +121,7 @@ class ThisMachine(SlurmHost):
 
     name = ""
 
-    async def start(
-        self,
-        words: Sequence[str],
-        first_line: str = "",
-        *,
-        passes_output: bool = False,
-        grace_s: int = GRACE_S,
-    ) -> _LocalCommand:
+    async def start(self, words: Sequence[str], *, passes_output: bool, grace_s: int) -> _LocalCommand:
         """Start a command in a session of its own, out of reach of the terminal's Ctrl-C."""
         pipe = None if passes_output else asyncio.subprocess.PIPE
         # A stopped program (Ctrl-Z) isn't gone: the lifeline may be silent.
@@ -141,9 +131,7 @@ class ThisMachine(SlurmHost):
             stdout=pipe,
             start_new_session=True,
         )
-        command = _LocalCommand(process)
-        command.write(f"{first_line}\n".encode())
-        return command
+        return _LocalCommand(process)
 
     async def close(self) -> None:
         """Nothing is connected."""
@@ -178,14 +166,7 @@ class LoginHost(SlurmHost):
         self._login = login
         self.name = login.name
 
-    async def start(
-        self,
-        words: Sequence[str],
-        first_line: str = "",
-        *,
-        passes_output: bool = False,
-        grace_s: int = GRACE_S,
-    ) -> _RemoteCommand:
+    async def start(self, words: Sequence[str], *, passes_output: bool, grace_s: int) -> _RemoteCommand:
         """Start a command in a login shell there."""
         limit = f"-t {LONGEST_SILENCE_S}"
         keeper = shlex.join(
@@ -197,7 +178,6 @@ class LoginHost(SlurmHost):
         except LaunchError as error:
             remedy = f"; {error.remedy}" if error.remedy else ""
             raise ProfileError(f"{self.name}: {error.reason}{remedy}.") from None
-        connection.write(f"{first_line}\n".encode())
         return _RemoteCommand(connection, passes_output=passes_output)
 
     async def close(self) -> None:
@@ -216,7 +196,10 @@ class _RemoteCommand(KeptCommand):
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            self._connection.write(b"\n")
+            self.write(b"\n")
+
+    def write(self, data: bytes) -> None:
+        self._connection.write(data)
 
     async def read(self) -> bytes:
         return await self._connection.read()
