@@ -17,8 +17,8 @@ from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import json_export
-from gswarm_tui.exchange.csv_export import TABLES, CsvTable, write_csv
-from gswarm_tui.exchange.time_windows import micros
+from gswarm_tui.exchange.csv_export import PROFILE_TABLES, TABLES, CsvTable, write_csv
+from gswarm_tui.exchange.time_windows import micros, profile_span
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.formats import add_csv_safe, check_csv_safe, text_out
 from gswarm_tui.printing.progress import Progress
@@ -27,6 +27,15 @@ from gswarm_tui.store.transfer.parquet import Slice, write_dataset
 
 FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"
+_SAMPLE_IN = """
+SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
+"""
+_PROFILE_IN = """
+SELECT 1 FROM profiles
+WHERE recording_id = ? AND ended_at > make_timestamp(?::BIGINT) AND started_at < make_timestamp(?::BIGINT)
+LIMIT 1
+"""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -41,9 +50,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(f"{source.path} has no recording.")
         kind = _format(arguments)
         _check(arguments, kind)
-        if not (sampled := [period for period in chosen if _has_samples(source, period)]):
+        if not (sampled := _with_contents(source, chosen, arguments, kind)):
             what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
-            raise UserError(f"{what} has no samples to export.")
+            raise UserError(f"{what} {_lack(source, chosen, arguments, kind)}")
         if arguments.output == _STDOUT:
             _text(source, sampled, arguments, kind, sys.stdout)
             return 0
@@ -67,14 +76,16 @@ def _parser() -> CommandParser:
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--all-gpus] [--force] [--db PATH]",
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
-        "table, or as a Parquet dataset with all tables.",
+        "table, or as a Parquet dataset with all tables. Profiles are exported, too.",
     )
     parser.add_argument("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
     parser.add_argument("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
     parser.add_argument(
         "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"
     )
-    parser.add_argument("--table", choices=TABLES, help="table for CSV (default: gpu)")
+    parser.add_argument(
+        "--table", choices=TABLES, help="samples, events, or events of profiles, for CSV (default: gpu)"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing file or export")
     parser.add_argument("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
     add_csv_safe(parser)
@@ -102,13 +113,30 @@ def _check(arguments: Namespace, kind: str) -> None:
         raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
 
 
-def _has_samples(source: QuerySource, period: Period) -> bool:
-    query = """
-    SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-    WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
-    """
-    arguments = period.recording_id, micros(period.started_at), micros(period.until)
-    return bool(source.query(query, *arguments).rows())
+def _with_contents(
+    source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str
+) -> list[Period]:
+    """Return the periods that have what is exported: samples, or profiles."""
+    if kind == "csv" and arguments.table in PROFILE_TABLES:
+        return [period for period in chosen if _has(source, _PROFILE_IN, period)]
+    queries = (_SAMPLE_IN, _PROFILE_IN) if kind == "parquet" else (_SAMPLE_IN,)
+    return [period for period in chosen if any(_has(source, query, period) for query in queries)]
+
+
+def _lack(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str) -> str:
+    """Return what periods without contents lack, and how their profiles are exported if they have any."""
+    if kind == "csv" and arguments.table in PROFILE_TABLES:
+        return "has no profiles to export."
+    if not any(_has(source, _PROFILE_IN, period) for period in chosen):
+        return "has no samples to export."
+    remedy = "use --format parquet" + (", or --table profile_kernels" if kind == "csv" else "")
+    return f"has profiles but no samples; {remedy}."
+
+
+def _has(source: QuerySource, query: str, period: Period) -> bool:
+    samples = micros(period.started_at), micros(period.until)
+    span = profile_span(period) if query is _PROFILE_IN else samples
+    return bool(source.query(query, period.recording_id, *span).rows())
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:
@@ -122,7 +150,8 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
             guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe, arguments.all_gpus)
             return f"{write_csv(source, chosen, guarded, out, progress.report):,} rows"
         written = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=arguments.all_gpus)
-    return f"{written.samples:,} samples of {plural(written.gpus, 'GPU')}"
+    profiles = f", {plural(written.profiles, 'profile')}" if written.profiles else ""
+    return f"{written.samples:,} samples of {plural(written.gpus, 'GPU')}{profiles}"
 
 
 def _parquet(
@@ -135,5 +164,6 @@ def _parquet(
         for period in chosen
     ]
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
-        samples = write_dataset(source, part, slices, progress.report)
-    return f"{samples:,} GPU samples"
+        written = write_dataset(source, part, slices, progress.report)
+    profiles = f", {plural(written.profiles, 'profile')}" if written.profiles else ""
+    return f"{written.samples:,} GPU samples{profiles}"

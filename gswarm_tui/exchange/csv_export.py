@@ -1,4 +1,4 @@
-"""Export of samples to a CSV table, with a row for each time and GPU, host or process.
+"""Export to a CSV table, with a row for each time and GPU, host or process, or for each event of profiles.
 
 Text is UTF-8, lines end with a line feed, quotes are doubled, unmeasured values are empty. Times are ISO 8601
 in UTC with microseconds.
@@ -12,9 +12,20 @@ from typing import TextIO
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.time_windows import sample_span, windows
+from gswarm_tui.exchange.time_windows import profile_span, sample_span, windows
 from gswarm_tui.store.querying.results import QuerySource
-from gswarm_tui.store.sql.schema import literal
+from gswarm_tui.store.sql import profile_views, trace_views
+from gswarm_tui.store.sql.schema import (
+    PROFILE_API_EVENTS,
+    PROFILE_KERNEL_EVENTS,
+    PROFILE_MEMORY_EVENTS,
+    PROFILE_METRIC_VALUES,
+    PROFILE_RANGE_EVENTS,
+    TRACE_KERNEL_EVENTS,
+    TRACE_OP_EVENTS,
+    TableSchema,
+    literal,
+)
 
 _NODES = "JOIN nodes n USING (node_id)"
 _GPUS = f"JOIN gpus g USING (gpu_id) {_NODES}"
@@ -28,6 +39,26 @@ def _own(names: tuple[str, ...]) -> dict[str, str]:
     return {name: f"s.{name}" for name in names}
 
 
+def _profile(view: str, table: TableSchema, *added: str) -> tuple[str, dict[str, str]]:
+    """Return the rows of a view of profiles: names and ``added``, then the columns of its table."""
+    of_table = (column.name for column in table.columns if not column.name.endswith("name_id"))
+    return f"({view.strip()}) s", _own(("profile", "rank", *added, *of_table))
+
+
+_METRICS = (
+    f"SELECT p.started_at AS ts, m.* FROM ({profile_views.METRICS}) m JOIN profiles p USING (profile_id)"  # noqa: S608
+)
+_PROFILES = {
+    "profile_api": _profile(profile_views.API, PROFILE_API_EVENTS, "name", "layer"),
+    "profile_kernels": _profile(
+        profile_views.KERNELS, PROFILE_KERNEL_EVENTS, "gpu_index", "name", "short_name"
+    ),
+    "profile_memory": _profile(profile_views.MEMORY, PROFILE_MEMORY_EVENTS, "gpu_index", "name"),
+    "profile_ranges": _profile(profile_views.RANGES, PROFILE_RANGE_EVENTS, "name"),
+    "profile_metrics": _profile(_METRICS, PROFILE_METRIC_VALUES, "kernel"),
+    "trace_ops": _profile(trace_views.OPS, TRACE_OP_EVENTS, "name"),
+    "trace_kernels": _profile(trace_views.KERNELS, TRACE_KERNEL_EVENTS, "name"),
+}
 _TABLES: dict[str, tuple[str, dict[str, str]]] = {
     "gpu": (
         f"gpu_samples s {_GPUS}",
@@ -51,11 +82,17 @@ _TABLES: dict[str, tuple[str, dict[str, str]]] = {
         "events s LEFT JOIN nodes n ON n.node_id = s.node_id LEFT JOIN gpus g ON g.gpu_id = s.gpu_id",
         _GPU | _own(("kind", "severity", "message", "detail")),
     ),
+    **_PROFILES,
 }
 TABLES = tuple(_TABLES)
+PROFILE_TABLES = tuple(_PROFILES)
 _TEXTS = frozenset(
     {"node", "uuid", "gpu_name", "user_name", "command", "kind", "severity", "message", "detail"}
+    | {"profile", "name", "short_name", "kernel", "layer", "style", "metric", "unit", "text"}
+    | {"category", "collective", "process_group"}
 )
+_EVENTS_AT_ONCE = 50_000
+"""Supposed number of a profile's events in a second."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +112,21 @@ class CsvTable:
         return _TABLES[self.name][1]
 
     @property
+    def of_profiles(self) -> bool:
+        """Whether the rows are those of profiles, not of samples."""
+        return self.name in _PROFILES
+
+    @property
     def order(self) -> str:
         """The SQL order of the rows."""
+        if self.of_profiles:
+            return "s.ts, s.profile_id"
         gpu = ", g.gpu_index" if "uuid" in self.columns else ""
         return "s.ts" if self.name == "events" else f"s.ts, n.node_id{gpu}"
 
     def rows(self, period: Period) -> str:
         """Return the SQL of a recording's rows."""
-        name = "s" if self.name == "events" else "n"
+        name = "s" if self.name == "events" or self.of_profiles else "n"
         own = "AND g.allocated IS NOT FALSE" if "allocated" in self.columns and not self.all_gpus else ""
         return f"FROM {_TABLES[self.name][0]} WHERE {name}.recording_id = {period.recording_id} {own}"
 
@@ -92,7 +136,7 @@ class CsvTable:
         parts = [
             "strftime(s.ts, '%Y-%m-%dT%H:%M:%S.%fZ')",
             self._quoted(literal(session)),
-            self._quoted("n.node"),
+            self._quoted("s.node" if self.of_profiles else "n.node"),
             *(
                 self._quoted(sql) if name in _TEXTS else f"{sql}::VARCHAR"
                 for name, sql in self.columns.items()
@@ -128,11 +172,11 @@ def write_csv(
         def report_part(share: float, done: int = done) -> None:
             report((done + share) / len(spans))
 
-        per_second = source.query(
-            f"SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = {period.recording_id}"  # noqa: S608
-        ).rows()[0][0]
+        count = "SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = ?"
+        gpus = source.query(count, period.recording_id).rows()[0][0]
+        per_second = _EVENTS_AT_ONCE if table.of_profiles else gpus
         line, found = table.line(period), table.rows(period)
-        span = sample_span(period)
+        span = profile_span(period) if table.of_profiles else sample_span(period)
 
         def numbers(expression: str, span: tuple[int, int] = span, rows: str = found) -> list[int]:
             query = f"SELECT DISTINCT {expression} AS number {rows} {_within(*span)} ORDER BY number"

@@ -11,7 +11,8 @@ needs it.
 
 Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, the time that each value covers (``interval_ms``), by
 which means are weighted, and members that an import needs: ``made_by``,
-``recording``, ``session``, ``devices`` and ``events`` (changes of the sampling interval). Times are in UTC.
+``recording``, ``session``, ``devices``, ``events`` (changes of the sampling interval) and ``profiles``
+(``json_profiles``). Times are in UTC.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, TextIO
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.exchange.json_profiles import write_profiles
 from gswarm_tui.exchange.time_windows import micros, sample_span, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
@@ -127,10 +129,11 @@ ORDER BY ts
 
 @dataclass(frozen=True)
 class ExportCounts:
-    """Numbers of exported samples and GPUs."""
+    """Numbers of exported samples, GPUs and profiles."""
 
     samples: int
     gpus: int
+    profiles: int
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,15 @@ def write_json(
             number += 1
             out.write(",\n  " if number > 1 else "\n  ")
             out.write(json.dumps(layout.frame(number, row), ensure_ascii=False, separators=(",", ":")))
-    out.write("\n ]\n}\n")
-    return ExportCounts(sum(device["samples"] for device in devices), len(devices))
+    out.write("\n ]")
+    gpus = {
+        gpu_id: layout.names[layout.columns[place]]
+        for gpu_id, place in source.query(f"SELECT gpu_id, place FROM ({places})").rows()  # noqa: S608
+        if place in layout.columns
+    }
+    profiles = write_profiles(source, period, gpus, out)
+    out.write("\n}\n")
+    return ExportCounts(sum(device["samples"] for device in devices), len(devices), profiles)
 
 
 def _layout(devices: list[dict[str, Any]]) -> _Layout:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.json_export import MADE_BY
+from gswarm_tui.exchange.json_profiles import ProfilesImport
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.profiler_values import (
     Units,
@@ -147,6 +148,7 @@ class JsonImport:
         self._samples = 0
         self._began_us, self._ended_us = 0, 0
         self._memory_lost = False
+        self._profiles: ProfilesImport | None = None
         self._skipped: list[str] = []
 
     def read(self, report: Callable[[float], None]) -> ImportCounts:
@@ -158,12 +160,14 @@ class JsonImport:
                 try:
                     lines = self._path.suffix == LINES_SUFFIX
                     members = (("frames", frame) for frame in stream.lines())
-                    for name, value in members if lines else stream.members("frames"):
+                    for name, value in members if lines else stream.members("frames", "profiles"):
                         if name == "frames":
                             self._frame(value)
-                            report(min(1.0, raw.tell() / size))
+                        elif name == "profiles":
+                            self._profile_rows(value)
                         else:
                             self._member(name, value)
+                        report(min(1.0, raw.tell() / size))
                     self._finish()
                 except (WrongValueError, MalformedError) as error:
                     raise StoreError(f"{self._path}, line {stream.line}: {error}") from error
@@ -191,6 +195,14 @@ class JsonImport:
             self._first_ms = self._usual_ms = interval or USUAL_INTERVAL_MS
         if name == "events":
             self._interval_changes = sorted(_interval_changes(value), key=lambda change: change.us)
+
+    def _profile_rows(self, piece: Any) -> None:
+        """Add a piece of ``profiles``, which follows the frames, whose nodes and GPUs it names."""
+        if self._profiles is None:
+            nodes = {name: number for number, name in enumerate(self._nodes, self._first_node)}
+            gpus = {name: number for number, name in enumerate(self._gpus, self._first_gpu)}
+            self._profiles = ProfilesImport(self._target, self._target.next_free("recording_id"), nodes, gpus)
+        self._profiles.add(piece)
 
     def _frame(self, frame: Any) -> None:
         read = read_frame(frame, self._units)

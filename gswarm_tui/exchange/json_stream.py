@@ -1,4 +1,4 @@
-"""Incremental reader of a large, untrusted JSON object, which streams the elements of one array."""
+"""Incremental reader of a large, untrusted JSON object, which streams the elements of some arrays."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class JsonStream:
         if self._value_bytes > MAX_VALUE_BYTES:
             raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
 
-    def members(self, streamed: str) -> Iterator[tuple[str, Any]]:
-        """Yield each member's name and value; of the array ``streamed``, its elements one by one.
+    def members(self, *streamed: str) -> Iterator[tuple[str, Any]]:
+        """Yield each member's name and value; of the arrays ``streamed``, their elements one by one.
 
         Elements that are arrays themselves are read in turn, element by element.
 
@@ -86,7 +86,7 @@ class JsonStream:
                 if name is None:  # the object's end; the parser goes on to the file's
                     continue
                 event, value = next(events)
-                elements = name == streamed and event == "start_array"
+                elements = name in streamed and event == "start_array"
                 for one in self._elements(events) if elements else [_value(event, value, events)]:
                     self._value_bytes = 0
                     yield name, one

@@ -9,6 +9,7 @@ from gswarm_tui.analysis.periods import Period
 
 SAMPLES_AT_ONCE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALL = 0, 2**60
 
 
 def micros(at: datetime) -> int:
@@ -23,6 +24,11 @@ def sample_span(period: Period) -> tuple[int, int]:
     """
     shift = period.session_id is not None
     return micros(period.started_at) + shift, micros(period.until) + shift
+
+
+def profile_span(period: Period) -> tuple[int, int]:
+    """Return from when to before when profiles count, in Unix µs: all of a whole recording."""
+    return _ALL if period.session_id is None else (micros(period.started_at), micros(period.until))
 
 
 def windows(

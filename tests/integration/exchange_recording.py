@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from gswarm_agent.frame import GpuLink, ProcessSample
+from gswarm_agent.frame import GpuFacts, GpuLink, ProcessSample
+from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, NodeIntroduced, SessionStarted, SessionStopped
-from gswarm_tui.store.sql.schema import GPU_MINUTES, PROFILE_EVENTS, PROFILE_NAMES, PROFILES, TABLES
+from gswarm_tui.store.sql.schema import GPU_MINUTES, PROFILE_EVENTS, PROFILE_NAMES, TABLES
+from tests.kineto_standin import write_trace
+from tests.nsys_standin import UUIDS, write_standin
 from tests.unit.store_recording import (
     T0,
     arrived,
@@ -23,6 +27,7 @@ from tests.unit.store_recording import (
 
 STRANGE = "rack=1/ü %2F"
 """A node's name that isn't a valid folder name."""
+_IDS = {"recording_id", "node_id", "gpu_id", "session_id", "profile_id", "name_id", "short_name_id"}
 
 
 def session(name: str, start: float, end: float, note: str = "") -> list[Event]:
@@ -70,15 +75,36 @@ def run(path: Path, seconds: int = 20) -> Path:
     return path
 
 
+def recording_of_node(path: Path, offset_s: float = 0.0) -> Path:
+    """Make a recording whose node has the stand-in's GPUs, and whose clock is ahead."""
+    hello = introduced("login-alias")
+    gpus = tuple(GpuFacts(index=at, uuid=f"GPU-{uuid}", name="NVIDIA H100") for at, uuid in enumerate(UUIDS))
+    hello = replace(hello, hello=replace(hello.hello, gpus=gpus))
+    samples = [arrived(seq, [gpu_row(util_pct=50)] * 2, "login-alias") for seq in range(1, 20)]
+    record(path, [hello, *samples])
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE links SET clock_offset_s = ?", [offset_s])
+    return path
+
+
+def profiled_run(path: Path) -> Path:
+    """Record a node with two GPUs, and import a report of Nsight Systems and a trace of another day."""
+    recording_of_node(path)
+    reports = write_standin(path.with_name("standin.sqlite")), write_trace(path.with_name("trace_rank0.json"))
+    for report in reports:
+        assert main(["import", str(report), "--db", str(path), "--node", "login-alias"]) == 0
+    return path
+
+
 def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Return all rows of a file, sorted, with names in the place of ids."""
     statements = {}
     for table in TABLES:
-        # Summaries of an import are made from its samples, and profiles stay with their recording.
-        if table in {GPU_MINUTES, PROFILES, PROFILE_NAMES, *PROFILE_EVENTS}:
+        # Summaries of an import are made from its samples, and names of events are compared with these.
+        if table in {GPU_MINUTES, PROFILE_NAMES}:
             continue
         names = {column.name for column in table.columns} - {"uid", "options"}
-        own = names - {"recording_id", "node_id", "gpu_id", "session_id"}
+        own = names - _IDS
         columns = [f"t.{name}" for name in sorted(own)]
         joins = ""
         if "gpu_id" in names and table.name != "gpus":
@@ -90,6 +116,12 @@ def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
         if "recording_id" in names and table.name != "recordings":
             joins += " JOIN recordings r ON r.recording_id = t.recording_id"
             columns.append("r.started_at")
+        if table in PROFILE_EVENTS:
+            joins += " JOIN profiles p ON p.profile_id = t.profile_id"
+            columns.append("p.digest")
+        for name in sorted(names & {"name_id", "short_name_id"}):
+            joins += f" LEFT JOIN profile_names {name}_ ON {name}_.name_id = t.{name}"
+            columns.append(f"{name}_.name")
         statements[table.name] = f"SELECT {', '.join(columns)} FROM {table.name} t {joins}"
     with duckdb.connect(str(path), read_only=True) as connection:
         return {

@@ -21,7 +21,7 @@ from gswarm_tui.exchange import time_windows as windows_module
 from gswarm_tui.exchange.time_windows import windows
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.file_source import FileSource
-from tests.integration.exchange_recording import STRANGE, run, session, tables
+from tests.integration.exchange_recording import STRANGE, profiled_run, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 H100 = "NVIDIA H100"
@@ -165,6 +165,25 @@ def test_csv_exports_other_tables(
     exported("--format", "csv", "--table", table, "-o", "-")
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert len([row for row in rows if row.get("kind", "xid") == "xid"]) == count
+    assert any(wanted.items() <= row.items() for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "wanted"),
+    [
+        ("profile_kernels", 6, {"name": "relu(float*)", "gpu_index": "1", "node": "login-alias"}),
+        ("profile_memory", 3, {"bytes": "4000000", "profile": "standin.sqlite"}),
+        ("trace_ops", 5, {"category": "python_function", "name": "train.py(12): step"}),
+    ],
+)
+def test_csv_exports_events_of_profiles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, count: int, wanted: dict[str, str]
+) -> None:
+    db = profiled_run(tmp_path / "run.duckdb")
+    capsys.readouterr()
+    exported("--db", str(db), "--format", "csv", "--table", table, "-o", "-")
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len(rows) == count
     assert any(wanted.items() <= row.items() for row in rows)
 
 

@@ -20,7 +20,16 @@ from gswarm_tui import cli
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
 from gswarm_tui.fleet.events import Event, EventLogged
-from tests.integration.exchange_recording import STRANGE, run, session, tables
+from tests.integration.exchange_recording import (
+    STRANGE,
+    profiled_run,
+    recording_of_node,
+    run,
+    session,
+    tables,
+)
+from tests.kineto_standin import write_trace
+from tests.nsys_standin import write_standin
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query, record
 
 
@@ -59,6 +68,45 @@ def test_a_run_is_imported_once(capsys: pytest.CaptureFixture[str], kind: str) -
             "import it into another file with --db.\n"
         )
     assert tables(Path("all.duckdb")) == before
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_profiles_round_trip(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    original = tables(profiled_run(Path("run.duckdb")))
+    assert original["profile_kernel_events"]
+    assert original["trace_op_events"]
+    capsys.readouterr()
+    command("export", "run.duckdb:recording 1", "-o", f"all.{kind}")
+    assert ", 2 profiles, " in capsys.readouterr().out
+    imported = recording_of_node(Path("back.duckdb"))
+    with duckdb.connect(str(imported)) as connection:
+        connection.execute("UPDATE recordings SET uid = 'another', started_at = started_at - INTERVAL 1 DAY")
+    command("import", str(write_trace(Path("other.json"), 7)), "--db", "back.duckdb")
+    command("import", f"all.{kind}", "--db", "back.duckdb")
+    for name in ("profile_kernel_events", "profile_memory_events", "profile_api_events"):
+        assert tables(imported)[name] == original[name]
+    profiles = "SELECT p.* EXCLUDE (profile_id, recording_id, node_id), n.node AS at FROM profiles p "
+    joined = f"{profiles} LEFT JOIN nodes n USING (node_id) WHERE rank <> 7 ORDER BY file"
+    assert query(imported, joined) == query(Path("run.duckdb"), joined)
+    before = tables(imported)
+    assert cli.main(["import", f"all.{kind}", "--db", "back.duckdb"]) == 1
+    assert tables(imported) == before
+
+
+def test_a_profile_is_imported_once_also_from_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+    command("import", str(write_standin(Path("alone.sqlite"))))
+    for kind in ("json", "csv"):
+        capsys.readouterr()
+        assert cli.main(["export", "--db", "alone.duckdb", "--format", kind]) == 2
+        assert "alone.duckdb has profiles but no samples; use --format parquet" in capsys.readouterr().err
+    command("export", "--db", "alone.duckdb", "--format", "parquet")
+    command("import", "alone.parquet", "--db", "back.duckdb")
+    assert tables(Path("back.duckdb")) == tables(Path("alone.duckdb"))
+    assert cli.main(["import", "alone.parquet", "--db", "alone.duckdb"]) == 1
+    assert capsys.readouterr().err == (
+        "gswarm-tui: alone.sqlite in alone.parquet is in alone.duckdb already, as profile 1; "
+        "import it into another file with --db.\n"
+    )
 
 
 def test_sessions_of_one_run_are_imported_one_by_one() -> None:

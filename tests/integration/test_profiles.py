@@ -16,18 +16,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from gswarm_agent.frame import GpuFacts
 from gswarm_tui.cli import main
 from gswarm_tui.store.querying.file_source import FileSource
+from tests.integration.exchange_recording import recording_of_node
 from tests.nsys_standin import CAPTURE, NODE, SECRET, START_NS, UUIDS, write_standin
 from tests.terminal import InTerminal
-from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import query
 
 A100 = Path(__file__).parents[3] / "shared" / "data" / "nsys"
 NCU_REPORTS = Path("/usr/share/doc/nsight-compute/examples/uncoalescedGlobalAccesses")
@@ -257,18 +256,6 @@ def test_a_profile_stands_beside_the_samples_of_its_node_and_gpu_on_their_clock(
     assert query(db, f"SELECT node FROM nodes WHERE node_id = {node_id}") == [("login-alias",)]
     assert query(db, f"SELECT uuid FROM gpus WHERE gpu_id = {gpu_id}") == [(f"GPU-{UUIDS[1]}",)]
     assert query(db, "SELECT count(*) FROM recordings") == [(1,)]
-
-
-def recording_of_node(path: Path, offset_s: float = 0.0) -> Path:
-    """Make a recording whose node has the stand-in's GPUs, and whose clock is ahead."""
-    hello = introduced("login-alias")
-    gpus = tuple(GpuFacts(index=at, uuid=f"GPU-{uuid}", name="NVIDIA H100") for at, uuid in enumerate(UUIDS))
-    hello = replace(hello, hello=replace(hello.hello, gpus=gpus))
-    samples = [arrived(seq, [gpu_row(util_pct=50)] * 2, "login-alias") for seq in range(1, 20)]
-    record(path, [hello, *samples])
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("UPDATE links SET clock_offset_s = ?", [offset_s])
-    return path
 
 
 def test_a_report_of_an_unknown_node_is_imported_and_said_so(

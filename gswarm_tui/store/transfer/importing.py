@@ -29,6 +29,9 @@ from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
     GPUS,
     NODES,
+    PROFILE_EVENTS,
+    PROFILE_NAMES,
+    PROFILES,
     RECORDINGS,
     SCHEMA_VERSION,
     SESSIONS,
@@ -36,12 +39,26 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
     literal,
 )
-from gswarm_tui.store.transfer.parquet import PRIVATE, SAMPLES, SETTINGS, SMALL
+from gswarm_tui.store.sql.views import view_statements
+from gswarm_tui.store.transfer.parquet import OF_PROFILES, PRIVATE, SAMPLES, SETTINGS, SMALL
 
 Values = Sequence[Any] | npt.NDArray[Any]
 
-_NUMBERED = {"recording_id": RECORDINGS, "node_id": NODES, "gpu_id": GPUS, "session_id": SESSIONS}
-_OPTIONAL = {(EVENTS.name, "node_id"), (EVENTS.name, "gpu_id")}
+_NUMBERED = {
+    "recording_id": RECORDINGS,
+    "node_id": NODES,
+    "gpu_id": GPUS,
+    "session_id": SESSIONS,
+    "profile_id": PROFILES,
+    "name_id": PROFILE_NAMES,
+}
+_REFERENCES = {name: name for name in _NUMBERED} | {"short_name_id": "name_id"}
+_MAY_LACK = {
+    EVENTS: {"node_id", "gpu_id"},
+    PROFILES: {"node_id"},
+    **{table: {"gpu_id", "name_id", "short_name_id"} for table in PROFILE_EVENTS},
+}
+"""References that may be NULL, by table."""
 # An imported recording can't be resumed here, so it gets an end even if its recorder was killed.
 _END_RECORDINGS = """
 UPDATE recordings SET ended_at = coalesce(
@@ -71,6 +88,10 @@ JOIN times o ON o.recording_id = old
 JOIN times n ON n.recording_id = new
 WHERE o.first <= n.last AND n.first <= o.last
 """  # noqa: S608 (own names)
+_REPEATED_PROFILE = """
+SELECT new.file, old.profile_id FROM profiles old JOIN profiles new USING (digest)
+WHERE old.profile_id < $1 AND new.profile_id >= $1 LIMIT 1
+"""
 _FIRST, _LAST = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2500-01-01'"
 
 
@@ -82,9 +103,10 @@ class Importing:
         self.connection = connection
         self._renumbered: set[str] = set()
         self._first_recording, self._first_gpu = self.next_free("recording_id"), self.next_free("gpu_id")
+        self._first_profile = self.next_free("profile_id")
 
     def next_free(self, column: str) -> int:
-        """Return the next free id of a recording, node, GPU or session."""
+        """Return the next free id of a recording, node, GPU, session, profile or name."""
         query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
         return int(self.connection.execute(query).fetchall()[0][0])
 
@@ -119,7 +141,7 @@ class Importing:
 
     def _add_run(self, folder: Path, run: str, report: Callable[[float], None]) -> int:
         """Add a run, whose ids are its own, and return the number of GPU samples."""
-        found = {table: _files(folder / table.name / run) for table in (*SMALL, *SAMPLES)}
+        found = {table: _files(folder / table.name / run) for table in (*SMALL, *SAMPLES, *OF_PROFILES)}
         for table in (RECORDINGS, NODES, GPUS):
             if not found[table]:
                 raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {table.name}/{run}")
@@ -169,9 +191,12 @@ class Importing:
     def _columns(self, reading: str) -> set[str]:
         return {row[0] for row in self.connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
-    def sum_up(self) -> None:
-        """Sum up the imported samples by minute. Raises duckdb.Error."""
+    def finish(self) -> None:
+        """Sum up the imported samples by minute, and explain the columns of profiles. Raises duckdb.Error."""
         add_all_sums(self.connection, f"gpu_id >= {self._first_gpu}")
+        if self._first_profile == 1 and self.next_free("profile_id") > 1:
+            for statement in view_statements():
+                self.connection.execute(statement)
 
     def refuse_repeated(self, source: Path) -> None:
         """Raise StoreError if the file had samples of an imported run at the same time."""
@@ -181,22 +206,28 @@ class Importing:
                 f"{source} is in {self._path} already, as recording {repeated[0][0]}; "
                 "import it into another file with --db"
             )
+        for file, profile_id in self.connection.execute(_REPEATED_PROFILE, [self._first_profile]).fetchall():
+            raise StoreError(
+                f"{file} in {source} is in {self._path} already, as profile {profile_id}; "
+                "import it into another file with --db"
+            )
 
     def _add_table(self, table: TableSchema, files: Sequence[Path], folder: Path, run: str) -> int:
         reading = _reading(files)
         there = self._columns(reading)
         chosen, joins = {}, []
         for column in table.columns:
-            if column.name in _NUMBERED:
-                optional = (table.name, column.name) in _OPTIONAL
+            if id_name := _REFERENCES.get(column.name):
+                optional = column.name in _MAY_LACK.get(table, ())
                 if column.name not in there:
                     raise StoreError(f"{folder / table.name} has no column {column.name}")
-                if column.name not in self._renumbered:
-                    raise StoreError(f"{folder} has no {_NUMBERED[column.name].name}")
-                chosen[column.name] = f"new_{column.name}.number"
+                if id_name not in self._renumbered:
+                    raise StoreError(f"{folder} has no {_NUMBERED[id_name].name}")
+                alias = f"new_{column.name}_"
+                chosen[column.name] = f"{alias}.number"
                 joins.append(
-                    f"{'LEFT ' if optional else ''}JOIN new_{column.name} "
-                    f"ON new_{column.name}.old = CAST(s.{column.name} AS BIGINT)"
+                    f"{'LEFT ' if optional else ''}JOIN new_{id_name} {alias} "
+                    f"ON {alias}.old = CAST(s.{column.name} AS BIGINT)"
                 )
             elif column.name in there and column.name not in PRIVATE:
                 chosen[column.name] = _checked(column)
@@ -230,7 +261,7 @@ def importing(path: Path) -> Iterator[Importing]:
         connection.execute("BEGIN")
         target = Importing(path, connection)
         yield target
-        target.sum_up()
+        target.finish()
         connection.execute("COMMIT")
         connection.execute("CHECKPOINT rec")
         done = True

@@ -4,7 +4,8 @@
 
     gpu_samples/run=20270115-080000-1a2b3c4d/node=gpu01/part-0.parquet     also host_samples, process_samples
     recordings/run=20270115-080000-1a2b3c4d/part-0.parquet     also nodes, gpus, sessions, events, links,
-                                                               gpu_links
+                                                               gpu_links; if there are any, profiles,
+                                                               profile_names and their tables of events
 
 The folders are named as in Hive; DuckDB, pandas, polars, Dask and Spark read these names as columns. Columns
 have the names of the database, and types that mean the same to all readers: times have the zone UTC, and no
@@ -42,6 +43,9 @@ from gswarm_tui.store.sql.schema import (
     LINKS,
     NODES,
     PROCESS_SAMPLES,
+    PROFILE_EVENTS,
+    PROFILE_NAMES,
+    PROFILES,
     RECORDINGS,
     SESSIONS,
     ColumnSchema,
@@ -53,6 +57,8 @@ from gswarm_tui.store.sql.views import meanings
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS, GPU_LINKS)
+OF_PROFILES = (PROFILES, PROFILE_NAMES, *PROFILE_EVENTS)
+"""In this order: what others refer to comes first."""
 LONGEST_FOLDER_NAME = 240
 """File systems take 255 bytes, with ``node=``."""
 PRIVATE = frozenset({"uid", "options"})
@@ -93,13 +99,42 @@ class Slice:
             return "true"
         return f"{column} > TIMESTAMP '{self.since}' AND {column} <= TIMESTAMP '{self.until}'"
 
+    def profiles(self) -> str:
+        """Return the SQL condition that a profile is in the slice, wholly or in part."""
+        own = f"recording_id = {self.recording_id}"
+        if self.since is None or self.until is None:
+            return own
+        return f"{own} AND started_at < TIMESTAMP '{self.until}' AND ended_at > TIMESTAMP '{self.since}'"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a dataset holds: the numbers of GPU samples and of profiles."""
+
+    samples: int
+    profiles: int
+
 
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder holds an export and nothing else."""
     names = {path.name for path in folder.iterdir()}
-    own = {table.name for table in (*SAMPLES, *SMALL)}
+    own = {table.name for table in (*SAMPLES, *SMALL, *OF_PROFILES)}
     files = (path for path in folder.rglob("*") if not path.is_dir())
     return RECORDINGS.name in names <= own and all(file.suffix == ".parquet" for file in files)
+
+
+def of_profiles(table: TableSchema, own: Sequence[int]) -> str:
+    """Return the SQL condition that a row of one of ``OF_PROFILES`` belongs to the profiles ``own``."""
+    ids = f"profile_id IN ({', '.join(map(str, own))})"
+    if table is not PROFILE_NAMES:
+        return ids
+    used = (
+        f"SELECT {column.name} FROM {events.name} WHERE {ids}"  # noqa: S608 (own names)
+        for events in PROFILE_EVENTS
+        for column in events.columns
+        if column.name.endswith("name_id")
+    )
+    return f"name_id IN ({' UNION '.join(used)})"
 
 
 def _folder_name(node: str) -> str:
@@ -115,8 +150,8 @@ def write_dataset(
     folder: Path,
     slices: Sequence[Slice],
     report: Callable[[float], None] = lambda _share: None,
-) -> int:
-    """Write slices of a recording file into an empty folder; return the number of GPU samples.
+) -> Written:
+    """Write slices of a recording file into an empty folder.
 
     A finished file is closed and copied by DuckDB; a running recording is queried. ``report`` is called with
     the finished share, from 0 to 1. Raises StoreError.
@@ -131,7 +166,7 @@ def write_dataset(
     return _copy_file(source.path, folder, slices, report)
 
 
-def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> int:
+def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> Written:
     settings = SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
     connection = open_for_reading(path, settings, folder, for_people=False)
 
@@ -159,7 +194,7 @@ class _Writing:
     slices: Sequence[Slice]
     runs: dict[int, str] = field(default_factory=dict)
 
-    def write(self, report: Callable[[float], None]) -> int:
+    def write(self, report: Callable[[float], None]) -> Written:
         self.runs.update(self.query(f"SELECT recording_id, {RUN} FROM recordings"))  # noqa: S608 (own names)
         nodes = [(part, node) for part in self.slices for node in self._nodes(part)]
         written = 0
@@ -172,7 +207,21 @@ class _Writing:
         for part in self.slices:
             for small in SMALL:
                 self.copy(self._small(small, part), self._file(small, part), _meanings(small))
-        return written
+        return Written(written, sum(self._profiles(part) for part in self.slices))
+
+    def _profiles(self, part: Slice) -> int:
+        """Write the profiles of a slice and return their number."""
+        # A running recording may import another profile meanwhile, so the ids are read once.
+        query = f"SELECT profile_id FROM profiles WHERE {part.profiles()} ORDER BY profile_id"  # noqa: S608
+        own = [row[0] for row in self.query(query)]
+        if not own:
+            return 0
+        for table in OF_PROFILES:
+            where = of_profiles(table, own)
+            if self.query(f"SELECT 1 FROM {table.name} WHERE {where} LIMIT 1"):  # noqa: S608 (own numbers)
+                query = f"SELECT {_portable_columns(table.columns)} FROM {table.name} WHERE {where}"  # noqa: S608
+                self.copy(query, self._file(table, part), _meanings(table))
+        return len(own)
 
     def _file(self, table: TableSchema, part: Slice, node: str = "") -> Path:
         folder = self.folder / table.name / f"run={_folder_name(self.runs[part.recording_id])}"
