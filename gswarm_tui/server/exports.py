@@ -31,7 +31,7 @@ WAITING, WRITING, WRITTEN = "waiting", "writing", "written"
 COMMITTED_S = 60.0
 """A session's end is in the file within this time."""
 RETRIES_S = (2.0, 10.0)
-"""Pauses before an export is tried again, as when the recorder was restarted meanwhile."""
+"""Pauses before an export is tried again, because the recorder may be restarting; none after its end."""
 _POLL_S = 0.5
 _NICE = 10
 _NUMBER = """
@@ -116,7 +116,7 @@ class SessionExports:
         async with self._one_at_a_time:
             for pause_s in (*RETRIES_S, None):
                 export.state = await self._attempt(export)
-                if export.state == WRITTEN or pause_s is None:
+                if export.state == WRITTEN or pause_s is None or self._attached.ended:
                     break
                 _LOG.warning("%s: %s", export.file, export.state)
                 export.state = WRITING

@@ -83,6 +83,7 @@ class QueryProblem:
     line: int
     line_text: str
     writes: bool
+    too_deep: bool
     quoted: str
 
 
@@ -97,6 +98,7 @@ def query_problem(error: Exception) -> QueryProblem:
         line=int(line[1]) if line else 0,
         line_text=line[2].strip() if line else "",
         writes="in read-only mode" in message,
+        too_deep=message.startswith("Max expression depth"),
         quoted=quoted[1] if quoted else "",
     )
 

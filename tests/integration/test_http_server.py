@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -65,6 +66,33 @@ def test_a_restarted_recorder_keeps_its_address_and_its_exports(tmp_path: Path) 
         eventually(export.exists, "the export")
         assert json.loads(export.read_text())["session"]["status"] == "stopped"
         assert not (tmp_path / "train.json").exists()
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Return the command lines of the processes whose state folder this is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"XDG_STATE_HOME={folder}\0" in (process / "environ").read_text(errors="replace"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def test_no_process_remains_after_a_kill_of_recorder_and_parent(tmp_path: Path) -> None:
+    with served(tmp_path) as recorder:
+        assert recorder.call("GET", "/metrics").status == 200
+        assert any("server.rendering" in line for line in processes_of(tmp_path))
+        for pid in (recorder_process(recorder), recorder.process.pid):
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: processes_of(tmp_path) == [], "the end of all processes")
+
+
+def test_exports_of_sessions_without_samples_do_not_delay_the_end(tmp_path: Path) -> None:
+    with served(tmp_path, "--interval", "5", demo="2x1") as recorder:
+        for _ in range(3):
+            recorder.call("POST", "/profiling/start", {})
+        recorder.end()
+        eventually(lambda: processes_of(tmp_path) == [], "the end of all processes")
 
 
 def test_serve_answers_with_tls_for_a_running_recorder_until_its_end(tmp_path: Path) -> None:

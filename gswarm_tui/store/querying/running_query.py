@@ -74,6 +74,7 @@ _OTHER_WAYS = {
     duckdb.StatementType.ATTACH: "a query reads one recording; name another one with --db",
 }
 _JOIN_ELSEWHERE = f"{_WRITE_FILE}, which DuckDB can join with others"
+_TOO_DEEP = "the query is nested too deeply; name parts of it in WITH"
 _ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW and EXPLAIN can be used here"
 
 
@@ -261,6 +262,8 @@ def explain_query(error: Exception) -> str:
     problem = query_problem(error)
     if problem.writes:
         return "queries can't change a recording"
+    if problem.too_deep:
+        return _TOO_DEEP
     if isinstance(error, duckdb.PermissionException) and problem.quoted:
         return f"queries can only read the recording, not {problem.quoted}; {_JOIN_ELSEWHERE}"
     return problem.message + (f' (line {problem.line}: "{problem.line_text}")' if problem.line else "")
@@ -292,7 +295,7 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
             raise QueryError("EXPLAIN works only for queries that read") from error
         raise QueryError(f"{_ALLOWED}: {error}") from error
     except RecursionError:
-        raise QueryError("the query is nested too deeply; name parts of it in WITH") from None
+        raise QueryError(_TOO_DEEP) from None
     for function in functions:
         if function not in _TABLE_FUNCTIONS:
             hint = f"; {_JOIN_ELSEWHERE}" if _READS_FILES.search(function) else ""
