@@ -21,6 +21,7 @@ UMASK = os.umask(0o022)
 os.umask(UMASK)
 
 BYTECODE = ".pytest_cache/bytecode"
+CACHE = ".pytest_cache/cache"
 SLOWEST = (
     "cluster",
     "tests/security/test_crafted_recordings.py",
@@ -160,14 +161,17 @@ def umask() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def private_folders() -> Iterator[None]:
+def private_folders(pytestconfig: pytest.Config) -> Iterator[None]:
     """Separate the heads and agents of a test from those that somebody runs on this machine.
+
+    All processes and runs share a cache: recordings are copied from its template.
 
     The path is short: that of a socket in it may have no more than 107 characters.
     """
     with tempfile.TemporaryDirectory(prefix="gswarm-run-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         patch.setenv("XDG_STATE_HOME", f"{folder}/state")
+        patch.setenv("XDG_CACHE_HOME", str(pytestconfig.rootpath / CACHE))
         patch.setattr("gswarm_tui.control.registry.SHARED", f"{folder}/heads")
         yield
 

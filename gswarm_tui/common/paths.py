@@ -1,4 +1,4 @@
-"""XDG folders of the head: config file, state folder and runtime folder; and portable file names."""
+"""XDG folders of the head: config file, state, cache and runtime folder; and portable file names."""
 
 from __future__ import annotations
 
@@ -49,13 +49,26 @@ def state_folder() -> Path:
     """
     import platformdirs
 
-    folder = _path_of(platformdirs.user_state_path)
+    return _closed_to_others(_path_of(platformdirs.user_state_path), "XDG_STATE_HOME")
+
+
+def cache_folder() -> Path:
+    """Return ``~/.cache/gswarm-tui``, or where ``XDG_CACHE_HOME`` puts it.
+
+    Raises UserError if others could replace its files.
+    """
+    import platformdirs
+
+    return _closed_to_others(_path_of(platformdirs.user_cache_path), "XDG_CACHE_HOME")
+
+
+def _closed_to_others(folder: Path, variable: str) -> Path:
     try:
         found = folder.stat()
     except OSError:  # it doesn't exist, or using it reports the reason
         return folder
     if found.st_uid != os.geteuid():
-        raise UserError(f"{folder} belongs to another user; set XDG_STATE_HOME to a folder of yours.")
+        raise UserError(f"{folder} belongs to another user; set {variable} to a folder of yours.")
     if found.st_mode & 0o022:
         raise UserError(f"others can write to {folder}; close it with chmod go-w, and check its files.")
     return folder

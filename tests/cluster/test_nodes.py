@@ -110,7 +110,7 @@ def test_failing_node_is_reported_and_stops_no_other(
 
 def cached(cluster: Cluster) -> dict[str, bytes]:
     """Return the agent's files in the user's cache by path: one folder, named by the hash of its content."""
-    [folder] = (cluster.home / ".cache" / "gswarm-tui").iterdir()
+    [folder] = (cluster.home / ".cache" / "gswarm-tui").glob("agent-*")
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

@@ -7,27 +7,30 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.paths import config_file, runtime_folder, state_folder
+from gswarm_tui.common.paths import cache_folder, config_file, runtime_folder, state_folder
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
-def test_config_and_state_are_below_the_home_folder(home: Path) -> None:
+def test_config_state_and_cache_are_below_the_home_folder(home: Path) -> None:
     assert config_file() == home / ".config" / "gswarm-tui" / "config.toml"
     assert state_folder() == home / ".local" / "state" / "gswarm-tui"
+    assert cache_folder() == home / ".cache" / "gswarm-tui"
 
 
 def test_absolute_xdg_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/xdg")
     monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
     assert config_file() == Path("/etc/xdg/gswarm-tui/config.toml")
     assert state_folder() == Path("/var/state/gswarm-tui")
+    assert cache_folder() == Path("/var/cache/gswarm-tui")
 
 
 def test_user_without_home_folder_gets_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +39,7 @@ def test_user_without_home_folder_gets_a_remedy(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    for path in (config_file, state_folder):
+    for path in (config_file, state_folder, cache_folder):
         with pytest.raises(UserError, match="set HOME to a folder of yours"):
             path()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
+from gswarm_tui.store.querying.template import copy_views, template_file
 from gswarm_tui.store.sql.older_files import ENERGY, ENERGY_TIME, is_older, lacks_energy, with_energy
 from gswarm_tui.store.sql.schema import (
     EVENTS,
@@ -123,7 +124,7 @@ def open_for_reading(
     """Return a connection to a new database in memory that shows the recording's tables as views.
 
     Statements can reach this file only, and those in ``folder``; the configuration is locked. The views that
-    people use in SQL take 0.1 s to make, and the program's own queries don't need them.
+    people use in SQL take time to make, and the program's own queries don't need them.
     Raises NotARecordingError, StoreError.
     """
     check_regular_file(path)
@@ -131,10 +132,12 @@ def open_for_reading(
     try:
         if folder is not None:
             connection.execute("SET allowed_directories = ?", [[str(folder)]])
-        attach(connection, path, "(READ_ONLY)")
+        template = template_file() if for_people else None
+        attach(connection, path, "(READ_ONLY)", *([template] if template else ()))
+        copied = copy_views(connection, template)
         for statement in _views(connection, path):
             connection.execute(statement)
-        for statement in view_statements(with_columns=False) if for_people else ():
+        for statement in view_statements(with_columns=False) if for_people and not copied else ():
             connection.execute(statement)
         connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:
@@ -215,12 +218,10 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
     if not existing:
         raise NotARecordingError(path)
     wild = {}
-    for table in TABLES:
+    for table in _filled(connection, existing):
         # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
         connection.execute(f"PRAGMA {'enable' if table in _LARGE else 'disable'}_optimizer")
         present = [column for column in table.columns if column.name in existing[table.name]]
-        if not present:
-            continue
         wild[table] = _check_values(connection, path, table, present)
     connection.execute("PRAGMA enable_optimizer")
     for table in TABLES:
@@ -235,6 +236,17 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
         )
         rows = f"FROM {source}" if there else "WHERE false"
         yield f"CREATE VIEW {table.name} AS SELECT {columns} {rows}"
+
+
+def _filled(
+    connection: duckdb.DuckDBPyConnection, existing: Mapping[str, Mapping[str, str]]
+) -> list[TableSchema]:
+    """Return the tables with rows; most files have no profiles, and checks of columns take time."""
+    connection.execute("PRAGMA disable_optimizer")
+    numbers = (number for number, table in enumerate(TABLES) if existing[table.name])
+    first = (f"(SELECT {number} FROM rec.main.{TABLES[number].name} LIMIT 1)" for number in numbers)  # noqa: S608 (own names)
+    found = connection.execute(" UNION ALL ".join(first)).fetchall()
+    return [TABLES[number] for (number,) in sorted(found)]
 
 
 def _shown(column: ColumnSchema, kind: str | None, wild: bool) -> str:

@@ -23,6 +23,7 @@ from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns
 from gswarm_tui.store.querying.spill_folder import SpillFolder
+from gswarm_tui.store.querying.template import copy_template, differs, template_file
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.files import require_own
@@ -132,10 +133,11 @@ class Database:
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
             options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})" if new else ""
-            attach(connection, path, options, rewrite_path(path))
+            template = template_file()
+            attach(connection, path, options, rewrite_path(path), *([template] if template else ()))
             with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
                 _remove(rewrite_path(path).parent)
-            _update_schema(connection, path)
+            _update_schema(connection, path, template)
         except duckdb.Error as error:
             connection.close()
             raise open_error(error, path) from error
@@ -413,10 +415,14 @@ class Database:
         return None if moved is None or files.get("log", wal_path(moved)) != wal_path(moved) else moved
 
 
-def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path, template: Path | None) -> None:
     """Create or complete tables, columns and views of the attached database ``rec``. Raises StoreError."""
     existing = checked_columns(connection, path)
+    copied = not existing and copy_template(connection, template, "rec")
     connection.execute("USE rec")
+    if copied:
+        return
+    outdated = not existing or differs(connection, template)
     connection.execute("BEGIN")
     for statement in upgrade_statements(existing) if existing else create_statements():
         connection.execute(statement)
@@ -425,8 +431,9 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     for statement in remove_unfinished() if existing else ():
         connection.execute(statement)
     (profiles,) = connection.execute("SELECT count(*) > 0 FROM profiles").fetchall()[0]
-    for statement in view_statements(with_profiles=profiles):
-        connection.execute(statement)
+    if profiles or outdated:
+        for statement in view_statements(with_profiles=profiles):
+            connection.execute(statement)
     connection.execute("COMMIT")
 
 

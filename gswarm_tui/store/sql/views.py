@@ -364,8 +364,8 @@ def meanings(names: Sequence[str]) -> dict[str, str]:
 def view_statements(*, with_columns: bool = True, with_profiles: bool = True) -> Iterator[str]:
     """Return the statements that create the views, replacing those of an older version.
 
-    The comments of all columns take 0.1 s, which readers of a file that has them can save, and recorders save
-    half of them in a file without profiles.
+    The comments of all columns take 0.1 s, which readers can save, and recorders save half of them in a file
+    without profiles.
     """
     for name, view in _VIEWS.items():
         commented = with_columns and (with_profiles or not name.startswith("profile_"))
