@@ -96,9 +96,8 @@ def test_program_runs_where_the_end_of_children_is_ignored() -> None:
         assert running.exit_status() == 0
 
 
-def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
+def status_after_closing_the_terminal(command: list[str], text: bytes) -> int:
+    """Close the terminal of a command, which isn't its controlling one, after a text; return its status."""
     terminal, its_end = pty.openpty()
     fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     with subprocess.Popen(
@@ -107,14 +106,22 @@ def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
         try:
             os.close(its_end)
             shown = b""
-            while b"sim02" not in shown:
+            while text not in shown:
                 shown += os.read(terminal, 1 << 16)
             os.close(terminal)
-            assert running.wait(PATIENCE_S) == 0
+            return running.wait(PATIENCE_S)
         finally:
             running.kill()
+
+
+def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    program = [sys.executable, "-m", "gswarm_tui"]
+    assert status_after_closing_the_terminal([*program, "--demo", "2x4", "--db", str(path)], b"sim02") == 0
     with duckdb.connect(str(path), read_only=True) as recording:
         assert recording.sql("SELECT count(*) FROM recordings WHERE ended_at IS NULL").fetchall() == [(0,)]
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *program, "sql", "--db", str(path)]
+    assert status_after_closing_the_terminal(ignoring, b"finished") == -signal.SIGTERM
 
 
 def test_writer_never_blocks_on_a_closed_terminal() -> None:

@@ -108,7 +108,7 @@ def leave_stop_and_continue(driver: Driver | None) -> None:
 
 
 def hang_up_if_terminal_closed() -> None:
-    """Raise SIGHUP if the terminal was closed without one.
+    """Raise SIGHUP, or SIGTERM where that is ignored, if the terminal was closed without a signal.
 
     The kernel sends SIGHUP only for a controlling terminal; without it Textual would read the end of its
     input in a loop that takes a whole core.
@@ -117,4 +117,5 @@ def hang_up_if_terminal_closed() -> None:
         termios.tcgetattr(0)
     except termios.error as error:
         if error.args[0] == errno.EIO:
-            signal.raise_signal(signal.SIGHUP)
+            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGTERM if ignored else signal.SIGHUP)
