@@ -92,6 +92,7 @@ kill $watch 2>/dev/null
 """
 )
 
+# Prints short lines: srun takes lines of more than 1,024 bytes apart and mixes the pieces of several nodes.
 LIST = (
     """
 token=$1; node=${SLURMD_NODENAME:-$(hostname)}
@@ -99,7 +100,8 @@ token=$1; node=${SLURMD_NODENAME:-$(hostname)}
     + _FOLDER
     + """
 for log in "$dir"/*.log; do [ -e "$log" ] || continue
-printf 'GSWARM log %s %s %s\\n' "$node" "$(basename "$log" .log)" "$(tail -c 4000 "$log" | base64 -w0)"; done
+tail -c 4000 "$log" | base64 -w600 | while read -r piece || [ -n "$piece" ]; do
+printf 'GSWARM log %s %s %s\\n' "$node" "$(basename "$log" .log)" "$piece"; done; done
 for file in "$dir"/*.nsys-rep "$dir"/*.ncu-rep "$dir"/*.qdstrm "$dir"/*.qdrep; do [ -e "$file" ] || continue
 sum=$(sha256sum <"$file"); size=$(stat -c %s "$file")
 printf 'GSWARM report %s %s %s %s\\n' "$node" "$size" "${sum%% *}" "$file"; done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 import shlex
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -285,18 +286,19 @@ class ProfileRun:
         nodes = allocation.job.nodes
         step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
         _, text = await output(self._host, [*step, *self._shell(LIST), self._token])
-        reports, logs = [], {}
+        reports, pieces = [], defaultdict[tuple[str, str], str](str)
         for line in text.splitlines():
             match line.split(" "):
                 case ["GSWARM", "report", node, size, sha256, *path]:
                     reports.append(RemoteReport(node, " ".join(path), int(size), sha256))
-                case ["GSWARM", "log", node, rank, log]:
-                    logs[rank] = node, base64.b64decode(log).decode("utf-8", "replace")
+                case ["GSWARM", "log", node, rank, piece]:
+                    pieces[rank, node] += piece
+        ranks_with_log = {rank for rank, _ in pieces}
         by_rank = {report.name.partition(".")[0]: report for report in reports}
-        for rank, (node, log) in sorted(logs.items()):
-            self._explain(rank, node, log, by_rank.get(rank))
+        for (rank, node), log in sorted(pieces.items()):
+            self._explain(rank, node, base64.b64decode(log).decode("utf-8", "replace"), by_rank.get(rank))
         for number in self._settings.ranks:
-            if not any(f"-rank{number}-" in name for name in (*by_rank, *logs)):
+            if not any(f"-rank{number}-" in name for name in (*by_rank, *ranks_with_log)):
                 self._say(f"the command has no rank {number}, so there is no report of it; ranks start at 0.")
         return sorted(reports, key=lambda report: report.name)
 
