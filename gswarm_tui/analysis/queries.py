@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from gswarm_tui.analysis import comparison, periods, profile_stretch, profiles, traces
 from gswarm_tui.analysis.periods import Period
@@ -20,6 +20,8 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
+
+T = TypeVar("T")
 
 MAX_ROWS = 5_000
 """Rows of a result that the screen shows."""
@@ -106,6 +108,10 @@ class RecordingQueries:
     def summary(self, session: SessionKey) -> Summary:
         """Return the figures of a session, as far as it is on disk. Raises UserError."""
         return summarize(self._source, self._find(session))
+
+    def load(self, of: Callable[[QuerySource], T]) -> T:
+        """Return what a function loads from the recording. Raises UserError."""
+        return of(self._source)
 
     def profiles(self) -> list[Profile]:
         """Return the profiles of the file. Raises UserError."""

@@ -21,6 +21,7 @@ from gswarm_tui.plotting.timescale import moment, zone_name
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
 from gswarm_tui.reporting.report_data import ReportData
 from gswarm_tui.slurm import hosts
+from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 
 OPEN_UP_TO = 64
 """More GPUs than this are listed in a collapsed section."""
@@ -110,6 +111,7 @@ class Report:
     period: Period
     facts: ReportData
     plots: Sequence[ReportPlot]
+    trial_plot: ReportPlot | None
     path: Path
     running: bool
     made_at: datetime
@@ -130,6 +132,7 @@ class Report:
         parts = [
             self._header(),
             self._tiles(),
+            *self._trial(),
             *self._plots(),
             *self._per_device(),
             *self._coverage(),
@@ -201,8 +204,23 @@ class Report:
         )
         return tag("dl", *parts, class_="tiles")
 
+    def _trial(self) -> list[Html]:
+        results = self.facts.trial
+        if results is None or self.trial_plot is None:
+            return []
+        tables = (scaling_table(results), usage_table(results))
+        return [
+            tag("h2", "Trial"),
+            tag("p", tag("code", command_text(results))),
+            tag("p", sentence(results)),
+            *(table(one.names, one.rows, right=one.right) for one in tables),
+            _figure(self.trial_plot),
+            *(tag("p", note, class_="dim") for note in notes(results)),
+            *([tag("h2", "Session")] if self.plots else []),
+        ]
+
     def _plots(self) -> list[Html]:
-        return [tag("figure", tag("div", plot.drawn), tag("figcaption", plot.caption)) for plot in self.plots]
+        return [_figure(plot) for plot in self.plots]
 
     def _per_device(self) -> list[Html]:
         nodes, gpus = self.facts.summary.nodes, self.facts.summary.gpus
@@ -389,6 +407,10 @@ class Report:
 
     def _time(self, at: datetime) -> str:
         return moment(at, self.zone, like=self.period.started_at)
+
+
+def _figure(plot: ReportPlot) -> Html:
+    return tag("figure", tag("div", plot.drawn), tag("figcaption", plot.caption))
 
 
 def _more(count: int, what: str) -> list[Html]:

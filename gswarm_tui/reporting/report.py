@@ -13,10 +13,12 @@ from gswarm_tui.plotting.annotations import value_names
 from gswarm_tui.plotting.figure import draw, reading_hint
 from gswarm_tui.plotting.metric_choice import MetricChoice, metric_named
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
+from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.html import Html
 from gswarm_tui.reporting.page import Report, ReportPlot
 from gswarm_tui.reporting.report_data import load_report_data
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.trials.results import TrialResults
 
 MAX_BINS = 600
 """Bins of a plot: enough for the width of a page, few enough for a small file."""
@@ -39,10 +41,12 @@ def build_report(
         MetricChoice(*metric_named(name), heatmap=name in _MAPS, curve=True) for name in (*_CURVES, *_HOSTS)
     ]
     data = load_plot_data(source, period, choices, all_of_them=False, most_bins=MAX_BINS)
+    facts = load_report_data(source, period)
     return Report(
         period=period,
-        facts=load_report_data(source, period),
+        facts=facts,
         plots=_plots(data, zone),
+        trial_plot=None if facts.trial is None else _trial_plot(facts.trial),
         path=source.path,
         running=data.running,
         made_at=made_at,
@@ -70,6 +74,12 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
         for part, name, caption in captions
         if part.grids or part.values
     ]
+
+
+def _trial_plot(results: TrialResults) -> ReportPlot:
+    caption = "Speed-up, efficiency, cost and balance of the trial's placements."
+    drawn = draw_trial(results, "svg", inline=True).decode()
+    return ReportPlot(Html(_fitted(drawn, "trial", caption)), caption)
 
 
 def _only(data: PlotData, *shorts: str) -> PlotData:

@@ -70,13 +70,29 @@ WHERE recording_id = ? AND allocated IS NOT FALSE
 """
 
 
-def measure(source: QuerySource, outcomes: Sequence[RunOutcome]) -> list[MeasuredRun]:
-    """Return the runs with the figures of their sessions. Raises StoreError."""
+KnownFigures = dict[int, RunFigures | None]
+"""Figures of ended runs by the number of their session."""
+
+
+def measure(
+    source: QuerySource, outcomes: Sequence[RunOutcome], known: KnownFigures | None = None
+) -> list[MeasuredRun]:
+    """Return the runs with the figures of their sessions; those in ``known`` aren't read again.
+
+    Raises StoreError.
+    """
     sessions = {one.session_id: one for one in load_sessions(source)}
+    known = {} if known is None else known
     measured = []
     for outcome in outcomes:
-        period = None if outcome.session_id is None else sessions.get(outcome.session_id)
-        figures = None if period is None else _figures(source, period, outcome)
+        number, figures = outcome.session_id, None
+        period = None if number is None else sessions.get(number)
+        if number in known:
+            figures = known[number]
+        elif period is not None and number is not None:
+            figures = _figures(source, period, outcome)
+            if period.ended_at is not None:  # else its end isn't on disk yet
+                known[number] = figures
         measured.append(MeasuredRun(outcome, figures))
     return measured
 

@@ -124,37 +124,32 @@ _Column = tuple[str, Callable[[PlacementResult], str]]
 
 def scaling_table(results: TrialResults) -> TextTable:
     """Return time, speed-up, efficiency and cost of each placement; at most 80 cells wide."""
+    return _table(results, _scaling_columns(results))
+
+
+def usage_table(results: TrialResults) -> TextTable:
+    """Return what the GPUs of each placement did; at most 80 cells wide."""
+    return _table(results, _USAGE_COLUMNS, _MAIN_WAIT)
+
+
+def full_table(results: TrialResults) -> TextTable:
+    """Return the columns of both tables in one."""
+    return _table(results, (*_scaling_columns(results), *_USAGE_COLUMNS), _MAIN_WAIT)
+
+
+def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
     measured: _Column = (
         ("per s", lambda row: _three(row.throughput))
         if results.plan.higher_is_better
         else ("time", lambda row: duration(row.wall_s))
     )
-    return _table(
-        results,
-        (
-            measured,
-            ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
-            ("speed-up", lambda row: _formatted(row.speed_up, "{:.2f} ×")),
-            ("efficiency", lambda row: _efficiency(results, row)),
-            ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
-            ("energy", lambda row: energy(row.energy_j)),
-        ),
-    )
-
-
-def usage_table(results: TrialResults) -> TextTable:
-    """Return what the GPUs of each placement did; at most 80 cells wide."""
-    return _table(
-        results,
-        (
-            ("runs", _runs),
-            ("util", lambda row: percent(row.util_mean_pct)),
-            ("balance", lambda row: share(row.balance)),
-            ("NVLink", lambda row: _traffic(row.nvlink_mb)),
-            ("network", lambda row: _traffic(row.network_mb)),
-            ("waiting", lambda row: share(_waiting(row))),
-        ),
-        ("mostly for", _main_wait),
+    return (
+        measured,
+        ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
+        ("speed-up", lambda row: _formatted(row.speed_up, "{:.2f} ×")),
+        ("efficiency", lambda row: _efficiency(results, row)),
+        ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
+        ("energy", lambda row: energy(row.energy_j)),
     )
 
 
@@ -193,6 +188,17 @@ def _main_wait(row: PlacementResult) -> str:
 
 def _traffic(megabytes: float | None) -> str:
     return DASH if megabytes is None else file_size(1e6 * megabytes)
+
+
+_USAGE_COLUMNS: tuple[_Column, ...] = (
+    ("runs", _runs),
+    ("util", lambda row: percent(row.util_mean_pct)),
+    ("balance", lambda row: share(row.balance)),
+    ("NVLink", lambda row: _traffic(row.nvlink_mb)),
+    ("network", lambda row: _traffic(row.network_mb)),
+    ("waiting", lambda row: share(_waiting(row))),
+)
+_MAIN_WAIT: _Column = ("mostly for", _main_wait)
 
 
 def notes(results: TrialResults) -> Iterator[str]:
@@ -240,7 +246,7 @@ def fit_notes(results: TrialResults) -> Iterator[str]:
         f"Fit to the {of} ({law}): T(n) = {terms}. Serial part: {_time(fit.serial_s)}{sure}, "
         f"{share(fit.serial_share)} of the time on {names_of(results).name(baseline.placement)}."
     )
-    if fit.sizes <= (3 if fit.communication_s else 2):
+    if not fit.checked:
         yield "The fit has as many terms as sizes, so nothing checks it; add node counts."
 
 

@@ -259,7 +259,7 @@ def _fits(
         ]
         if len(times) == len(fitted) and (single := fit_scaling(times)) is not None:
             serial.append(single.serial_s)
-    return fit, (min(serial), max(serial)) if len(serial) > 1 else None
+    return fit, (min(*serial, fit.serial_s), max(*serial, fit.serial_s)) if len(serial) > 1 else None
 
 
 def _reason(row: PlacementResult, baseline: PlacementResult | None, fit: ScalingFit | None) -> str:
@@ -282,7 +282,12 @@ def _reason(row: PlacementResult, baseline: PlacementResult | None, fit: Scaling
     cause = max(grown, key=lambda each: grown[each], default="")
     if cause and grown[cause] > _MOSTLY * loss:
         return cause
-    if fit is None or fit.sizes < 3 or row.size is None or row.placement.spread != baseline.placement.spread:
+    if (
+        fit is None
+        or not fit.checked
+        or row.size is None
+        or row.placement.spread != baseline.placement.spread
+    ):
         return ""
     terms = {
         SERIAL: fit.serial_s * (row.size - 1),

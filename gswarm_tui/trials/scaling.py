@@ -43,11 +43,9 @@ class ScalingFit:
         return self.serial_s / (self.serial_s + self.parallel_s)
 
     @property
-    def fastest_at(self) -> float | None:
-        """Size with the shortest time; None if more GPUs always help."""
-        if self.communication_s <= 0:
-            return None
-        return max(1.0, math.sqrt(self.parallel_s / self.communication_s))
+    def checked(self) -> bool:
+        """Whether there are more sizes than terms, so that the error says how well the model fits."""
+        return self.sizes > sum(1 for term in (self.serial_s, self.parallel_s, self.communication_s) if term)
 
 
 def fit_scaling(times: Sequence[tuple[float, float]]) -> ScalingFit | None:
