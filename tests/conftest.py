@@ -29,6 +29,7 @@ SLOWEST = (
     "tests/security/test_hostile_nodes.py",
     "tests/integration/test_record.py",
     "tests/cluster/test_faults.py",
+    "tests/cluster/test_slurm_counters.py",
     "tests/integration/test_import.py",
     "tests/integration/test_web.py",
     "tests/integration/test_plot.py",

@@ -49,6 +49,7 @@ class Cluster:
         *,
         kinds: Mapping[str, Kind] | None = None,
         own_homes: Collection[str] = (),
+        slurm_site: Path | None = None,
     ) -> Self:
         """Start a cluster; it ends with this process, unless it is detached.
 
@@ -57,6 +58,7 @@ class Cluster:
             root: a folder for all files, empty or new; a temporary one by default.
             kinds: sorts of nodes by name; names that are not in `nodes` are added.
             own_homes: the nodes that don't share the user's home folder.
+            slurm_site: a folder whose files stand beside slurm.conf, which includes its `site.conf` first.
 
         Raises:
             ClusterError: the machine lacks something, or a daemon did not start (with the end of its log).
@@ -74,7 +76,7 @@ class Cluster:
         cluster = cls._of(State(folder, ProcessId.of(os.getpid()), made, gpus_per_node, states))
         cluster.state.save()
         try:
-            files.write(cluster.login, cluster.nodes, gpus_per_node)
+            files.write(cluster.login, cluster.nodes, gpus_per_node, slurm_site)
             bring_up(cluster.login, cluster.nodes, cluster._holders)
         except BaseException:
             cluster.down()

@@ -19,15 +19,15 @@ prepend-path PATH /opt/cuda-12.4/bin
 """
 
 
-def write(login: Login, nodes: Sequence[ClusterNode], gpus: int) -> None:
-    """Write all files into the cluster's root folder."""
+def write(login: Login, nodes: Sequence[ClusterNode], gpus: int, slurm_site: Path | None) -> None:
+    """Write all files into the cluster's root folder; `slurm_site` has files for Slurm's."""
     root = login.root
     logs = root / "logs"
     for folder in (logs, login.home, root / "nodes", root / "scenarios", root / "modulefiles" / "cuda"):
         folder.mkdir(parents=True)
     (root / "modulefiles" / "cuda" / "12.4").write_text(_MODULE)
     ssh.write_user(login.home)
-    slurm.write(root / "slurm", logs, [node.name for node in nodes if node.kind.in_slurm], gpus)
+    slurm.write(root / "slurm", logs, [node.name for node in nodes if node.kind.in_slurm], gpus, slurm_site)
     hosts = _hosts(nodes)
     _write_etc(login.folder, hosts, login.home, root)
     cache = _library_cache(root)

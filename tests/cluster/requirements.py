@@ -19,6 +19,7 @@ _PACKAGES = {
     "environment-modules": ("/usr/share/modules/init/bash",),
     "tmux": ("tmux",),
     "gcc": ("gcc",),
+    "likwid": ("likwid-perfctr",),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,12 +36,21 @@ MODEL = "h100"
 _CPUS = 16
 
 
-def write(folder: Path, logs: Path, nodes: Sequence[str], gpus: int) -> Path:
-    """Write slurm.conf and gres.conf into `folder`; return the value of SLURM_CONF."""
+def write(folder: Path, logs: Path, nodes: Sequence[str], gpus: int, site: Path | None) -> Path:
+    """Write slurm.conf and gres.conf into `folder`; return the value of SLURM_CONF.
+
+    Args:
+        site: a folder of files to copy beside them; slurm.conf includes its `site.conf` first.
+    """
     folder.mkdir()
+    include = ""
+    if site is not None:
+        shutil.copytree(site, folder, dirs_exist_ok=True)
+        include = f"Include {folder}/site.conf\n"
     names = ",".join(nodes)
     path = folder / "slurm.conf"
-    path.write_text(_SLURM_CONF.format(logs=logs, nodes=names, cpus=_CPUS, model=MODEL, gpus=gpus))
+    text = _SLURM_CONF.format(logs=logs, nodes=names, cpus=_CPUS, model=MODEL, gpus=gpus)
+    path.write_text(include + text)
     devices = f"/run/gpu/nvidia[0-{gpus - 1}]" if gpus > 1 else "/run/gpu/nvidia0"
     (folder / "gres.conf").write_text(f"NodeName={names} Name=gpu Type={MODEL} File={devices}\n")
     (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")

@@ -221,6 +221,11 @@ def caddy_configuration() -> str:
     return _contributed("caddy/Caddyfile", "caddy")
 
 
+def slurm_counters_settings() -> str:
+    """Return the settings of the scripts that lend counters to jobs."""
+    return _contributed("slurm-counters/counters.conf", "bash")
+
+
 def _contributed(name: str, language: str) -> str:
     return f"```{language}\n{(ROOT / 'contrib' / name).read_text()}```"
 
@@ -237,6 +242,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "prometheus metrics": prometheus_metrics,
     "nginx configuration": nginx_configuration,
     "caddy configuration": caddy_configuration,
+    "slurm-counters settings": slurm_counters_settings,
     "tables": tables,
     "views": views,
     "recipes": recipes,
