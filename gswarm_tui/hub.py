@@ -322,9 +322,9 @@ class Hub:
         self.publish(mark)
         return mark
 
-    def log(self, kind: str, message: str) -> None:
+    def log(self, kind: str, message: str, detail: str | None = None) -> None:
         """Log an event that happens now."""
-        self.publish(EventLogged(self.now(), kind, INFO, message))
+        self.publish(EventLogged(self.now(), kind, INFO, message, detail=detail))
 
     def start_trace(self, choice: TraceChoice) -> dict[str, Any]:
         """Request a trace of the job's PyTorch processes; return its state. Raises TraceError."""

@@ -35,6 +35,10 @@ class RequestError(Exception):
     """Raised for a request that a head refused or did not answer; the message gives the reason."""
 
 
+class RefusedError(RequestError):
+    """Raised for a request that a head refused: to repeat it won't help."""
+
+
 @dataclass(frozen=True)
 class Head:
     """A running gswarm-tui of this user on this machine; ``path`` is its recording, None without one.
@@ -172,7 +176,7 @@ def _request(head: Head, message: dict[str, Any]) -> dict[str, Any]:
     except (OSError, MessageError):
         raise RequestError(describe_missing_reply(head)) from None
     if "error" in reply:
-        raise RequestError(str(reply["error"]))
+        raise RefusedError(str(reply["error"]))
     return reply
 
 

@@ -13,6 +13,7 @@ from gswarm_tui.control.intents import (
     ChangeSession,
     Intent,
     IntentError,
+    LogTrial,
     SetMark,
     StartProfile,
     StartSession,
@@ -55,6 +56,10 @@ class Executor:
                 return self._mark(intent)
             case StartProfile():
                 return self._start_profile(intent)
+            case LogTrial():
+                self._require_recording("the trial isn't recorded")
+                self._hub.log(intent.kind, intent.text, intent.detail)
+                return {}
             case ChangeInterval():
                 self._hub.set_interval(intent.interval_ms)
                 return {"interval_ms": self._hub.fleet.interval_ms}

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from gswarm_agent.mark import MarkError, Value, checked
 from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
+from gswarm_tui.common.errors import quote
+from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 
 MAX_NAME = 200
 MAX_NOTE = 4000
@@ -124,6 +126,22 @@ class StartProfile(Intent):
 
 
 @dataclass(frozen=True)
+class LogTrial(Intent):
+    """Log an event of a trial; ``detail`` is the JSON object of its plan, or of one of its runs."""
+
+    want = "log_trial"
+    kind: str
+    text: str
+    detail: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in (TRIAL_PLANNED, TRIAL_RUN_STARTED, TRIAL_RUN):
+            raise IntentError(f"a trial has no event {quote(str(self.kind))}")
+        _check_note(self.text)
+        _check_text("detail", self.detail)
+
+
+@dataclass(frozen=True)
 class ChangeInterval(Intent):
     """Change the sampling interval of all nodes."""
 
@@ -190,6 +208,7 @@ INTENTS: dict[str, type[Intent]] = {
         ChangeSession,
         SetMark,
         StartProfile,
+        LogTrial,
         ChangeInterval,
         ChangeMetrics,
         StartTrace,

@@ -81,10 +81,10 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         salloc=_salloc(given, options),
         allocates=bool(asked),
         ranks=_ranks(given.ranks),
-        ntasks=_whole("--ntasks", given.ntasks),
-        duration_s=_seconds("--duration", given.duration),
-        delay_s=_seconds("--delay", given.delay),
-        tool_options=_split("--tool-options", given.tool_options),
+        ntasks=parse_number("--ntasks", given.ntasks, _MAX_RANKS),
+        duration_s=parse_seconds("--duration", given.duration),
+        delay_s=parse_seconds("--delay", given.delay),
+        tool_options=split_words("--tool-options", given.tool_options),
         output=Path(given.output).expanduser(),
         db=given.db,
         imports=not given.no_import,
@@ -139,24 +139,26 @@ def _salloc(given: argparse.Namespace, options: Options) -> tuple[str, ...]:
     """Return the options of salloc: flags, then the environment and the config file."""
     preset = dict(options.allocation)
     chosen = {key: getattr(given, key) or preset.get(key) for key in ALLOCATION_KEYS}
-    more = _split("--salloc", chosen.pop("salloc"))
-    nodes = _whole("--nodes", given.nodes)
+    more = split_words("--salloc", chosen.pop("salloc"))
+    nodes = parse_number("--nodes", given.nodes, _MAX_RANKS)
     words = [f"--{key}={value}" for key, value in chosen.items() if value]
     return (*words, *([] if nodes is None else [f"--nodes={nodes}"]), *more)
 
 
-def _split(flag: str, text: str | None) -> tuple[str, ...]:
+def split_words(flag: str, text: str | None) -> tuple[str, ...]:
+    """Return the words of a flag's text, quoted as in a shell. Raises UsageError."""
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
         raise UsageError(f"{flag}: {str(error).lower()} in {quote(text or '')}.") from None
 
 
-def _whole(flag: str, text: str | None) -> int | None:
+def parse_number(flag: str, text: str | None, most: int) -> int | None:
+    """Return the whole number of a flag, None without the flag. Raises UsageError."""
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_RANKS):
-        raise UsageError(f"{flag}: {quote(text)} isn't a number from 1 to {_MAX_RANKS:,}.")
+    if not (text.isascii() and text.isdecimal() and len(text) < 12 and 0 < int(text) <= most):
+        raise UsageError(f"{flag}: {quote(text)} isn't a number from 1 to {most:,}.")
     return int(text)
 
 
@@ -176,7 +178,8 @@ def _ranks(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def _seconds(flag: str, text: str | None) -> float | None:
+def parse_seconds(flag: str, text: str | None) -> float | None:
+    """Return the time of a flag in seconds, None without the flag. Raises UsageError."""
     if text is None:
         return None
     found = _SECONDS.fullmatch(text)

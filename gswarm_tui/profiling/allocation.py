@@ -1,4 +1,4 @@
-"""The nodes of a profile: those of a running job, or an allocation for it alone, which is given back."""
+"""The nodes of a profile or a trial: those of a running job, or an allocation for it alone, which is given back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | No
 
 @asynccontextmanager
 async def allocated(
-    host: SlurmHost, options: Sequence[str], waiting: Callable[[str, str], None]
+    host: SlurmHost,
+    options: Sequence[str],
+    waiting: Callable[[str, str], None],
+    name: str = "gswarm-profile",
 ) -> AsyncIterator[Allocation]:
     """Allocate nodes for the time of the context; ``waiting`` gets the job and each reason why it waits.
 
@@ -71,7 +74,7 @@ async def allocated(
     salloc = [
         "salloc",
         "--kill-command=TERM",
-        "--job-name=gswarm-profile",
+        f"--job-name={name}",
         *options,
         "bash",
         "-c",

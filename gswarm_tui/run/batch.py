@@ -50,7 +50,8 @@ class BatchRun:
 
     ``record`` runs in the recorder's process. ``recording`` is one to resume, None to start one. ``command``
     is empty if only signals end the recording; it gets ``umask``, and the environment that ``arm`` returns
-    for the recording. ``why_ending`` returns why Slurm ends the job, as a clause, or an empty text.
+    for the recording. ``name`` is the command's in notices, its own if empty. ``why_ending`` returns why
+    Slurm ends the job, as a clause, or an empty text.
     """
 
     record: Record
@@ -59,6 +60,7 @@ class BatchRun:
     why_ending: Callable[[], str]
     arm: Callable[[OpenRecording], Mapping[str, str]] = lambda _recording: os.environ
     recording: OpenRecording | None = None
+    name: str = ""
     exit_status: int = 0
     _recorder: _Recorder | None = None
     _command: subprocess.Popen[bytes] | None = None
@@ -176,6 +178,10 @@ class BatchRun:
             print_notice(reason)
             self._end_recorder(reason)
 
+    @property
+    def _command_name(self) -> str:
+        return self.name or Path(self.command[0]).name
+
     def _reap_command(self) -> None:
         if self._command is None or (status := self._command.poll()) is None:
             return
@@ -184,7 +190,7 @@ class BatchRun:
         how = _killed_by(-status) if status < 0 else f"ended with status {status}"
         if status - 128 in set(signal.Signals):  # from srun and shells, whose command was killed
             how += f" ({_signal(status - 128)})"
-        ended = f"{Path(self.command[0]).name} {how} after {duration(time.monotonic() - self._began)}"
+        ended = f"{self._command_name} {how} after {duration(time.monotonic() - self._began)}"
         print_notice(ended)
         self._end_recorder(f"{self._reason}; {ended}" if self._reason else ended)
 
@@ -220,7 +226,7 @@ class BatchRun:
         if stopped:
             code &= ~STOPPED
             if self._command is not None:
-                print_notice(f"{Path(self.command[0]).name} continues without a recording")
+                print_notice(f"{self._command_name} continues without a recording")
         if was_ended:
             if code < 0 and self.recording is not None:
                 print_notice(

@@ -181,7 +181,8 @@ class _RecorderLife:
         names = hosts.fold(plan.nodes)
         where = plural(len(plan.nodes), "node") + (f" ({names})" if len(names) <= NAMES_MOST else "")
         where += f" of {plan.source}" if plan.source else ""
-        print_notice(f"recording {where} into {recorder.path}, session {self._name}")
+        session = f", session {self._name}" if self._name else ""
+        print_notice(f"recording {where} into {recorder.path}{session}")
         return recorder, uid
 
     async def _resume(self, chosen: InterruptedRun) -> Recorder:

@@ -14,6 +14,8 @@ from gswarm_tui.trials.plan import Placement, TrialRun
 OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
 STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST)
 """Only runs that are ``ok`` are compared; the others are kept and shown."""
+REPEATED = (REQUEUED, NODE_LOST)
+"""Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""
 
 
 @dataclass(frozen=True)

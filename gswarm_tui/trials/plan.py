@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,10 +14,26 @@ from gswarm_tui.common.quantities import plural
 PACKED, SPREAD = "packed", "spread"
 SPREADS = (PACKED, SPREAD)
 MOST_RUNS = 1000
+"""Runs of a plan; their outcomes fit into the events screen of a recording."""
 
 
 class TrialError(UserError):
     """Raised if a trial can't be planned or run; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class AvailableNodes:
+    """Nodes on which runs can be placed: their numbers of GPUs by name, and the job that has them.
+
+    ``job`` is empty if each run gets an allocation of its own: then names don't count.
+    """
+
+    gpus: Mapping[str, int]
+    job: str = ""
+
+    def with_gpus(self, count: int) -> tuple[str, ...]:
+        """Return the nodes with so many GPUs, in Slurm's order."""
+        return tuple(node for node, gpus in self.gpus.items() if gpus >= count)
 
 
 @dataclass(frozen=True, order=True)
@@ -35,6 +53,11 @@ class Placement:
         """The number of GPUs of all nodes."""
         return self.nodes * self.gpus_per_node
 
+    @property
+    def short(self) -> str:
+        """The placement in names of sessions and files."""
+        return f"{self.nodes}x{self.gpus_per_node}" + (f"-{SPREAD}" if self.spread == SPREAD else "")
+
     def __str__(self) -> str:
         spread = f" {SPREAD}" if self.spread == SPREAD else ""
         return f"{plural(self.nodes, 'node')} × {plural(self.gpus_per_node, 'GPU')}{spread}"
@@ -51,6 +74,14 @@ class TrialRun:
     placement: Placement
     repeat: int
     warm_up: bool = False
+
+    @property
+    def session(self) -> str:
+        """The name of the run's session."""
+        return "trial-warm-up" if self.warm_up else f"trial-{self.placement.short}-{self.repeat}"
+
+    def __str__(self) -> str:
+        return f"{self.placement}, {'warm-up' if self.warm_up else f'repeat {self.repeat}'}"
 
 
 @dataclass(frozen=True)
@@ -107,3 +138,96 @@ def _restored(values: dict[str, Any]) -> dict[str, Any]:
         "runs": runs,
         "salloc": None if salloc is None else tuple(salloc),
     }
+
+
+def placements_of(
+    node_counts: Sequence[int] | None,
+    gpus_per_node: Sequence[int] | None,
+    spreads: Sequence[str],
+    available: AvailableNodes,
+) -> list[Placement]:
+    """Return the placements to try, the smallest first.
+
+    Without ``node_counts`` they are 1, 2, 4 … and all nodes, without ``gpus_per_node`` all GPUs of a node.
+    Raises TrialError for a placement that the nodes can't have.
+    """
+    each = gpus_per_node or _all_gpus(available)
+    found: dict[tuple[int, int], Placement] = {}
+    for gpus in each:
+        most = len(available.with_gpus(gpus))
+        for nodes in node_counts or _doubled(most):
+            if nodes > most or not most:
+                raise TrialError(_too_large(nodes, gpus, available))
+            packed = Placement(nodes, gpus)
+            if PACKED in spreads:
+                found.setdefault((nodes, gpus), packed)
+            if SPREAD in spreads and (wider := _spread(packed, available)) is not None:
+                found.setdefault((wider.nodes, wider.gpus_per_node), wider)
+    if not found:
+        raise TrialError(
+            "no placement can be spread over more nodes than it needs; add packed to --placements, or name "
+            "smaller --node-counts."
+        )
+    return sorted(found.values(), key=lambda one: (one.gpus, one.nodes, one.spread))
+
+
+def ordered_runs(
+    placements: Sequence[Placement], repeats: int, seed: int, *, ascending: bool = False
+) -> tuple[TrialRun, ...]:
+    """Return the warm-up run, on the smallest placement, then all runs in random order.
+
+    Each repeat has all placements once (a randomised block design), so that a drift of the cluster meets all
+    of them alike. With ``ascending`` the numbers of GPUs come in order, as a trial that may stop needs it.
+
+    Raises TrialError for too many runs.
+    """
+    total = len(placements) * repeats + 1
+    if total > MOST_RUNS:
+        raise TrialError(f"this plan has {total:,} runs; {MOST_RUNS:,} are possible: use a lower --repeat.")
+    shuffled = random.Random(seed)  # noqa: S311 - an order, not a secret
+    sizes = sorted({one.gpus for one in placements})
+    groups = [[one for one in placements if one.gpus == size] for size in sizes]
+    order: list[tuple[Placement, int]] = []
+    for group in groups if ascending else [list(placements)]:
+        for repeat in range(1, repeats + 1):
+            order += [(one, repeat) for one in shuffled.sample(group, len(group))]
+    smallest = min(placements, key=lambda one: (one.gpus, one.nodes))
+    runs = [TrialRun(1, smallest, 1, warm_up=True)]
+    return (*runs, *(TrialRun(number, *each) for number, each in enumerate(order, 2)))
+
+
+def _all_gpus(available: AvailableNodes) -> tuple[int, ...]:
+    most = min(available.gpus.values(), default=0)
+    if most < 1:
+        where = f"Slurm counts no GPUs of job {available.job}" if available.job else "no GPUs are named"
+        raise TrialError(f"{where}; name the number of each node with --gpus-per-node.")
+    return (most,)
+
+
+def _doubled(most: int) -> Iterator[int]:
+    """Yield 1, 2, 4 … and ``most``."""
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most
+
+
+def _spread(packed: Placement, available: AvailableNodes) -> Placement | None:
+    """Return a placement of as many GPUs on the most nodes; None if no more nodes can share them evenly."""
+    for nodes in range(min(packed.gpus, len(available.gpus)), packed.nodes, -1):
+        each = packed.gpus // nodes
+        if packed.gpus % nodes == 0 and len(available.with_gpus(each)) >= nodes:
+            return Placement(nodes, each, SPREAD)
+    return None
+
+
+def _too_large(nodes: int, gpus: int, available: AvailableNodes) -> str:
+    there = f"job {available.job} has {plural(len(available.gpus), 'node')}"
+    if (fitting := len(available.with_gpus(gpus))) < len(available.gpus):
+        most = max(available.gpus.values(), default=0)
+        there += f" with at most {plural(most, 'GPU')}, {fitting} of them with {gpus}"
+    return (
+        f"{plural(nodes, 'node')} with {plural(gpus, 'GPU')}: {there}; name smaller --node-counts or "
+        "--gpus-per-node, or add --submit to allocate each run's nodes."
+    )

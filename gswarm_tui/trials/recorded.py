@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from gswarm_agent.frame import INFO
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS, TRIALS
-from gswarm_tui.trials.outcome import RunOutcome
+from gswarm_tui.trials.outcome import REPEATED, RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
 # A job may send the same mark from each of its ranks.
@@ -22,21 +25,19 @@ WHERE e.recording_id = $1 AND e.kind = 'mark' AND e.ts >= $2::TIMESTAMP
 
 @dataclass(frozen=True)
 class RecordedTrial:
-    """A trial of a recording: its plan, and the newest outcome of each run that ended."""
+    """A trial of a recording: its plan, and the outcomes of the runs that ended.
+
+    A run that was requeued or lost a node is repeated when the trial is resumed, and has an outcome of each.
+    """
 
     plan: TrialPlan
     outcomes: tuple[RunOutcome, ...]
 
     @property
     def left(self) -> tuple[TrialRun, ...]:
-        """The runs without an outcome, in the order of the plan."""
-        done = {outcome.run.number for outcome in self.outcomes}
+        """The runs to do when the trial is resumed, in the order of the plan."""
+        done = {outcome.run.number for outcome in self.outcomes if outcome.status not in REPEATED}
         return tuple(run for run in self.plan.runs if run.number not in done)
-
-    @property
-    def gpu_hours(self) -> float:
-        """GPU-hours of the runs that ended."""
-        return sum(outcome.gpu_hours for outcome in self.outcomes)
 
 
 def load_trials(source: QuerySource) -> list[RecordedTrial]:
@@ -65,3 +66,21 @@ def _outcome(source: QuerySource, plan: TrialPlan, row: Mapping[str, Any]) -> Ru
         round(1e6 * outcome.wall_s),
     ).rows()
     return replace(outcome, throughput=marked)
+
+
+def add_event(path: Path, kind: str, text: str, detail: str) -> None:
+    """Add an event of a trial to a file that no recorder has open; a new file is made. Raises StoreError."""
+    from gswarm_tui.store.sql.schema import EVENTS
+    from gswarm_tui.store.transfer.importing import importing
+
+    with importing(path) as target:
+        newest = target.next_free("recording_id") - 1
+        row = {
+            "ts": round(time.time() * 1e6),
+            "recording_id": newest or None,
+            "kind": kind,
+            "severity": INFO,
+            "message": text,
+            "detail": detail,
+        }
+        target.add(EVENTS, {name: [value] for name, value in row.items()})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-TRIAL_PLANNED, TRIAL_STARTED, TRIAL_ENDED = "trial_planned", "trial_run_started", "trial_run"
-"""Kinds of the events of a trial: its plan, the start of a run, and the outcome of a run."""
+from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN
 
-# Of a trial that planned itself further, and of a run that was repeated, the newest event counts. A session's
-# number changes when a recording is imported, its start doesn't.
+# A trial that is resumed writes its plan again. A session's number changes when a recording is imported, its
+# start doesn't.
 TRIALS = f"""
 SELECT min(ts) AS ts, plan ->> 'trial_id' AS trial, arg_max(message, ts) AS command,
        arg_max(plan, ts) AS plan, min(recording_id) AS recording_id
@@ -30,10 +29,9 @@ FROM (
          TRY_CAST(d ->> 'throughput' AS DOUBLE) AS throughput,
          TRY_CAST(d ->> 'exit_status' AS INTEGER) AS exit_status, d ->> 'reason' AS reason,
          d ->> 'node_list' AS node_list, d ->> 'job' AS job, recording_id
-  FROM (SELECT *, TRY_CAST(CASE WHEN kind = '{TRIAL_ENDED}' THEN detail END AS JSON) AS d FROM events
-        WHERE kind = '{TRIAL_ENDED}')
+  FROM (SELECT *, TRY_CAST(CASE WHEN kind = '{TRIAL_RUN}' THEN detail END AS JSON) AS d FROM events
+        WHERE kind = '{TRIAL_RUN}')
   WHERE d ->> 'trial_id' IS NOT NULL
-  QUALIFY row_number() OVER (PARTITION BY trial, run ORDER BY ts DESC) = 1
 ) r
 LEFT JOIN sessions s ON s.recording_id = r.recording_id
   AND abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000

@@ -1,0 +1,247 @@
+"""Command line of ``gswarm-tui trial``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse
+from gswarm_tui.options.profile_options import parse_number, parse_seconds, split_words
+
+PLACEMENTS = ("packed", "spread")
+MOST_NODES, MOST_GPUS, MOST_REPEATS, MOST_RUNS = 10_000, 64, 100, 1000
+DEFAULT_REPEATS, DEFAULT_FLOOR = 3, 0.7
+_RUN = (
+    *("job", "launcher", "user", "ssh_config", "jump", "setup", "agent_python"),
+    *("interval", "metrics", "db", "linger", "spool_mib", "query_memory", "config"),
+)
+"""Options that the recorder of the trial shares with other runs."""
+_ALLOCATION = ("partition", "time", "account", "constraint", "salloc")
+_OF_PLAN = (
+    *("node_counts", "gpus_per_node", "placements", "repeat", "auto", "floor", "timeout", "throughput"),
+    *("throughput_mark", "ntasks_per_node", "submit", *_ALLOCATION),
+)
+"""Options that make the plan, which a resumed trial has already."""
+
+
+class TrialOptions(NamedTuple):
+    """Options of ``trial``; ``run`` has those that its recorder shares with other runs.
+
+    ``node_counts`` and ``gpus_per_node`` are empty for those that the job has. ``floor`` is None for a fixed
+    plan. ``salloc`` has the options of each run's allocation, None to run within a job. ``words`` are the
+    flags of the recorder.
+
+    A trial starts processes of its own: ``trial`` is its ID then, ``only`` the number of a single run, and
+    one that ``drives`` does the runs below a recorder.
+    """
+
+    run: Options
+    node_counts: tuple[int, ...]
+    gpus_per_node: tuple[int, ...]
+    placements: tuple[str, ...]
+    repeat: int
+    floor: float | None
+    timeout_s: float | None
+    throughput: str | None
+    throughput_mark: str | None
+    max_gpu_hours: float | None
+    ntasks_per_node: int | None
+    seed: int | None
+    salloc: tuple[str, ...] | None
+    dry_run: bool
+    resume: bool
+    trial: str | None
+    only: int | None
+    drives: bool
+    words: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+def parse_trial(argv: Sequence[str], environ: Mapping[str, str]) -> TrialOptions:
+    """Resolve the options of ``trial``; the words after ``--`` are the command.
+
+    Raises UsageError, ConfigError.
+    """
+    words = list(argv)
+    command = words[words.index("--") + 1 :] if "--" in words else []
+    own = words[: words.index("--")] if "--" in words else words
+    if own and not own[0].startswith("-"):
+        raise UsageError(f"write -- before the command: gswarm-tui trial -- {printable(own[0])} ...")
+    given = _parser().read(own)
+    _refuse_contradictions(given, command)
+    flags = [
+        f"--{key.replace('_', '-')}={value}" for key in _RUN if (value := getattr(given, key)) is not None
+    ]
+    options = parse(flags, environ)
+    return TrialOptions(
+        run=options._replace(record=True),
+        node_counts=_numbers("--node-counts", given.node_counts, MOST_NODES),
+        gpus_per_node=_numbers("--gpus-per-node", given.gpus_per_node, MOST_GPUS),
+        placements=_placements(given.placements),
+        repeat=parse_number("--repeat", given.repeat, MOST_REPEATS) or DEFAULT_REPEATS,
+        floor=_floor(given),
+        timeout_s=parse_seconds("--timeout", given.timeout),
+        throughput=_pattern(given.throughput),
+        throughput_mark=given.throughput_mark,
+        max_gpu_hours=_hours(given.max_gpu_hours),
+        ntasks_per_node=parse_number("--ntasks-per-node", given.ntasks_per_node, 1024),
+        seed=None if given.seed is None else parse_number("--seed", given.seed, 10**9),
+        salloc=_salloc(given, options),
+        dry_run=given.dry_run,
+        resume=given.resume,
+        trial=given.trial,
+        only=parse_number("--only", given.only, MOST_RUNS),
+        drives=given.drives,
+        words=tuple(flags),
+        command=tuple(command),
+    )
+
+
+def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
+    if given.trial:
+        return
+    if given.resume:
+        if made := [key for key in _OF_PLAN if getattr(given, key)]:
+            raise UsageError(
+                f"--resume follows the trial's own plan; remove --{made[0].replace('_', '-')}."
+            )
+        if command:
+            raise UsageError("--resume runs the trial's own command; remove -- and what follows it.")
+        return
+    if not command:
+        raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
+    if not given.submit and (of_job := [key for key in _ALLOCATION if getattr(given, key)]):
+        raise UsageError(f"--{of_job[0]} is for the allocations of --submit; remove it, or add --submit.")
+    if given.submit and given.job:
+        raise UsageError("--submit allocates nodes for each run; remove it, or --job.")
+    if given.submit and not (given.node_counts and given.gpus_per_node):
+        raise UsageError("--submit needs --node-counts and --gpus-per-node, as there is no job to take them of.")
+    if given.floor and not given.auto:
+        raise UsageError("--floor is for --auto; add --auto, or remove it.")
+    if given.throughput and given.throughput_mark:
+        raise UsageError("--throughput and --throughput-mark both name what is compared; remove one of them.")
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "trial",
+        "[--node-counts N,...] [--gpus-per-node N,...] [--placements packed,spread] [--repeat N] [options] "
+        "-- COMMAND ...\n--resume [--db PATH]",
+        "Run COMMAND under several placements, each a session of one recording, and compare them. The runs "
+        "are steps of this job, or with --submit jobs of their own. The exit status is 0 if all runs "
+        "succeeded, 1 if a run failed, 3 if the trial ended before its last run, 130 after Ctrl-C.",
+        writes=True,
+        usual="a new file here, named after the job",
+    )
+    add = parser.add_argument_group("placements").add_argument
+    add("--node-counts", metavar="N,...", help="numbers of nodes: 1,2,4 (default: 1, 2, 4 ... of this job)")
+    add("--gpus-per-node", metavar="N,...", help="GPUs on each node: 4,8 (default: all of this job)")
+    add(
+        "--placements",
+        metavar="WORDS",
+        help="packed, or spread: as many GPUs on all nodes; or packed,spread (default: packed)",
+    )
+    add("--ntasks-per-node", metavar="N", help="ranks on each node, 1 for torchrun (default: one a GPU)")
+    add("--repeat", metavar="N", help=f"runs of each placement (default: {DEFAULT_REPEATS})")
+    add("--auto", action="store_true", help="go up in size until the efficiency falls below --floor")
+    add("--floor", metavar="SHARE", help=f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})")
+    add("--seed", metavar="N", help="repeat the random order of another trial")
+    add = parser.add_argument_group("limits").add_argument
+    add("--timeout", metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
+    add("--max-gpu-hours", metavar="N", help="end the trial before it costs more")
+    add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
+    add = parser.add_argument_group("comparison", "Default: the wall time of each run.").add_argument
+    add("--throughput", metavar="PATTERN", help="compare a number in the output: 'samples/s: ([0-9.]+)'")
+    add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")
+    add = parser.add_argument_group("jobs").add_argument
+    add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
+    add("--submit", action="store_true", help="allocate nodes for each run by salloc")
+    for key, metavar in (("partition", "NAME"), ("time", "TIME"), ("account", "NAME")):
+        add(f"--{key}", metavar=metavar, help="as for salloc")
+    add("--constraint", metavar="FEATURE", help="as for salloc")
+    add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
+    add = parser.add_argument_group("recording").add_argument
+    add("--resume", action="store_true", help="do what is left of the newest trial in a recording")
+    add("--interval", metavar="TIME", help="time between samples (default: 1)")
+    add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all)")
+    add("--linger", metavar="TIME", help="keep agents sampling without the head (default: 24h)")
+    add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet")
+    add("--query-memory", metavar="SIZE", help="memory limit of all queries")
+    parser.add_connection_options("connection")
+    add = parser.add_argument_group("general").add_argument
+    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    for hidden in ("--trial", "--only"):
+        add(hidden, help=argparse.SUPPRESS)
+    add("--drives", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _numbers(flag: str, text: str | None, most: int) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    found = {parse_number(flag, part.strip(), most) for part in text.split(",")}
+    return tuple(sorted(number for number in found if number is not None))
+
+
+def _placements(text: str | None) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(part.strip() for part in (text or PLACEMENTS[0]).split(",")))
+    for word in words:
+        if word not in PLACEMENTS:
+            raise UsageError(f"--placements: {quote(word)} is neither packed nor spread.")
+    return words
+
+
+def _floor(given: argparse.Namespace) -> float | None:
+    if not given.auto:
+        return None
+    floor = DEFAULT_FLOOR if given.floor is None else _number(given.floor)
+    if not 0 < floor <= 1:
+        raise UsageError(f"--floor: {quote(given.floor)} isn't an efficiency such as 0.7.")
+    return floor
+
+
+def _hours(text: str | None) -> float | None:
+    if text is None:
+        return None
+    hours = _number(text)
+    if not 0 < hours < math.inf:
+        raise UsageError(f"--max-gpu-hours: {quote(text)} isn't a number of hours such as 2.5.")
+    return hours
+
+
+def _number(text: str) -> float:
+    """Return a number, NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _pattern(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--throughput: {quote(text)} isn't a regular expression: {error}.") from None
+    if pattern.groups != 1:
+        raise UsageError(
+            f"--throughput: {quote(text)} has {pattern.groups or 'no'} groups; put the number, and nothing "
+            "else, in parentheses: 'samples/s: ([0-9.]+)'."
+        )
+    return text
+
+
+def _salloc(given: argparse.Namespace, options: Options) -> tuple[str, ...] | None:
+    """Return the options of salloc: flags, then the environment and the config file."""
+    if not given.submit:
+        return None
+    preset = dict(options.allocation)
+    chosen = {key: getattr(given, key) or preset.get(key) for key in _ALLOCATION}
+    more = split_words("--salloc", chosen.pop("salloc"))
+    return (*(f"--{key}={value}" for key, value in chosen.items() if value), *more)
+

@@ -1,0 +1,253 @@
+"""Runs a trial's command under each placement, one after the other, within a Slurm job.
+
+Each run is a step of the job and a session of the recording. A step ends with this program, even if that is
+killed (``profiling/slurm_host.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from gswarm_tui.common.errors import printable
+from gswarm_tui.common.quantities import duration, plural
+from gswarm_tui.profiling.allocation import Allocation, find_job
+from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
+from gswarm_tui.slurm.hosts import fold
+from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome
+from gswarm_tui.trials.plan import AvailableNodes, TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.trial_recorder import TrialRecorder
+
+LONGEST_LINE = 64 * 1024
+"""Bytes of a line in which a throughput is looked for."""
+_LAST_LINES = 30
+_STEP_VARIABLES = (
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_TRES_PER_TASK",
+)
+"""Variables of the job's own request, which srun would apply to the step and which contradict a placement."""
+_REQUEUED = re.compile(r"\bDUE TO JOB REQUEUE\b")
+_NODE_LOST = re.compile(r"\bDUE TO NODE FAILURE\b|\bNode failure on (\S+)")
+"""Texts of slurmstepd and srun, from Slurm's sources."""
+_SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
+
+
+def available_nodes(allocation: Allocation) -> AvailableNodes:
+    """Return the nodes of a job, with the GPUs that it has on each."""
+    job = allocation.job
+    return AvailableNodes({node: len(job.gpus.get(node, ())) for node in job.nodes}, job.label)
+
+
+class TrialDriver:
+    """Runs what is left of a trial within a job; ``say`` gets a line for each run.
+
+    ``folder`` is for the output of the runs.
+    """
+
+    def __init__(
+        self,
+        host: SlurmHost,
+        plan: TrialPlan,
+        recorder: TrialRecorder,
+        folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._plan = plan
+        self._recorder = recorder
+        self._folder = folder
+        self._say = say
+        self._outcomes: list[RunOutcome] = []
+
+    async def run(self, job_id: str, runs: Sequence[TrialRun], outcomes: Sequence[RunOutcome]) -> int:
+        """Do these runs, after those with outcomes; return how many of them all didn't end well.
+
+        Raises:
+            StoppedTrialError: the trial ended before its last run.
+            TrialError: it can't be run here.
+        """
+        self._outcomes = list(outcomes)
+        allocation = await self._job(job_id)
+        await self._recorder.stop_sessions({run.session for run in self._plan.runs})
+        for run in runs:
+            if enough := reached_floor(self._plan, self._outcomes, run):
+                self._say(enough)
+                break
+            limit_s, why = longest_time(self._plan, self._outcomes, run)
+            outcome = await self._run(run, allocation, limit_s, why)
+            self._outcomes.append(outcome)
+            await self._recorder.log_outcome(outcome, self._describe(outcome))
+            self._say(self._describe(outcome))
+            if not outcome.ok:
+                await self._job(job_id)
+            elif self._plan.floor is not None and self._plan.throughput_mark is not None:
+                self._outcomes = await self._recorder.outcomes(self._plan)
+        return sum(not outcome.ok for outcome in self._outcomes)
+
+    async def _job(self, job_id: str) -> Allocation:
+        """Return the job. Raises StoppedTrialError if it no longer runs."""
+        try:
+            return await find_job(self._host, job_id)
+        except ProfileError as error:
+            raise StoppedTrialError(str(error)) from None
+
+    async def _run(self, run: TrialRun, allocation: Allocation, limit_s: float | None, why: str) -> RunOutcome:
+        """Do one run, whatever its end."""
+        fitting = available_nodes(allocation).with_gpus(run.placement.gpus_per_node)
+        nodes = fitting[: run.placement.nodes]
+        if len(nodes) < run.placement.nodes:
+            raise StoppedTrialError(
+                f"run {run.number} needs {run.placement}; job {allocation.job.label} has "
+                f"{plural(len(fitting), 'such node')}."
+            )
+        await self._recorder.log_started(self._plan, run)
+        session = await self._recorder.start_session(run.session, f"{run} on {fold(nodes)}")
+        begun = time.monotonic()
+        output = _Output(self._folder / self._output_name(run), self._plan.throughput, self._say)
+        status: int | None = None
+        try:
+            async with kept(self._host, self._words(run, nodes, allocation), grace_s=0) as command:
+                async with asyncio.timeout(limit_s):
+                    while data := await command.read():
+                        output.add(data)
+                    status = await command.wait()
+                wall_s = time.monotonic() - begun
+        except TimeoutError:
+            wall_s = time.monotonic() - begun
+        finally:
+            output.close()
+            await asyncio.shield(self._recorder.stop_session(session.name))
+        if status is None:
+            end, reason = TIMEOUT, f"it was ended by {why} after {duration(limit_s or 0)}"
+        else:
+            end, reason = classify(status, output.last_lines, self._plan.throughput, output.throughput)
+        return RunOutcome(
+            self._plan.trial_id,
+            run,
+            end,
+            session.started_at,
+            wall_s,
+            nodes,
+            output.throughput,
+            status,
+            reason,
+            allocation.job.label,
+        )
+
+    def _words(self, run: TrialRun, nodes: Sequence[str], allocation: Allocation) -> list[str]:
+        placement = run.placement
+        ranks = self._plan.ntasks_per_node or max(1, placement.gpus_per_node)
+        step = allocation.step(
+            f"--nodes={placement.nodes}",
+            f"--nodelist={','.join(nodes)}",
+            f"--ntasks={placement.nodes * ranks}",
+            f"--ntasks-per-node={ranks}",
+            f"--gpus-per-node={placement.gpus_per_node}",
+            "--input=none",
+            "--unbuffered",
+            "--job-name=gswarm-trial",
+        )
+        without = [word for name in _STEP_VARIABLES for word in ("-u", name)]
+        words = ["env", *without, *step[1:], *self._plan.command]
+        return ["bash", "-c", 'exec "$@" 2>&1', "trial", *words]
+
+    def _output_name(self, run: TrialRun) -> str:
+        digits = len(str(len(self._plan.runs)))
+        return f"{run.number:0{digits}}-{run.session.removeprefix('trial-')}.log"
+
+    def _describe(self, outcome: RunOutcome) -> str:
+        run = outcome.run
+        how = f"took {duration(outcome.wall_s)}" if outcome.ok else outcome.status.replace("_", " ")
+        if outcome.throughput is not None:
+            how += f", throughput {outcome.throughput:.4g}"
+        if outcome.reason:
+            how += f": {outcome.reason} (output: {self._folder / self._output_name(run)})"
+        return f"run {run.number} of {len(self._plan.runs)}, {run}: {how}"
+
+
+class _Output:
+    """The output of a run: written to a file, and searched for throughputs and for the last lines."""
+
+    def __init__(self, path: Path, pattern: str | None, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self._pattern = None if pattern is None else re.compile(pattern)
+        self._rest = b""
+        self._found: list[float] = []
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._file: IO[bytes] | None = None
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            self._give_up(error)
+
+    @property
+    def throughput(self) -> float | None:
+        """The median of the numbers that the pattern found, None without any."""
+        from statistics import median
+
+        return median(self._found) if self._found else None
+
+    def add(self, data: bytes) -> None:
+        """Add what the command wrote next."""
+        if self._file is not None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._give_up(error)
+        *lines, self._rest = re.split(rb"[\r\n]", self._rest + data)
+        for line in lines:
+            self._read(line)
+        self._rest = self._rest[-LONGEST_LINE:]
+
+    def close(self) -> None:
+        """Read the last line, and close the file."""
+        self._read(self._rest)
+        if self._file is not None:
+            self._file.close()
+
+    def _read(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        text = line[-LONGEST_LINE:].decode("utf-8", "replace")
+        self.last_lines.append(text)
+        for match in () if self._pattern is None else self._pattern.finditer(text):
+            try:
+                self._found.append(float(match[1]))
+            except (TypeError, ValueError):
+                continue
+
+    def _give_up(self, error: OSError) -> None:
+        self._say(f"the output isn't kept: {self._path}: {error.strerror}")
+        self._file = None
+
+
+def classify(
+    status: int, last_lines: Sequence[str], pattern: str | None, throughput: float | None
+) -> tuple[str, str]:
+    """Return how a run ended, by its exit status and last lines of output, and the reason unless it is ok."""
+    text = "\n".join(last_lines)
+    if status == 0:
+        if pattern is not None and throughput is None:
+            return FAILED, f"it printed no number that matches --throughput {printable(pattern)}"
+        return OK, ""
+    if _REQUEUED.search(text):
+        return REQUEUED, "the job was requeued"
+    if lost := _NODE_LOST.search(text):
+        return NODE_LOST, f"{lost[1] or 'a node'} failed"
+    said = [line.strip() for line in last_lines if not _SLURM_LINE.match(line)] or [
+        _SLURM_LINE.sub("", line.strip()).removeprefix("error: ") for line in last_lines
+    ]
+    last = f": {printable(said[-1][:200].rstrip('.'))}" if said else ""
+    return FAILED, f"exit status {status}{last}"

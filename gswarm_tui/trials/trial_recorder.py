@@ -1,0 +1,117 @@
+"""The recorder of a trial, which runs in another process and may be restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from gswarm_agent.redact import redact
+from gswarm_tui.control.client import Head, RefusedError, RequestError, carry_out, list_sessions, running_heads
+from gswarm_tui.control.intents import MAX_NOTE, Intent, LogTrial, StartSession, StopSession
+from gswarm_tui.control.source import HeadSource
+from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
+from gswarm_tui.profiling.profile_run import command_line
+from gswarm_tui.trials.outcome import RunOutcome
+from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.recorded import RecordedTrial, load_trials
+
+RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
+"""Longest wait for a recorder that is being restarted, and the time between two attempts."""
+
+T = TypeVar("T")
+
+
+class NoRecorderError(TrialError):
+    """The recorder of the trial has ended."""
+
+    exit_status = 3
+
+
+@dataclass(frozen=True)
+class StartedSession:
+    """A session as the recorder started it, in Unix time."""
+
+    name: str
+    started_at: float
+
+
+class TrialRecorder:
+    """Sends a trial's sessions and events to the recorder of this recording, by its uid."""
+
+    def __init__(self, uid: str, environ: Mapping[str, str]) -> None:
+        self._uid = uid
+        self._environ = environ
+
+    async def log_plan(self, plan: TrialPlan) -> None:
+        """Log the plan, without secrets of its command. Raises TrialError."""
+        await self._carry_out(LogTrial(TRIAL_PLANNED, *plan_texts(plan)))
+
+    async def log_started(self, plan: TrialPlan, run: TrialRun) -> None:
+        """Log that a run starts. Raises TrialError."""
+        detail = {"trial_id": plan.trial_id, "run": run.number, "session": run.session}
+        text = f"run {run.number} of {len(plan.runs)} starts: {run}"
+        await self._carry_out(LogTrial(TRIAL_RUN_STARTED, text, json.dumps(detail)))
+
+    async def log_outcome(self, outcome: RunOutcome, text: str) -> None:
+        """Log the outcome of a run. Raises TrialError."""
+        await self._carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
+
+    async def start_session(self, name: str, note: str) -> StartedSession:
+        """Start a session. Raises TrialError."""
+        session = await self._carry_out(StartSession(name, note=note))
+        return StartedSession(session["name"], session["started_at"])
+
+    async def stop_session(self, name: str) -> None:
+        """Stop a session, if it runs and the recorder does."""
+        with contextlib.suppress(TrialError):
+            await self._carry_out(StopSession(name))
+
+    async def stop_sessions(self, names: Collection[str]) -> None:
+        """Stop the running sessions with these names, which a killed trial left. Raises TrialError."""
+        for session in await self._request(list_sessions):
+            if session["ended_at"] is None and session["name"] in names:
+                await self.stop_session(session["name"])
+
+    async def outcomes(self, plan: TrialPlan) -> list[RunOutcome]:
+        """Return the outcomes of a trial with the throughputs of its marks. Raises TrialError."""
+        return list((await self.trial(plan.trial_id)).outcomes)
+
+    async def trial(self, trial_id: str) -> RecordedTrial:
+        """Return a trial as it is recorded. Raises TrialError, StoreError."""
+
+        def read(head: Head) -> list[RecordedTrial]:
+            assert head.path is not None  # noqa: S101 - it records
+            with contextlib.closing(HeadSource(head, head.path)) as source:
+                return load_trials(source)
+
+        return next(one for one in await self._request(read) if one.plan.trial_id == trial_id)
+
+    async def _carry_out(self, intent: Intent) -> dict[str, Any]:
+        return await self._request(lambda head: carry_out(head, intent))
+
+    async def _request(self, request: Callable[[Head], T]) -> T:
+        """Send a request, again if the recorder is being restarted. Raises TrialError, NoRecorderError."""
+        deadline = time.monotonic() + RESTARTED_WITHIN_S
+        why = "it has ended"
+        while time.monotonic() < deadline:
+            for head in await asyncio.to_thread(running_heads, self._environ):
+                if head.uid == self._uid:
+                    try:
+                        return await asyncio.to_thread(request, head)
+                    except RefusedError as error:
+                        raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
+                    except RequestError as error:
+                        why = str(error)
+            await asyncio.sleep(RETRY_S)
+        raise NoRecorderError(f"the recorder of this trial doesn't answer: {why}.")
+
+
+def plan_texts(plan: TrialPlan) -> tuple[str, str]:
+    """Return the message and the details of the event of a plan, without secrets of its command."""
+    shown = replace(plan, command=tuple(redact(plan.command)))
+    return command_line(plan.command)[:MAX_NOTE], shown.to_json()
