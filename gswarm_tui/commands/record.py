@@ -30,7 +30,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     umask = os.umask(0o077)
     os.umask(umask | 0o077)
     options, chosen = parse_record(args, environ)
-    if chosen.command and (status := _check_command(chosen.command[0])):
+    if chosen.command and (status := check_command(chosen.command[0])):
         return status
     from gswarm_tui.control.intents import MAX_NAME
     from gswarm_tui.run import arming
@@ -68,7 +68,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return status
 
 
-def _check_command(name: str) -> int:
+def check_command(name: str) -> int:
     """Print why a command can't be run, and return the exit status that shells use for it; 0 if it can."""
     if shutil.which(name) is not None:
         return 0

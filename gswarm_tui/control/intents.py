@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from gswarm_agent.mark import MarkError, Value, checked
 from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import quote
-from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 
 MAX_NAME = 200
 MAX_NOTE = 4000
@@ -135,7 +134,7 @@ class LogTrial(Intent):
     detail: str
 
     def __post_init__(self) -> None:
-        if self.kind not in (TRIAL_PLANNED, TRIAL_RUN_STARTED, TRIAL_RUN):
+        if self.kind not in ("trial_planned", "trial_run_started", "trial_run"):  # as in fleet/events.py
             raise IntentError(f"a trial has no event {quote(str(self.kind))}")
         _check_note(self.text)
         _check_text("detail", self.detail)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
@@ -36,7 +37,8 @@ class TrialOptions(NamedTuple):
     flags of the recorder.
 
     A trial starts processes of its own: ``trial`` is its ID then, ``only`` the number of a single run, and
-    one that ``drives`` does the runs below a recorder.
+    one that ``drives`` does the runs below a recorder. ``results`` is whether to print those of a recording.
+    ``output`` has the flags of another module, for the format of results.
     """
 
     run: Options
@@ -54,6 +56,9 @@ class TrialOptions(NamedTuple):
     salloc: tuple[str, ...] | None
     dry_run: bool
     resume: bool
+    results: bool
+    plot: Path | None
+    output: argparse.Namespace
     trial: str | None
     only: int | None
     drives: bool
@@ -61,17 +66,23 @@ class TrialOptions(NamedTuple):
     command: tuple[str, ...]
 
 
-def parse_trial(argv: Sequence[str], environ: Mapping[str, str]) -> TrialOptions:
+def parse_trial(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    add_output_options: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
+) -> TrialOptions:
     """Resolve the options of ``trial``; the words after ``--`` are the command.
 
-    Raises UsageError, ConfigError.
+    ``add_output_options`` adds the flags for the format of results. Raises UsageError, ConfigError.
     """
     words = list(argv)
     command = words[words.index("--") + 1 :] if "--" in words else []
     own = words[: words.index("--")] if "--" in words else words
     if own and not own[0].startswith("-"):
         raise UsageError(f"write -- before the command: gswarm-tui trial -- {printable(own[0])} ...")
-    given = _parser().read(own)
+    parser = _parser()
+    add_output_options(parser)
+    given = parser.read(own)
     _refuse_contradictions(given, command)
     flags = [
         f"--{key.replace('_', '-')}={value}" for key in _RUN if (value := getattr(given, key)) is not None
@@ -93,6 +104,9 @@ def parse_trial(argv: Sequence[str], environ: Mapping[str, str]) -> TrialOptions
         salloc=_salloc(given, options),
         dry_run=given.dry_run,
         resume=given.resume,
+        results=given.results,
+        plot=_plot(given.plot),
+        output=given,
         trial=given.trial,
         only=parse_number("--only", given.only, MOST_RUNS),
         drives=given.drives,
@@ -104,13 +118,14 @@ def parse_trial(argv: Sequence[str], environ: Mapping[str, str]) -> TrialOptions
 def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
     if given.trial:
         return
-    if given.resume:
+    if given.resume and given.results:
+        raise UsageError("--resume and --results are two actions; remove one of them.")
+    if given.resume or given.results:
+        action = "--resume" if given.resume else "--results"
         if made := [key for key in _OF_PLAN if getattr(given, key)]:
-            raise UsageError(
-                f"--resume follows the trial's own plan; remove --{made[0].replace('_', '-')}."
-            )
+            raise UsageError(f"{action} is about an existing plan; remove --{made[0].replace('_', '-')}.")
         if command:
-            raise UsageError("--resume runs the trial's own command; remove -- and what follows it.")
+            raise UsageError(f"{action} is about an existing trial; remove -- and the command after it.")
         return
     if not command:
         raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
@@ -119,7 +134,9 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
     if given.submit and given.job:
         raise UsageError("--submit allocates nodes for each run; remove it, or --job.")
     if given.submit and not (given.node_counts and given.gpus_per_node):
-        raise UsageError("--submit needs --node-counts and --gpus-per-node, as there is no job to take them of.")
+        raise UsageError(
+            "--submit needs --node-counts and --gpus-per-node, as there is no job to take them of."
+        )
     if given.floor and not given.auto:
         raise UsageError("--floor is for --auto; add --auto, or remove it.")
     if given.throughput and given.throughput_mark:
@@ -130,7 +147,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "trial",
         "[--node-counts N,...] [--gpus-per-node N,...] [--placements packed,spread] [--repeat N] [options] "
-        "-- COMMAND ...\n--resume [--db PATH]",
+        "-- COMMAND ...\n--resume [--db PATH]\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
         "Run COMMAND under several placements, each a session of one recording, and compare them. The runs "
         "are steps of this job, or with --submit jobs of their own. The exit status is 0 if all runs "
         "succeeded, 1 if a run failed, 3 if the trial ended before its last run, 130 after Ctrl-C.",
@@ -166,6 +183,8 @@ def _parser() -> CommandParser:
     add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
     add = parser.add_argument_group("recording").add_argument
     add("--resume", action="store_true", help="do what is left of the newest trial in a recording")
+    add("--results", action="store_true", help="print the results of the newest trial in a recording")
+    add("--plot", metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add("--interval", metavar="TIME", help="time between samples (default: 1)")
     add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all)")
     add("--linger", metavar="TIME", help="keep agents sampling without the head (default: 24h)")
@@ -193,6 +212,15 @@ def _placements(text: str | None) -> tuple[str, ...]:
         if word not in PLACEMENTS:
             raise UsageError(f"--placements: {quote(word)} is neither packed nor spread.")
     return words
+
+
+def _plot(text: str | None) -> Path | None:
+    if text is None:
+        return None
+    path = Path(text).expanduser()
+    if path.suffix.lower() not in (".pdf", ".png", ".svg"):
+        raise UsageError(f"--plot: {quote(text)} ends in none of .pdf, .png and .svg.")
+    return path
 
 
 def _floor(given: argparse.Namespace) -> float | None:
@@ -244,4 +272,3 @@ def _salloc(given: argparse.Namespace, options: Options) -> tuple[str, ...] | No
     chosen = {key: getattr(given, key) or preset.get(key) for key in _ALLOCATION}
     more = split_words("--salloc", chosen.pop("salloc"))
     return (*(f"--{key}={value}" for key, value in chosen.items() if value), *more)
-

@@ -1,4 +1,4 @@
-"""The nodes of a profile or a trial: those of a running job, or an allocation for it alone, which is given back."""
+"""The nodes of a profile or trial: those of a running job, or of an allocation that is given back."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | No
     status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
     records = parse_jobs(text) if status == 0 else []
     if not records:
+        if status == 127:
+            raise ProfileError(f"scontrol isn't on your PATH{_on(host)}; run this on a node of the cluster.")
         if status != 0 and "Invalid job id" not in text:
             raise ProfileError(f"Slurm can't look up job {job_id}{_on(host)}{last_line(text)}.")
         raise ProfileError(f"Slurm has no job {job_id}{_on(host)}.")

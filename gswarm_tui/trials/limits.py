@@ -35,9 +35,7 @@ def reached_floor(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun
     )
 
 
-def longest_time(
-    plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun
-) -> tuple[float | None, str]:
+def longest_time(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun) -> tuple[float | None, str]:
     """Return the longest time of a run in seconds, None for any, and the option that sets it.
 
     Raises StoppedTrialError if the run would exceed ``--max-gpu-hours``.

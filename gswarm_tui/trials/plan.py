@@ -223,11 +223,9 @@ def _spread(packed: Placement, available: AvailableNodes) -> Placement | None:
 
 
 def _too_large(nodes: int, gpus: int, available: AvailableNodes) -> str:
-    there = f"job {available.job} has {plural(len(available.gpus), 'node')}"
-    if (fitting := len(available.with_gpus(gpus))) < len(available.gpus):
-        most = max(available.gpus.values(), default=0)
-        there += f" with at most {plural(most, 'GPU')}, {fitting} of them with {gpus}"
+    wanted = f"{plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')}"
+    fitting = plural(len(available.with_gpus(gpus)), "such node")
     return (
-        f"{plural(nodes, 'node')} with {plural(gpus, 'GPU')}: {there}; name smaller --node-counts or "
-        "--gpus-per-node, or add --submit to allocate each run's nodes."
+        f"no placement on {wanted} in job {available.job}, which has {fitting}; name smaller --node-counts "
+        "or --gpus-per-node, or add --submit to allocate each run's nodes."
     )

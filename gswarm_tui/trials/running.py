@@ -21,11 +21,12 @@ from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
 from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome
-from gswarm_tui.trials.plan import AvailableNodes, TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.plan import AvailableNodes, TrialPlan, TrialRun
 from gswarm_tui.trials.trial_recorder import TrialRecorder
 
 LONGEST_LINE = 64 * 1024
 """Bytes of a line in which a throughput is looked for."""
+READ_EVERY_S = 0.5
 _LAST_LINES = 30
 _STEP_VARIABLES = (
     "SLURM_GPUS",
@@ -91,7 +92,7 @@ class TrialDriver:
             if not outcome.ok:
                 await self._job(job_id)
             elif self._plan.floor is not None and self._plan.throughput_mark is not None:
-                self._outcomes = await self._recorder.outcomes(self._plan)
+                await self._read_marks()
         return sum(not outcome.ok for outcome in self._outcomes)
 
     async def _job(self, job_id: str) -> Allocation:
@@ -101,7 +102,18 @@ class TrialDriver:
         except ProfileError as error:
             raise StoppedTrialError(str(error)) from None
 
-    async def _run(self, run: TrialRun, allocation: Allocation, limit_s: float | None, why: str) -> RunOutcome:
+    async def _read_marks(self) -> None:
+        """Read the throughputs of marks, once the last outcome is on disk."""
+        while True:
+            _, trial = await self._recorder.trial(self._plan.trial_id)
+            if trial is not None and len(trial.outcomes) >= len(self._outcomes):
+                self._outcomes = list(trial.outcomes)
+                return
+            await asyncio.sleep(READ_EVERY_S)
+
+    async def _run(
+        self, run: TrialRun, allocation: Allocation, limit_s: float | None, why: str
+    ) -> RunOutcome:
         """Do one run, whatever its end."""
         fitting = available_nodes(allocation).with_gpus(run.placement.gpus_per_node)
         nodes = fitting[: run.placement.nodes]

@@ -8,10 +8,18 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gswarm_agent.redact import redact
-from gswarm_tui.control.client import Head, RefusedError, RequestError, carry_out, list_sessions, running_heads
+from gswarm_tui.control.client import (
+    Head,
+    RefusedRequestError,
+    RequestError,
+    carry_out,
+    list_sessions,
+    running_heads,
+)
 from gswarm_tui.control.intents import MAX_NOTE, Intent, LogTrial, StartSession, StopSession
 from gswarm_tui.control.source import HeadSource
 from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
@@ -77,19 +85,16 @@ class TrialRecorder:
             if session["ended_at"] is None and session["name"] in names:
                 await self.stop_session(session["name"])
 
-    async def outcomes(self, plan: TrialPlan) -> list[RunOutcome]:
-        """Return the outcomes of a trial with the throughputs of its marks. Raises TrialError."""
-        return list((await self.trial(plan.trial_id)).outcomes)
+    async def trial(self, trial_id: str) -> tuple[Path, RecordedTrial | None]:
+        """Return the recording's file, and the trial if it has it. Raises TrialError, StoreError."""
 
-    async def trial(self, trial_id: str) -> RecordedTrial:
-        """Return a trial as it is recorded. Raises TrialError, StoreError."""
-
-        def read(head: Head) -> list[RecordedTrial]:
+        def read(head: Head) -> tuple[Path, RecordedTrial | None]:
             assert head.path is not None  # noqa: S101 - it records
             with contextlib.closing(HeadSource(head, head.path)) as source:
-                return load_trials(source)
+                found = [one for one in load_trials(source) if one.plan.trial_id == trial_id]
+            return head.path, found[0] if found else None
 
-        return next(one for one in await self._request(read) if one.plan.trial_id == trial_id)
+        return await self._request(read)
 
     async def _carry_out(self, intent: Intent) -> dict[str, Any]:
         return await self._request(lambda head: carry_out(head, intent))
@@ -103,7 +108,7 @@ class TrialRecorder:
                 if head.uid == self._uid:
                     try:
                         return await asyncio.to_thread(request, head)
-                    except RefusedError as error:
+                    except RefusedRequestError as error:
                         raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
                     except RequestError as error:
                         why = str(error)

@@ -44,6 +44,7 @@ NEEDS_A_TERMINAL_OR_A_RUN = {
     "record",
     "serve",
     "trace",
+    "trial",
     "web",
     *CONTROLLING,
 }

@@ -139,6 +139,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store",
     },
     "gswarm_tui.trials": {
+        "gswarm_agent",
         "gswarm_tui.analysis",
         "gswarm_tui.common",
         "gswarm_tui.control",

@@ -1,0 +1,157 @@
+"""``gswarm-tui trial`` with real Slurm: runs under srun, failures, kills, denied allocations, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.killed_profiles import MARK, nothing_is_left
+from tests.cluster.person import ask, closed_properly, user_env
+from tests.cluster.running import wait_until
+
+NODES = ("gpu01", "gpu02")
+# Fails on two nodes with two GPUs each, and writes down what it got.
+COMMAND = """\
+echo "$(hostname): $SLURM_NNODES nodes, GPUs $CUDA_VISIBLE_DEVICES" >>got
+echo "rate: $SLURM_NNODES.5 samples/s"
+[ $SLURM_NNODES-$CUDA_VISIBLE_DEVICES != 2-0,1 ] || { echo "no memory for 4 GPUs" >&2; exit 3; }
+"""
+# The warm-up run ends, and the next one waits for a file.
+UNTIL_GO = """\
+echo $SLURM_NNODES >>started
+[ -e go ] || [ $(wc -l <started) = 1 ] || { touch waits; exec sleep 600; }
+"""
+RUNS = """
+SELECT nodes, gpus_per_node, warm_up, status, throughput, exit_status, reason, session_id IS NOT NULL
+FROM trial_runs ORDER BY warm_up, nodes, gpus_per_node
+"""
+
+
+@pytest.fixture
+def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
+    """Make a folder in the home that login node and compute nodes share."""
+    made = cluster.home / tmp_path.name
+    made.mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+@contextmanager
+def allocated(cluster: Cluster) -> Iterator[str]:
+    """Allocate two nodes with two GPUs each; yield the job's ID."""
+    said = cluster.run(f"salloc -N2 -w {','.join(NODES)} --gres=gpu:2 --no-shell").stderr
+    job = said.rpartition(" ")[2].strip()
+    try:
+        yield job
+    finally:
+        cluster.run(["scancel", job])
+
+
+def start_trial(cluster: Cluster, folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start the command at the login node, in a process group of its own."""
+    return subprocess.Popen(
+        ["gswarm-tui", "trial", *words],
+        env=user_env(cluster) | {MARK: str(cluster.root)},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(popen: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for the end; return the exit status, standard output and standard error."""
+    out, said = popen.communicate(timeout=90)
+    return popen.returncode, out, said
+
+
+def test_placements_run_under_srun_and_a_failing_one_is_kept(cluster: Cluster, folder: Path) -> None:
+    with allocated(cluster) as job:
+        status, out, said = ended(
+            start_trial(
+                cluster, folder, f"--job={job}", "--gpus-per-node=1,2", "--repeat=1", "--ntasks-per-node=1",
+                "--throughput=rate: ([0-9.]+)", "--db=run.duckdb", "--json", "--", "bash", "-c", COMMAND,
+            )
+        )  # fmt: skip
+    assert status == 1, said
+    assert ask(folder / "run.duckdb", RUNS) == [
+        (1, 1, False, "ok", 1.5, 0, "", True),
+        (1, 2, False, "ok", 1.5, 0, "", True),
+        (2, 1, False, "ok", 2.5, 0, "", True),
+        (2, 2, False, "failed", 2.5, 3, "exit status 3: no memory for 4 GPUs", True),
+        (1, 1, True, "ok", 1.5, 0, "", True),
+    ]
+    assert sorted((folder / "got").read_text().splitlines()) == [
+        "gpu01: 1 nodes, GPUs 0",
+        "gpu01: 1 nodes, GPUs 0",
+        "gpu01: 1 nodes, GPUs 0,1",
+        "gpu01: 2 nodes, GPUs 0",
+        "gpu01: 2 nodes, GPUs 0,1",
+        "gpu02: 2 nodes, GPUs 0",
+        "gpu02: 2 nodes, GPUs 0,1",
+    ]
+    speed_ups = [each["speed_up"] for each in json.loads(out)["placements"]]
+    assert speed_ups == [1, 1, pytest.approx(2.5 / 1.5), None]
+    (log,) = (folder / "run-trial").glob("*-2x2-1.log")
+    assert "no memory for 4 GPUs\n" in log.read_text()
+    closed_properly(folder / "run.duckdb")
+    nothing_is_left(cluster)
+
+
+def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> None:
+    with allocated(cluster) as job:
+        words = [f"--job={job}", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1"]
+        popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
+        wait_until((folder / "waits").exists, "the start of the second run")
+        os.killpg(popen.pid, signal.SIGKILL)
+        assert ended(popen)[0] == -signal.SIGKILL
+        steps = ["squeue", "--steps", "--noheader", "--format=%j"]
+        wait_until(lambda: "gswarm-trial" not in cluster.run(steps).stdout, "the end of the killed step")
+        (folder / "go").touch()
+        status, _, said = ended(start_trial(cluster, folder, "--resume", f"--job={job}"))
+        assert status == 0, said
+        assert "resuming the trial of bash -c " in said
+        status, _, said = ended(start_trial(cluster, folder, "--resume", f"--job={job}"))
+        assert (status, said) == (
+            2, "gswarm-tui: nothing to resume: all 2 runs of the newest trial in run.duckdb ended.\n",
+        )  # fmt: skip
+    assert (folder / "started").read_text() == "1\n" * 3, "the warm-up run, and twice the killed one"
+    runs = "SELECT run, status FROM trial_runs ORDER BY run"
+    assert ask(folder / "run.duckdb", runs) == [(1, "ok"), (2, "ok")]
+    nothing_is_left(cluster)
+
+
+def test_submitted_trial_is_interrupted_resumed_and_denied_an_allocation(
+    cluster: Cluster, folder: Path
+) -> None:
+    words = ["--submit", "--node-counts=1", "--gpus-per-node=1,32", "--repeat=1", "--salloc=-w gpu01"]
+    popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--seed=1", "--", "bash", "-c", UNTIL_GO)
+    wait_until((folder / "waits").exists, "the start of a run that waits")
+    popen.send_signal(signal.SIGINT)
+    status, _, said = ended(popen)
+    assert status == 130, said
+    assert "the trial was interrupted" in said
+    assert "to do the runs that are left: gswarm-tui trial --resume --db " in said
+    nothing_is_left(cluster)
+    (folder / "go").touch()
+    status, _, said = ended(start_trial(cluster, folder, "--resume"))
+    assert status == 1, said
+    runs = (
+        "SELECT gpus_per_node, status, starts_with(reason, 'Slurm denied the allocation: ') FROM trial_runs"
+    )
+    assert sorted(ask(folder / "run.duckdb", runs)) == [
+        (1, "ok", False), (1, "ok", False), (32, "failed", True)
+    ]  # fmt: skip
+    closed_properly(folder / "run.duckdb")
+    nothing_is_left(cluster)

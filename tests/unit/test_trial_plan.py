@@ -1,0 +1,217 @@
+"""Plans of trials: placements, the order of runs, cost, limits, and the outcome of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gswarm_tui.options.arguments import UsageError
+from gswarm_tui.options.trial_options import parse_trial
+from gswarm_tui.trials.cost import expected_cost, expected_s
+from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome
+from gswarm_tui.trials.plan import (
+    SPREAD,
+    AvailableNodes,
+    Placement,
+    TrialError,
+    TrialPlan,
+    TrialRun,
+    ordered_runs,
+    placements_of,
+)
+from gswarm_tui.trials.recorded import RecordedTrial
+from gswarm_tui.trials.running import classify
+
+FOUR = AvailableNodes({f"gpu0{number}": 8 for number in range(1, 5)}, "4711")
+UNEVEN = AvailableNodes({"gpu01": 8, "gpu02": 4, "gpu03": 8}, "4711")
+PACKED_AND_SPREAD = ("packed", "spread")
+
+
+def shorts(placements: list[Placement]) -> list[str]:
+    return [one.short for one in placements]
+
+
+def plan(runs: tuple[TrialRun, ...], **settings: float | None) -> TrialPlan:
+    return TrialPlan("abc", ("train",), runs, **settings)  # type: ignore[arg-type]
+
+
+def done(run: TrialRun, wall_s: float, status: str = OK) -> RunOutcome:
+    return RunOutcome("abc", run, status, 1e9, wall_s)
+
+
+def test_without_counts_the_job_is_halved_and_halved_again() -> None:
+    assert shorts(placements_of((), (), ("packed",), FOUR)) == ["1x8", "2x8", "4x8"]
+    three = AvailableNodes(dict(list(FOUR.gpus.items())[:3]), "4711")
+    assert shorts(placements_of((), (4,), ("packed",), three)) == ["1x4", "2x4", "3x4"]
+
+
+def test_spread_puts_as_many_gpus_on_the_most_nodes_and_is_left_out_where_it_is_packed() -> None:
+    found = placements_of((1, 2, 4), (4,), PACKED_AND_SPREAD, FOUR)
+    assert shorts(found) == ["1x4", "4x1-spread", "2x4", "4x2-spread", "4x4"]
+    assert shorts(placements_of((1,), (4,), ("spread",), UNEVEN)) == ["2x2-spread"], "3 don't divide 4"
+
+
+def test_placements_use_only_nodes_with_enough_gpus() -> None:
+    assert UNEVEN.with_gpus(8) == ("gpu01", "gpu03")
+    assert shorts(placements_of((), (8,), ("packed",), UNEVEN)) == ["1x8", "2x8"]
+    with pytest.raises(
+        TrialError, match="no placement on 3 nodes with 8 GPUs in job 4711, which has 2 such n"
+    ):
+        placements_of((3,), (8,), ("packed",), UNEVEN)
+
+
+def test_a_job_without_counted_gpus_needs_their_number() -> None:
+    with pytest.raises(TrialError, match="Slurm counts no GPUs of job 4711; name the number of each node"):
+        placements_of((), (), ("packed",), AvailableNodes({"gpu01": 0}, "4711"))
+
+
+def test_each_repeat_has_all_placements_once_in_an_order_that_the_seed_repeats() -> None:
+    placements = placements_of((1, 2, 4), (4, 8), ("packed",), FOUR)
+    runs = ordered_runs(placements, 3, seed=7)
+    assert runs == ordered_runs(placements, 3, seed=7)
+    assert runs != ordered_runs(placements, 3, seed=8)
+    assert runs[0] == TrialRun(1, Placement(1, 4), 1, warm_up=True)
+    assert [run.number for run in runs] == list(range(1, 20))
+    for repeat in (1, 2, 3):
+        block = runs[1 + 6 * (repeat - 1) : 1 + 6 * repeat]
+        assert {run.repeat for run in block} == {repeat}
+        assert Counter(run.placement for run in block) == Counter(placements)
+
+
+def test_a_trial_that_may_stop_begins_with_the_smallest() -> None:
+    runs = ordered_runs(placements_of((1, 2, 4), (4, 8), ("packed",), FOUR), 2, seed=7, ascending=True)
+    gpus = [run.placement.gpus for run in runs[1:]]
+    assert gpus == sorted(gpus)
+
+
+def test_too_many_runs_are_refused() -> None:
+    with pytest.raises(TrialError, match="this plan has 1,201 runs; 1,000 are possible"):
+        ordered_runs([Placement(nodes, 1) for nodes in range(1, 13)], 100, seed=1)
+
+
+def test_plans_and_outcomes_survive_their_json() -> None:
+    original = TrialPlan(
+        "abc", ("a", "b c", ""), ordered_runs([Placement(1, 2), Placement(2, 1, SPREAD)], 2, 5),
+        seed=5, timeout_s=1.5, floor=0.7, salloc=("--partition=x",), ntasks_per_node=1,
+    )  # fmt: skip
+    assert TrialPlan.from_json(original.to_json()) == original
+    with pytest.raises(TrialError, match="the recording has a trial whose plan can't be read"):
+        TrialPlan.from_json('{"runs": 5}')
+
+
+def test_cost_is_bound_by_the_timeout_and_then_expected_from_ended_runs() -> None:
+    runs = ordered_runs([Placement(1, 4), Placement(2, 4), Placement(4, 4)], 1, seed=1)
+    assert expected_cost(plan(runs), runs, ()) is None
+    bound = expected_cost(plan(runs, timeout_s=360), runs, ())
+    assert bound is not None
+    assert (round(bound.gpu_hours, 9), bound.seconds, bound.bound) == (3.2, 4 * 360, True)
+    warm_up = done(runs[0], 100)
+    assert expected_s(runs[1], [warm_up]) == 100
+    two = next(run for run in runs if run.placement.nodes == 2)
+    four = next(run for run in runs if run.placement.nodes == 4)
+    assert expected_s(four, [warm_up, done(two, 60)]) == 60, "the nearest smaller placement"
+    assert expected_s(two, [warm_up, done(two, 5, FAILED)]) == 100, "a failed run says nothing"
+
+
+def test_gpu_hours_end_the_trial_before_a_run_and_a_run_that_takes_longer_than_expected() -> None:
+    runs = ordered_runs([Placement(1, 4), Placement(2, 4)], 1, seed=1)
+    limited = plan(runs, max_gpu_hours=1.0)
+    assert longest_time(limited, (), runs[0]) == (900, "--max-gpu-hours")
+    assert longest_time(plan(runs, max_gpu_hours=1.0, timeout_s=60), (), runs[0]) == (60, "--timeout")
+    two = next(run for run in runs if run.placement.nodes == 2)
+    with pytest.raises(
+        StoppedTrialError, match=r"the runs took 0.444 GPU-hours, and the next run takes abou"
+    ):
+        longest_time(limited, [done(runs[0], 400)], two)
+
+
+def test_larger_placements_are_left_out_below_the_floor() -> None:
+    runs = ordered_runs([Placement(1, 1), Placement(2, 1), Placement(4, 1)], 1, seed=1, ascending=True)
+    trial = plan(runs, floor=0.7)
+    assert reached_floor(trial, [done(runs[0], 9)], runs[1]) == ""
+    good = [done(runs[1], 8), done(runs[2], 5)]
+    assert reached_floor(trial, good, runs[3]) == ""
+    assert reached_floor(trial, [done(runs[1], 8), done(runs[2], 7)], runs[3]) == (
+        "2 GPUs have an efficiency of 57 %, below the floor of 70 %: no larger placement is tried"
+    )
+
+
+def test_runs_that_were_requeued_or_lost_a_node_are_repeated_when_resumed() -> None:
+    runs = ordered_runs([Placement(1, 1)], 4, seed=1)
+    statuses = (OK, FAILED, REQUEUED, NODE_LOST)
+    ended = tuple(done(run, 1, status) for run, status in zip(runs, statuses, strict=False))
+    left = RecordedTrial(plan(runs), ended).left
+    assert [run.number for run in left] == [3, 4, 5]
+    assert RecordedTrial(plan(runs), (done(runs[0], 1, TIMEOUT),)).left == runs[1:]
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "pattern", "throughput", "expected"),
+    [
+        (0, ["done"], None, None, (OK, "")),
+        (0, ["done"], "rate (.*)", 5.0, (OK, "")),
+        (0, ["x"], "rate (.*)", None, (FAILED, "it printed no number that matches --throughput rate (.*)")),
+        (
+            3,
+            ["Traceback", "ValueError: x.", "srun: error: gpu01: task 0: Exited with exit code 3"],
+            None,
+            None,
+            (FAILED, "exit status 3: ValueError: x"),
+        ),
+        (
+            1,
+            ["srun: error: Unable to create step for job 5: Requested nodes are busy"],
+            None,
+            None,
+            (FAILED, "exit status 1: Unable to create step for job 5: Requested nodes are busy"),
+        ),
+        (1, [], None, None, (FAILED, "exit status 1")),
+        (1, ["slurmstepd: error: *** STEP 5.0 ON gpu01 CANCELLED AT x DUE TO JOB REQUEUE ***"],
+         None, None, (REQUEUED, "the job was requeued")),
+        (1, ["srun: error: Node failure on gpu02"], None, None, (NODE_LOST, "gpu02 failed")),
+        (1, ["slurmstepd: error: *** STEP 5.0 ON gpu01 CANCELLED AT x DUE TO NODE FAILURE, SEE LOG ***"],
+         None, None, (NODE_LOST, "a node failed")),
+    ],
+)  # fmt: skip
+def test_outcome_of_a_run(
+    status: int, lines: list[str], pattern: str | None, throughput: float | None, expected: tuple[str, str]
+) -> None:
+    assert classify(status, lines, pattern, throughput) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no command to try; write it after --: gswarm-tui trial -- python train.py."),
+        (["train.py"], "write -- before the command: gswarm-tui trial -- train.py ..."),
+        (["--throughput=rate", "--", "x"], '--throughput: "rate" has no groups; put the number, and nothing'),
+        (["--throughput=(", "--", "x"], '--throughput: "(" isn\'t a regular expression: '),
+        (["--node-counts=1,x", "--", "x"], '--node-counts: "x" isn\'t a number from 1 to 10,000.'),
+        (["--placements=wide", "--", "x"], '--placements: "wide" is neither packed nor spread.'),
+        (["--floor=0.5", "--", "x"], "--floor is for --auto; add --auto, or remove it."),
+        (["--auto", "--floor=70", "--", "x"], '--floor: "70" isn\'t an efficiency such as 0.7.'),
+        (["--max-gpu-hours=nan", "--", "x"], '--max-gpu-hours: "nan" isn\'t a number of hours such as 2.5.'),
+        (
+            ["--partition=a", "--", "x"],
+            "--partition is for the allocations of --submit; remove it, or add --",
+        ),
+        (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, as there is no job"),
+        (["--resume", "--repeat=2"], "--resume is about an existing plan; remove --repeat."),
+        (["--resume", "--", "x"], "--resume is about an existing trial; remove -- and the command after it."),
+        (["--resume", "--results"], "--resume and --results are two actions; remove one of them."),
+        (["--results", "--plot=a.txt"], '--plot: "a.txt" ends in none of .pdf, .png and .svg.'),
+    ],
+)
+def test_mistakes_on_the_command_line_get_one_sentence(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_trial(words, {"XDG_CONFIG_HOME": "/nowhere"})
+    assert str(raised.value).startswith(message)
+
+
+def test_words_after_the_dashes_are_the_command_exactly() -> None:
+    command = ("python", "--job", "$HOME", "--", "")
+    options = parse_trial(["--node-counts=4,1,2", "--", *command], {"XDG_CONFIG_HOME": "/nowhere"})
+    assert options.command == command
+    assert options.node_counts == (1, 2, 4)
