@@ -30,7 +30,7 @@ from gswarm_tui.commands.trial_output import load_results, write_plot, write_res
 from gswarm_tui.common.errors import print_notice
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import duration, plural
-from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.options.trial_options import TrialOptions, parse_trial
 from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line

@@ -35,7 +35,7 @@ class RequestError(Exception):
     """Raised for a request that a head refused or did not answer; the message gives the reason."""
 
 
-class RefusedRequestError(RequestError):
+class RefusedIntentError(RequestError):
     """Raised for a request that a head refused: to repeat it won't help."""
 
 
@@ -176,7 +176,7 @@ def _request(head: Head, message: dict[str, Any]) -> dict[str, Any]:
     except (OSError, MessageError):
         raise RequestError(describe_missing_reply(head)) from None
     if "error" in reply:
-        raise RefusedRequestError(str(reply["error"]))
+        raise RefusedIntentError(str(reply["error"]))
     return reply
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from gswarm_agent.mark import MarkError, Value, checked
 from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import quote
+from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 
 MAX_NAME = 200
 MAX_NOTE = 4000
@@ -134,7 +135,7 @@ class LogTrial(Intent):
     detail: str
 
     def __post_init__(self) -> None:
-        if self.kind not in ("trial_planned", "trial_run_started", "trial_run"):  # as in fleet/events.py
+        if self.kind not in TRIAL_KINDS:
             raise IntentError(f"a trial has no event {quote(str(self.kind))}")
         _check_note(self.text)
         _check_text("detail", self.detail)

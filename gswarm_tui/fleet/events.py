@@ -30,8 +30,6 @@ INTERVAL_CHANGED = "interval_changed"
 """Kind of the event of a new sampling interval; its detail has ``old_ms`` and ``new_ms``."""
 METRICS_CHANGED = "metrics_changed"
 """Kind of the event of switched metric groups; its detail lists those that are on, ``old`` and ``new``."""
-TRIAL_PLANNED, TRIAL_RUN_STARTED, TRIAL_RUN = "trial_planned", "trial_run_started", "trial_run"
-"""Kinds of the events of a trial: its plan, the start of a run, and its outcome, as JSON in the details."""
 AGENT_DATA_LOST = "the agent's unsent frames are gone"
 """Beginning of the message of a gap of unknown size."""
 

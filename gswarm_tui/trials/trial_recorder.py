@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gswarm_agent.redact import redact
 from gswarm_tui.control.client import (
     Head,
-    RefusedRequestError,
+    RefusedIntentError,
     RequestError,
     carry_out,
     list_sessions,
@@ -22,7 +22,7 @@ from gswarm_tui.control.client import (
 )
 from gswarm_tui.control.intents import MAX_NOTE, Intent, LogTrial, StartSession, StopSession
 from gswarm_tui.control.source import HeadSource
-from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
@@ -108,7 +108,7 @@ class TrialRecorder:
                 if head.uid == self._uid:
                     try:
                         return await asyncio.to_thread(request, head)
-                    except RefusedRequestError as error:
+                    except RefusedIntentError as error:
                         raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
                     except RequestError as error:
                         why = str(error)

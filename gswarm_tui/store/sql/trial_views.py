@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_tui.fleet.events import TRIAL_PLANNED, TRIAL_RUN
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 
 # A trial that is resumed writes its plan again. A session's number changes when a recording is imported, its
 # start doesn't.
