@@ -12,8 +12,10 @@ import math
 import random
 import time
 import zlib
+from collections import deque
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from operator import mul
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, HostFacts, Note, ProcessSample, Row
@@ -180,8 +182,9 @@ class _Gpu:
         self._character = _unit(self.key, 7)
         self._second = 0
         self._joules = 3.6e6 * (20 + 10 * _unit(self.key, 8))
-        self._recent: List[float] = [_IDLE_W] * _THERMAL_MASS
+        self._recent = deque([_IDLE_W] * _THERMAL_MASS, _THERMAL_MASS)
         self._temp = self._temperature(0)
+        self._watts = self.power(0.5)
 
     @property
     def hot(self) -> float:
@@ -197,20 +200,22 @@ class _Gpu:
             return min(1.0, level * 1.03)
         return level * (1 - 0.03 * self._character - 0.03 * _noise(self.key, t * 1.7))
 
-    def power(self, t: float) -> float:
-        """Return the power in watts."""
+    def power(self, t: float, level: Optional[float] = None) -> float:
+        """Return the power in watts; ``level`` is that of the time, where it is known."""
         if self.kind == IDLE:
             return _IDLE_W + 2 * _noise(self.key, t)
         wanted = 1.04 - 0.12 * self._character - 0.06 * _noise(self.key + 1, t / 3)
         if self.kind == STRAGGLER:
             wanted = 0.55
         wanted *= 1 - 0.3 * self.hot
-        return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * self.level(t))
+        level = self.level(t) if level is None else level
+        return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * level)
 
     def row(self, t: float) -> Row:
         """Return all GPU metrics; times may not decrease between calls."""
         self._advance(t)
-        level, power, hot, temp = self.level(t), self.power(t), self.hot, self._temp
+        level, hot, temp = self.level(t), self.hot, self._temp
+        power = self.power(t, level)
         busy = self.kind != IDLE
         capped = power > 0.985 * _POWER_LIMIT_W
         clock = 345.0
@@ -250,20 +255,20 @@ class _Gpu:
 
     def _advance(self, t: float) -> None:
         while self._second < math.floor(t):
-            watts = self.power(self._second + 0.5)
-            self._joules += watts
-            self._recent = [*self._recent[1:], watts]
+            self._joules += self._watts
+            self._recent.append(self._watts)
             self._second += 1
             self._temp = self._temperature(self._second)
+            self._watts = self.power(self._second + 0.5)
 
     def _temperature(self, t: float) -> float:
         """Return degrees Celsius from the power of the last seconds; a hot GPU lacks cooling now and then."""
-        heat = sum(weight * watts for weight, watts in enumerate(self._recent, 1)) / _WEIGHTS
+        heat = sum(map(mul, range(1, _THERMAL_MASS + 1), self._recent)) / _WEIGHTS
         resistance = 0.060 + (0.05 * max(0.0, math.sin(t / 20 - 0.5)) if self.kind == HOT else 0)
         return 26 + 1.1 * (self.index % 4) + 3 * self._character + resistance * heat
 
     def _energy_mj(self, t: float) -> float:
-        return 1000 * (self._joules + (t - self._second) * self.power(self._second + 0.5))
+        return 1000 * (self._joules + (t - self._second) * self._watts)
 
 
 @lru_cache(maxsize=8)

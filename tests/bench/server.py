@@ -71,7 +71,8 @@ class ServedRecording(NamedTuple):
 def run(options: BenchOptions) -> Iterator[Figure]:
     """Measure a job's fleet with and without the server, in turns; then a large fleet."""
     yield from _scraped(options, options.count(64, 2), JOB, turns=options.count(5, 1))
-    yield from _scraped(options, options.count(1024, 4), LARGE, turns=1)
+    if not options.smoke:
+        yield from _scraped(options, 1024, LARGE, turns=1)
     yield from _followed(options, options.count(64, 2), options.count(EVENT_READERS, 2))
     yield from _in_browsers(options, options.count(64, 2), turns=options.count(5, 1))
 
@@ -189,6 +190,7 @@ def _in_browsers(options: BenchOptions, nodes: int, turns: int) -> Iterator[Figu
     journal, db = stem.with_suffix(".jsonl"), stem.with_suffix(".duckdb")
     costs: list[float] = []
     screens: list[float] = []
+    number = options.count(SCREENS, 1)
     sent: list[float] = []
     with (
         Nodes(stem, nodes, GPUS_A_NODE, options.seed, readings=options.count(30, 3)) as simulated,
@@ -198,15 +200,15 @@ def _in_browsers(options: BenchOptions, nodes: int, turns: int) -> Iterator[Figu
         time.sleep(options.seconds(SETTLES_S))
         for _ in range(turns):
             alone = _share(pids, options.seconds(MEASURED_S))
-            with _web_server(db) as (pid, url, token), Browsers(url, token, SCREENS) as browsers:
+            with _web_server(db) as (pid, url, token), Browsers(url, token, number) as browsers:
                 time.sleep(options.seconds(SETTLES_S))
                 own = [pid, *descendants(pid, "attach")]
                 before, bytes_before, began = sum(map(cpu_s, own)), browsers.received, time.monotonic()
                 costs.append(_share(pids, options.seconds(MEASURED_S)) - alone)
                 seconds = time.monotonic() - began
-                screens.append(100 * (sum(map(cpu_s, own)) - before) / seconds / SCREENS)
-                sent.append((browsers.received - bytes_before) / seconds / SCREENS / 1000)
-    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, {SCREENS} screens in browsers"
+                screens.append(100 * (sum(map(cpu_s, own)) - before) / seconds / number)
+                sent.append((browsers.received - bytes_before) / seconds / number / 1000)
+    fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, {number} screens in browsers"
     yield Figure(
         f"recorder for {fleet}", max(0.0, statistics.median(costs)), "% of a core", goal=JOB.cost_pct
     )

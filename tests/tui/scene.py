@@ -22,7 +22,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 
 BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
-TAPED_NODES, TAPED_READINGS = 16, 200
+TAPED_NODES, TAPED_READINGS = 64, 200
 """Largest scene whose readings are kept for the next scenes, and how many of each node."""
 
 
@@ -42,7 +42,7 @@ class Tape:
         return self._readings[number] if self.times[number : number + 1] == [now_ns] else None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def tape(simulation: Simulation, _interval_s: float) -> Tape:
     """Return the tape of a node that is read at an interval."""
     return Tape(simulation)

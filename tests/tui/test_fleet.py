@@ -165,7 +165,7 @@ async def test_cursor_scrolls_the_heatmap() -> None:
 
 
 async def test_cursor_is_visible_in_the_smallest_size() -> None:
-    app = app_on(Scene(1024, 8, interval_s=20).connect().advance(60))
+    app = app_on(Scene(1024, 8, interval_s=30).connect().advance(30))
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.press("right", "right")
         await pilot.pause()

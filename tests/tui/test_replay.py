@@ -47,10 +47,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def deck(path: Path) -> Iterator[Deck]:
+@pytest.fixture(scope="module")
+def source(path: Path) -> Iterator[FileSource]:
     with closing(FileSource(path)) as source:
-        yield Deck(source)
+        yield source
+
+
+@pytest.fixture
+def deck(source: FileSource) -> Deck:
+    return Deck(source)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -428,12 +433,14 @@ async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_de
         await pilot.press(*"too slow", "enter")
         async with asyncio.timeout(30):
             while "too slow" not in line_with(deck.app, " cold "):
+                await pilot.pause(0.05)
                 await deck.settle(pilot)
         assert " W" in line_with(deck.app, " cold "), "its figures stay"
         await deck.press(pilot, "down", "n")
         await pilot.press(*"later", "enter")
         async with asyncio.timeout(30):
             while "later" not in line_with(deck.app, "› full_training"):
+                await pilot.pause(0.05)
                 await deck.settle(pilot)
     found = {one.name: one for one in load_sessions(deck.source)}
     assert {name: one.note for name, one in found.items()} == {"cold": "too slow", "full_training": "later"}

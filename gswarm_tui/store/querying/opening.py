@@ -218,7 +218,10 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
     if not existing:
         raise NotARecordingError(path)
     wild = {}
-    for table in _filled(connection, existing):
+    for table, count in _rows(connection, existing).items():
+        if count > MOST_ROWS.get(table, count):
+            most = f"over {MOST_ROWS[table]:,}"
+            raise StoreError(f"{path} isn't a valid recording: it has {count:,} {table.name}, {most}")
         # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
         connection.execute(f"PRAGMA {'enable' if table in _LARGE else 'disable'}_optimizer")
         present = [column for column in table.columns if column.name in existing[table.name]]
@@ -238,15 +241,19 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
         yield f"CREATE VIEW {table.name} AS SELECT {columns} {rows}"
 
 
-def _filled(
+def _rows(
     connection: duckdb.DuckDBPyConnection, existing: Mapping[str, Mapping[str, str]]
-) -> list[TableSchema]:
-    """Return the tables with rows; most files have no profiles, and checks of columns take time."""
+) -> dict[TableSchema, int]:
+    """Return the tables that have rows, with their numbers where they are limited; most have no profiles."""
     connection.execute("PRAGMA disable_optimizer")
     numbers = (number for number, table in enumerate(TABLES) if existing[table.name])
-    first = (f"(SELECT {number} FROM rec.main.{TABLES[number].name} LIMIT 1)" for number in numbers)  # noqa: S608 (own names)
-    found = connection.execute(" UNION ALL ".join(first)).fetchall()
-    return [TABLES[number] for (number,) in sorted(found)]
+    counts = (
+        f"(SELECT {number}, {'count(*)' if TABLES[number] in MOST_ROWS else '1'} "  # noqa: S608 (own names)
+        f"FROM rec.main.{TABLES[number].name} LIMIT 1)"
+        for number in numbers
+    )
+    found = connection.execute(" UNION ALL ".join(counts)).fetchall()
+    return {TABLES[number]: count for number, count in sorted(found) if count}
 
 
 def _shown(column: ColumnSchema, kind: str | None, wild: bool) -> str:
@@ -275,10 +282,6 @@ def _check_values(
     Raises StoreError for values that no recorder writes.
     """
     stored = f"rec.main.{table.name}"
-    if (most := MOST_ROWS.get(table)) is not None:
-        count = connection.execute(f"SELECT count(*) FROM {stored}").fetchall()[0][0]  # noqa: S608 (own names)
-        if count > most:
-            raise StoreError(f"{path} isn't a valid recording: it has {count:,} {table.name}, over {most:,}")
     wild: set[str] = set()
     ranges: Sequence[Any] = [None] * len(columns)
     if table in _LARGE:
