@@ -263,7 +263,7 @@ class _Gpu:
 
     def _temperature(self, t: float) -> float:
         """Return degrees Celsius from the power of the last seconds; a hot GPU lacks cooling now and then."""
-        heat = sum(map(mul, range(1, _THERMAL_MASS + 1), self._recent)) / _WEIGHTS
+        heat: float = sum(map(mul, range(1, _THERMAL_MASS + 1), self._recent)) / _WEIGHTS
         resistance = 0.060 + (0.05 * max(0.0, math.sin(t / 20 - 0.5)) if self.kind == HOT else 0)
         return 26 + 1.1 * (self.index % 4) + 3 * self._character + resistance * heat
 

@@ -114,9 +114,15 @@ def check_whole(whole: Figures, gpus: list[ExpectedSums], samples: list[Sample])
 
 def test_summaries_of_many_samples_equal_the_oracle(tmp_path: Path) -> None:
     """The recording has several row groups, which threads read in parallel."""
-    path, size = tmp_path / "run.duckdb", Size(nodes=2, gpus=1, seconds=65_000)
-    make(path, size)
+    made, path, size = tmp_path / "made.duckdb", tmp_path / "run.duckdb", Size(2, gpus=1, seconds=13_000)
+    make(made, size)
+    with duckdb.connect() as connection:
+        connection.execute(f"ATTACH '{made}' AS made (READ_ONLY)")
+        connection.execute(f"ATTACH '{path}' AS run (ROW_GROUP_SIZE 2048)")
+        connection.execute("COPY FROM DATABASE made TO run")
     with duckdb.connect(str(path)) as connection:
+        groups = "SELECT count(DISTINCT row_group_id) > 10 FROM pragma_storage_info('gpu_samples')"
+        assert connection.execute(groups).fetchall() == [(True,)]
         rows = connection.execute(
             "SELECT gpu_id, epoch(ts), interval_ms / 1000, util_pct, power_w, energy_mj FROM gpu_samples"
         ).fetchall()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import re
 import resource
@@ -196,11 +197,11 @@ def all_recordings() -> Iterator[Crafted]:
 
 
 def some_recordings() -> Iterator[Crafted]:
-    """Each value for which a file is refused; of the harmless ones, several in one file.
+    """Each value for which a file is refused, in one row or all; of the harmless ones, several in one file.
 
     Of the tables of profiles, which are checked as the others, one column of each kind, and one combination.
     """
-    for case in refused():
+    for case in refused(in_each_place=False):
         if not case.name.startswith(("profile", "trace")) or case.name.startswith(_SOME_OF_PROFILES):
             yield case
     for case in combined():
@@ -209,13 +210,17 @@ def some_recordings() -> Iterator[Crafted]:
     yield from disagreeing()
 
 
-def refused() -> Iterator[Crafted]:
-    """Recordings with a column's type, a value or a number of rows beyond what recorders write."""
+def refused(*, in_each_place: bool = True) -> Iterator[Crafted]:
+    """Recordings with a column's type, a value or a number of rows beyond what recorders write.
+
+    Values are in one row and in all rows, or else in turns.
+    """
+    turns = itertools.cycle(_PLACES)
     for table in TABLES:
         for column in table.columns:
             yield _of_another_type(table, column)
             for value, problem in _refused(table, column):
-                for place in _PLACES:
+                for place in _PLACES if in_each_place else (next(turns),):
                     yield Crafted(
                         f"{table.name}.{column.name} {value[:30]} in {place}",
                         (_replacement(table, {column: value}, place),),

@@ -58,7 +58,7 @@ def test_a_crafted_recording_ends_in_an_answer_or_a_sentence(
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("sessions.started_at 'infinity' in one row", "summary"),
+        ("sessions.started_at 'infinity' in all rows", "summary"),
         ("nodes with too many rows", "plot"),
         ("gpu_samples with values 1 of 4 in one row", "summary"),
         ("two nodes of one name", "report"),
