@@ -209,7 +209,7 @@ async def _until_signal(work: Coroutine[object, object, T]) -> T:
     try:
         return await task
     except asyncio.CancelledError:
-        raise StoppedError("stopped; the nodes are given back, and there is no report.") from None
+        raise StoppedError("stopped; the nodes are given back.") from None
 
 
 def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:

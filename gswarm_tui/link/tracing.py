@@ -91,6 +91,11 @@ class RankTrace:
         what = f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
         return f"{what} on {self.node}" if self.pid else self.node
 
+    @property
+    def part(self) -> str:
+        """The name of its file until it is complete."""
+        return f"{self.file}.part"
+
     def row(self) -> dict[str, Any]:
         """Return it as values of a message."""
         names = "node", "pid", "rank", "state", "reason", "size", "fetched", "file", "zipped", "imported"
@@ -132,6 +137,9 @@ class Tracing:
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, "trace")
         self._writes: set[asyncio.Task[None]] = set()
+        for part in folder.glob("*.json.gz.part"):  # of a recorder that was killed; a recording has only one
+            with contextlib.suppress(OSError):
+                part.unlink()
 
     @property
     def is_running(self) -> bool:
@@ -242,7 +250,7 @@ class Tracing:
             extra = f"-{trace.pid}" if same and trace.rank is not None else ""
             trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
             try:
-                trace.writing = gzip.GzipFile(self._folder / f"{trace.file}.part", "wb", _LEVEL)
+                trace.writing = gzip.GzipFile(self._folder / trace.part, "wb", _LEVEL)
             except OSError as error:
                 self._fail(trace, f"{self._folder / trace.file} can't be written: {error.strerror}")
                 return
@@ -292,13 +300,13 @@ class Tracing:
         if last:
             trace.writing.close()
             trace.writing = None
-            (self._folder / f"{trace.file}.part").rename(self._folder / trace.file)
+            (self._folder / trace.part).rename(self._folder / trace.file)
 
     def _fail(self, trace: RankTrace, reason: str) -> None:
         trace.state, trace.reason = TRACE_FAILED, reason
         if trace.writing is not None:
             writing, trace.writing = trace.writing, None
-            self._threads.submit(_discard, writing, self._folder / f"{trace.file}.part")
+            self._threads.submit(_discard, writing, self._folder / trace.part)
             trace.file = ""
 
     async def _follow(self) -> None:

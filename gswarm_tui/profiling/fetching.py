@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
+import shlex
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
@@ -21,6 +24,7 @@ from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_
 
 TRIES = 5
 _PAUSE_S = 2.0
+_HIDDEN = ".gswarm-profile-"
 LEAST_FREE_BYTES = 64 << 20
 """Room that is there before a run; how much its reports take is known only after it."""
 
@@ -43,6 +47,12 @@ sum=$(sha256sum <"$part")
 : >"$part"; done
 [ -e "$part" ] && { rm -rf "$folder"; exit 1; }
 shift 3; done
+"""
+
+_LEFT = """
+cd "${XDG_CACHE_HOME:-$HOME/.cache}/gswarm-tui/profiles" 2>/dev/null || exit 0
+for folder in job*; do [ -d "$folder" ] &&
+echo "GSWARM $(du -sk "$folder" | cut -f1) $PWD/$folder"; done; exit 0
 """
 
 
@@ -96,34 +106,39 @@ class Fetcher:
         Raises ProfileError.
         """
         with _Unnamed(self._folder) as file:
-            problem = ""
-            for attempt in range(TRIES):
-                if attempt:
-                    await asyncio.sleep(_PAUSE_S * attempt)
-                try:
-                    async with kept(host, words(file.size)) as command:
-                        while file.size < report.size and (data := await command.read()):
-                            self._write(file, data[: report.size - file.size], report)
-                except (ConnectionError, ProfileError) as error:
-                    problem = f": {error}".rstrip(".")
-                if file.size >= report.size:
-                    break
+            try:
+                problem = await self._receive(file, host, report, words)
+            except OSError as error:
+                raise ProfileError(
+                    f"{self._folder}: {os.strerror(error.errno or errno.EIO)} while fetching {report.name}; "
+                    "nothing of it is left there."
+                ) from None
             if file.size < report.size:
                 raise ProfileError(f"{report.node}: fetching {report.name} broke off{problem}.")
             if file.sha256.hexdigest() != report.sha256:
                 raise ProfileError(f"{report.node}: {report.name} arrived damaged; its checksum differs.")
             return file.name_it(report.name)
 
-    def _write(self, file: _Unnamed, data: bytes, report: RemoteReport) -> None:
-        try:
-            file.write(data)
-        except OSError as error:
-            raise ProfileError(
-                f"{self._folder}: {os.strerror(error.errno or errno.EIO)} while fetching {report.name}; "
-                "nothing of it is left there."
-            ) from None
-        self._done += len(data)
-        self._progress(min(1.0, self._done / max(1, self._total)))
+    async def _receive(
+        self, file: _Unnamed, host: SlurmHost, report: RemoteReport, words: Callable[[int], Sequence[str]]
+    ) -> str:
+        """Fetch a report in some tries; return why the last one failed, as ``: reason``. Raises OSError."""
+        problem = ""
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(_PAUSE_S * attempt)
+            try:
+                async with kept(host, words(file.size)) as command:
+                    while file.size < report.size and (data := await command.read()):
+                        data = data[: report.size - file.size]
+                        file.write(data)
+                        self._done += len(data)
+                        self._progress(min(1.0, self._done / max(1, self._total)))
+            except (ConnectionError, ProfileError) as error:
+                problem = f": {error}".rstrip(".")
+            if file.size >= report.size:
+                break
+        return problem
 
 
 class _Unnamed:
@@ -137,8 +152,10 @@ class _Unnamed:
         try:
             self._fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
         except OSError:  # NFS
-            self._hidden = folder / f".gswarm-profile-{os.getpid()}.part"
-            self._fd = os.open(self._hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            _remove_abandoned(folder)
+            self._fd, hidden = tempfile.mkstemp(".part", _HIDDEN, folder)
+            self._hidden = Path(hidden)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __enter__(self) -> _Unnamed:
         return self
@@ -169,6 +186,14 @@ class _Unnamed:
                 os.link(source, path, src_dir_fd=0, follow_symlinks=True)  # the number makes it linkat
                 return path
         raise ProfileError(f"{self._folder} has too many reports named {name}.")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove files of transfers that were killed; one that is under way has locked its own."""
+    for path in folder.glob(f"{_HIDDEN}*.part"):
+        with contextlib.suppress(OSError), path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 async def fetch_from_nodes(
@@ -203,6 +228,23 @@ async def stage(host: SlurmHost, allocation: Allocation, reports: Sequence[Remot
     return lines[0][2]
 
 
+async def left_behind(host: SlurmHost) -> list[str]:
+    """Return a sentence for each folder of reports that a killed profile left on the login node."""
+    _, text = await output(host, ["bash", "-c", _LEFT])
+    found = [line.split(" ", 2) for line in text.splitlines() if line.startswith("GSWARM ")]
+    return [
+        f"{host.name} has reports of another profile, which was killed unless it still runs "
+        f"({file_size(int(kib) * 1024)}); {how_to_fetch(host, folder)}."
+        for _, kib, folder in found
+    ]
+
+
+def how_to_fetch(host: SlurmHost, folder: str) -> str:
+    """Return how the user fetches and removes a folder of reports on the login node, as a clause."""
+    there = shlex.quote(folder)
+    return f"fetch them with scp -r {host.name}:{there} . and remove them with ssh {host.name} rm -r {there}"
+
+
 async def fetch_staged(
     host: SlurmHost, folder: str, reports: Sequence[RemoteReport], fetcher: Fetcher
 ) -> AsyncIterator[tuple[RemoteReport, Path]]:
@@ -215,4 +257,6 @@ async def fetch_staged(
         try:
             yield report, await fetcher.fetch(host, report, words)
         except ProfileError as error:
-            raise ProfileError(f"{error} The reports are on {host.name} in {folder}.") from None
+            raise ProfileError(
+                f"{error} The reports stay on {host.name}; {how_to_fetch(host, folder)}."
+            ) from None

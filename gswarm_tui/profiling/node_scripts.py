@@ -18,9 +18,11 @@ dir=$base/gswarm-profile-$(id -u)-$token
 """
 
 # All that a rank starts has this mark, also what its parents leave behind, such as nsys's own agent.
+# What is started while the others are searched is found in the next round.
 _END = """
-end_marked() { for file in $(grep -lsz "^GSWARM_PROFILE=$2" /proc/[0-9]*/environ); do
-process=${file%/environ}; kill -"$1" "${process#/proc/}" 2>/dev/null; done; }
+end_marked() { found=; for file in $(grep -lsz "^GSWARM_PROFILE=$2" /proc/[0-9]*/environ); do
+process=${file%/environ}; kill -"$1" "${process#/proc/}" 2>/dev/null && found=yes; done; }
+kill_marked() { for round in 1 2 3 4 5; do end_marked KILL "$1"; [ "$found" ] || return 0; done; }
 """
 
 # Checks a node, then holds the folder for its reports until its input ends or SIGTERM comes, and removes it.
@@ -34,7 +36,7 @@ token=$1; tool=$2; node=${SLURMD_NODENAME:-$(hostname)}
 tell() { printf 'GSWARM %s %s %s\\n' "$1" "$node" "$2"; }
 mkdir -m 700 "$dir" 2>/dev/null || { tell nofolder "$dir"; exit 0; }
 path=$PATH
-leave() { PATH=$path; end_marked KILL "$token-"; [ -e "$dir/keep" ] || rm -rf "$dir"; exit 0; }
+leave() { PATH=$path; kill_marked "$token-"; [ -e "$dir/keep" ] || rm -rf "$dir"; exit 0; }
 trap leave TERM INT HUP
 """
     + _SETUP
@@ -57,7 +59,8 @@ exec 5<&0; cat <&5 >/dev/null & wait; leave
 )
 
 # One rank: the profiler's own output goes to a log; the command's output and exit status are its own. nsys
-# ends with the capture, and the command may go on.
+# ends with the capture, and the command may go on. With ranks "," none is profiled and nothing holds the
+# node, so what the command left is ended here.
 RUN = (
     """
 token=$1; ranks=$2; count=$3; shift 3; rank=${SLURM_PROCID:-0}; mark=$token-$rank-
@@ -70,7 +73,7 @@ tool=("${@:1:$count}"); shift "$count"
 run_setup /dev/null
 stop() { trap '' TERM INT HUP; exec 2>/dev/null; end_marked TERM "$mark"
 for try in 1 2 3 4 5 6 7 8 9 10; do kill -0 $main 2>/dev/null || break; sleep 0.2; done
-end_marked KILL "$mark"; }
+kill_marked "$mark"; }
 trap stop TERM INT HUP
 exec 3>&1 4>&2 5<&0 </dev/null
 { while read -r line; do :; done; kill -TERM $$; } <&5 >/dev/null 2>&1 3>&- 4>&- & watch=$!
@@ -85,6 +88,7 @@ main=$!; wait $main; ended=$?
 while kill -0 $main 2>/dev/null; do wait $main; ended=$?; done
 while [ ! -e "$name.status" ] && kill -0 "$(cat "$name.pid" 2>/dev/null)" 2>/dev/null; do sleep 0.2; done
 kill $watch 2>/dev/null
+[ "$ranks" = , ] && kill_marked "$mark"
 [ -s "$name.status" ] && exit "$(cat "$name.status")"
 [ -e "$name.log" ] || exit $ended
 [ -e "$name.pid" ] || cat "$name.log" >&2

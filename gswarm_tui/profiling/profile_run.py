@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import shlex
@@ -23,6 +24,8 @@ from gswarm_tui.profiling.fetching import (
     check_room,
     fetch_from_nodes,
     fetch_staged,
+    how_to_fetch,
+    left_behind,
     stage,
 )
 from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
@@ -118,6 +121,8 @@ class ProfileRun:
     async def run(self) -> ProfileResult:
         """Run the profile. Raises ProfileError, ConnectionError."""
         check_room(self._settings.folder)
+        for left in await left_behind(self._host) if self._host.name else ():
+            self._say(left)
         async with AsyncExitStack() as nodes:
             allocation = await nodes.enter_async_context(self._allocation())
             facts = await nodes.enter_async_context(self._held(allocation))
@@ -130,17 +135,24 @@ class ProfileRun:
             reports = await self._list(allocation)
             result = ProfileResult(status, allocation.job.label)
             size = sum(report.size for report in reports)
-            if size:
-                await self._check_home(allocation, reports, size)
             fetcher = Fetcher(self._settings.folder, size, self._progress)
-            if not self._host.name:
-                async for report, path in fetch_from_nodes(self._host, allocation, reports, fetcher):
-                    self._fetched(report, path, result)
-            elif reports:
-                staged = await stage(self._host, allocation, reports, self._token)
+            try:
+                if size:
+                    check_room(self._settings.folder, size)
+                if not self._host.name:
+                    async for report, path in fetch_from_nodes(self._host, allocation, reports, fetcher):
+                        self._fetched(report, path, result)
+                elif reports:
+                    staged = await stage(self._host, allocation, reports, self._token)
+            except ProfileError as error:
+                raise ProfileError(f"{error} {await self._keep(allocation, reports)}") from None
         if self._host.name and reports:
-            async for report, path in fetch_staged(self._host, staged, reports, fetcher):
-                self._fetched(report, path, result)
+            try:
+                async for report, path in fetch_staged(self._host, staged, reports, fetcher):
+                    self._fetched(report, path, result)
+            except asyncio.CancelledError:
+                self._say(f"the reports stay on {self._host.name}; {how_to_fetch(self._host, staged)}.")
+                raise
             await output(self._host, ["rm", "-rf", staged])
         return result
 
@@ -316,18 +328,13 @@ class ProfileRun:
                 "with QdstrmImporter where Nsight Systems is installed as a whole."
             )
 
-    async def _check_home(self, allocation: Allocation, reports: Sequence[RemoteReport], size: int) -> None:
-        """Raise ProfileError if the reports don't fit here; then the nodes keep them."""
-        try:
-            check_room(self._settings.folder, size)
-        except ProfileError as error:
-            nodes = allocation.job.nodes
-            folders = {str(Path(report.path).parent) for report in reports}
-            step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
-            await output(self._host, [*step, "touch", *(f"{folder}/keep" for folder in folders)])
-            raise ProfileError(
-                f"{error} They stay on {fold(nodes)} in {', '.join(sorted(folders))}."
-            ) from None
+    async def _keep(self, allocation: Allocation, reports: Sequence[RemoteReport]) -> str:
+        """Let the nodes keep the reports that can't be fetched; return where they are, as a sentence."""
+        nodes = allocation.job.nodes
+        folders = {str(Path(report.path).parent) for report in reports}
+        step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
+        await output(self._host, [*step, "touch", *(f"{folder}/keep" for folder in folders)])
+        return f"The reports stay on {fold(nodes)} in {', '.join(sorted(folders))}."
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ async def run_shim(
         tool = ["bash", "-c", _TOOL, "shim", words[0], str(folder), str(link), *words[1:]]
         step = [*nodes.step("--ntasks=1", "--unbuffered"), "bash", *login, "-c", RUN, "gswarm-profile"]
         async with kept(
-            host, [*step, "shim", ",", "0", *tool], setup_line(setup), passes_output=True
+            host, [*step, secrets.token_hex(8), ",", "0", *tool], setup_line(setup), passes_output=True
         ) as command:
             return await command.wait()
 

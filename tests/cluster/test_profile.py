@@ -170,14 +170,18 @@ def test_problems_are_printed_in_a_sentence(cluster: Cluster, folder: Path) -> N
 
 
 def test_laptop_profiles_through_the_login_node(cluster: Cluster, folder: Path) -> None:
+    staged = cluster.home / ".cache" / "gswarm-tui" / "profiles"
+    killed = staged / "job7-of-a-killed-profile"
+    killed.mkdir(parents=True)
     with laptop(cluster) as here:
         done = profile_from(here, *TWO_NODES, "--", sys.executable, str(folder / "ranks.py"), *AWKWARD)
         assert done.returncode == 5, done.stderr
         assert done.stdout == f"None {AWKWARD}\n" * 2
         assert len(list(here.home.glob("gpu0?-rank?-job*.nsys-rep"))) == 2, done.stderr
         nothing_is_left(cluster)
-        staged = cluster.home / ".cache" / "gswarm-tui" / "profiles"
-        assert not list(staged.iterdir()), "reports stay on the login node"
+        assert list(staged.iterdir()) == [killed], "reports stay on the login node"
+        assert f"fetch them with scp -r login:{killed} . and remove" in done.stderr
+    killed.rmdir()
 
 
 def profile_from(here: Laptop, *words: str) -> subprocess.CompletedProcess[str]:

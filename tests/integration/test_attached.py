@@ -32,6 +32,7 @@ from gswarm_tui.control.messages import VERSION, encode
 from gswarm_tui.control.routes import SocketRoute, SshRoute, relay_command
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.replica import fleet_state
+from gswarm_tui.link.tracing import TraceChoice
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
@@ -149,6 +150,29 @@ async def on_screen(
         )
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
             yield app, run, pilot
+
+
+async def test_key_of_a_viewer_requests_a_trace_from_the_recorder(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[TraceChoice] = []
+
+    class Traces:
+        def start(self, choice: TraceChoice) -> dict[str, object]:
+            requested.append(choice)
+            return {}
+
+    async with on_screen(recording.route()) as (app, _, pilot):
+        await pilot.press("K", "enter")
+        await shows(app, pilot, "simulated nodes have no processes to trace")
+        monkeypatch.setattr(recording.hub, "tracing", Traces())
+        await pilot.press("K", *["backspace"] * 3, *"2it", "tab", *"0-1", "enter")
+        await recording.until(lambda: bool(requested), "the request")
+    assert requested == [TraceChoice(500, 2, (0, 1))]
+    async with on_screen(recording.route(), read_only=True) as (app, _, pilot):
+        await pilot.press("K", "enter")
+        await shows(app, pilot, "read-only")
+    assert len(requested) == 1
 
 
 class DelayedRoute(SocketRoute):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from gswarm_tui.profiling import fetching
-from gswarm_tui.profiling.fetching import Fetcher, RemoteReport, check_room
+from gswarm_tui.profiling.fetching import Fetcher, RemoteReport, check_room, left_behind
 from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine
 
 CONTENT = bytes(range(256)) * 5000
@@ -67,6 +70,52 @@ async def test_damaged_report_leaves_no_file(report: RemoteReport, home: Path) -
     with pytest.raises(ProfileError, match=r"gpu01-rank3-job7.nsys-rep arrived damaged"):
         await fetch(report, home)
     assert list(home.iterdir()) == []
+
+
+async def test_full_disk_ends_the_transfer_in_one_sentence(report: RemoteReport, home: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, before[1]))
+    try:
+        with pytest.raises(ProfileError) as failed:
+            await fetch(report, home)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(failed.value) == (
+        f"{home}: File too large while fetching gpu01-rank3-job7.nsys-rep; nothing of it is left there."
+    )
+    assert list(home.iterdir()) == []
+
+
+async def test_parts_of_killed_transfers_are_removed_where_files_need_a_name(
+    report: RemoteReport, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_CREAT | os.O_EXCL)  # as on NFS
+    killed, under_way = (home / f".gswarm-profile-{name}.part" for name in ("killed", "running"))
+    killed.write_bytes(b"half")
+    with under_way.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        path, _ = await fetch(report, home)
+    assert path.read_bytes() == CONTENT
+    assert sorted(home.iterdir()) == sorted([under_way, path])
+
+
+async def test_reports_that_a_killed_profile_left_on_the_login_node_are_named(
+    report: RemoteReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    login = ThisMachine()
+    login.name = "login"
+    assert await left_behind(login) == []
+    folder = tmp_path / "gswarm-tui" / "profiles" / "job7-0a"
+    folder.mkdir(parents=True)
+    Path(report.path).rename(folder / report.name)
+    (sentence,) = await left_behind(login)
+    assert sentence.startswith(
+        "login has reports of another profile, which was killed unless it still runs (1."
+    )
+    assert sentence.endswith(
+        f"fetch them with scp -r login:{folder} . and remove them with ssh login rm -r {folder}."
+    )
 
 
 def test_reports_that_do_not_fit_are_refused_before_the_transfer(home: Path) -> None:

@@ -81,6 +81,44 @@ def test_a_pipe_in_place_of_a_trace_does_not_block_the_agent(
     answered(folder, monkeypatch)
 
 
+def test_a_trace_that_could_only_be_written_to_tmp_is_found_reported_to_a_new_head_and_removed(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto, "_SHARED_TMP", folder)
+    monkeypatch.setattr(kineto, "_TICK_S", 0.0)
+    trace_dir = "/proc/nowhere"  # Kineto writes to /tmp what it can't write there
+    me = candidate(
+        os.getpid(),
+        3,
+        KINETO_USE_DAEMON="1",
+        KINETO_IPC_SOCKET_DIR=folder,
+        KINETO_ONDEMAND_TRACE_DIR=trace_dir,
+    )
+    monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [me])
+    reports: list[TraceReport] = []
+    with selectors.PollSelector() as selector:
+        run = TraceRun(REQUEST, selector, reports.append)
+        while not selector.get_map():
+            run.handle_due()
+        process = KinetoProcess(folder, 42)
+        process.send_question()
+        for key, _ in selector.select(5):
+            key.data()
+        process.close()
+        written = Path(folder, "libkineto_activities_42.json")
+        written.write_text('{"traceEvents": []}')
+        for _ in range(2):  # seen twice with one size, it is whole
+            run.handle_due()
+        part = run.part(os.getpid(), 3)
+        reports.clear()
+        run.repeat_reports()
+        run.close()
+    assert part is not None
+    assert part.data == b'raceEvents": []}'
+    assert [(report.state, report.size) for report in reports if report.pid] == [("ready", 19)]
+    assert not written.exists()
+
+
 def test_iterations_are_rounded_up_so_that_ranks_start_at_the_same_one() -> None:
     text = config(RequestTrace("t1", (), 0, 500, 3, 100, True), "/x/t.json")
     lines = dict(line.split("=") for line in text.splitlines())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gzip
+import random
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,6 +60,52 @@ async def test_an_empty_trace_and_too_many_bytes_end_the_trace(tmp_path: Path) -
     assert await settled(run) == {5: ("failed", "its trace is empty"), 6: ("done", "")}
     assert [trace.fetched for trace in run.ranks()] == [0, 4]
     await run.close()
+
+
+@pytest.fixture
+def short_disk() -> Iterator[None]:
+    """Let no file grow beyond 64 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_traces_over_the_limit_or_without_room_are_named_and_leave_no_file(
+    tmp_path: Path, short_disk: None
+) -> None:
+    node = Node()
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported)
+    token = run.start(TraceChoice(max_mib=1))["token"]
+    node.take_trace("gpu01", TraceReport(token, 5, 0, TRACE_READY, "", (1 << 20) + 1))
+    noise = random.Random(1).randbytes(1 << 18)
+    node.take_trace("gpu01", TraceReport(token, 6, 1, TRACE_READY, "", len(noise)))
+    node.take_trace("gpu01", TracePart(token, 6, 0, noise))
+    node.take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
+    states = await settled(run)
+    await run.close()
+    assert states[5] == (
+        "failed",
+        "its trace has 1 MiB, over the limit of 1; allow more with --max-mib, or trace a shorter time",
+    )
+    assert states[6][1].endswith("-rank1-gpu01.json.gz can't be written: File too large")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_transfer_goes_on_where_the_connection_broke(tmp_path: Path) -> None:
+    (tmp_path / "killed-rank0-gpu01.json.gz.part").write_bytes(b"of a recorder that was killed")
+    node = Node()
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported)
+    token = run.start(TraceChoice())["token"]
+    for half in (b"first ", b"second"):
+        node.take_trace("gpu01", TraceReport(token, 6, 1, TRACE_READY, "", 12))
+        node.take_trace("gpu01", TracePart(token, 6, node.fetched[-1].offset, half))
+    node.take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
+    assert await settled(run) == {6: ("done", "")}
+    await run.close()
+    assert [fetch.offset for fetch in node.fetched] == [0, 6]
+    (file,) = tmp_path.iterdir()
+    assert gzip.decompress(file.read_bytes()) == b"first second"
 
 
 async def test_a_connected_node_that_reports_nothing_is_given_up(
