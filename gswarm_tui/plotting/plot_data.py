@@ -43,6 +43,10 @@ class PlotData:
     omissions: tuple[str, ...] = ()
 
 
+class NothingMeasuredError(UserError):
+    """Raised if a period has no sample to draw, or none of a metric."""
+
+
 def load_plot_data(
     source: QuerySource,
     period: Period,
@@ -73,7 +77,7 @@ def load_plot_data(
     ]
     missing = [one for one in choices if one not in measured]
     if not measured or (missing and all_of_them):
-        raise UserError(_nothing(source, period, missing))
+        raise NothingMeasuredError(_nothing(source, period, missing))
     return PlotData(
         period=period,
         running=source.running and period.ended_at is None,

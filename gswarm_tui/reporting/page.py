@@ -93,6 +93,7 @@ _DEFINITIONS = (
     ),
 )
 
+_NO_SAMPLES = tag("p", "No GPU was sampled at this time, so the report has profiles alone.")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -132,6 +133,15 @@ class Report:
         parts = [
             self._header(),
             self._tiles(),
+            *(self._samples() if not self._profiles_alone else [_NO_SAMPLES, *self._profiles()]),
+            *self._settings(),
+            *([] if self._profiles_alone else self._definitions()),
+            self._footer(),
+        ]
+        return f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *parts)), lang='en')}\n"
+
+    def _samples(self) -> list[Html]:
+        return [
             *self._trial(),
             *self._plots(),
             *self._per_device(),
@@ -140,11 +150,7 @@ class Report:
             *self._processes(),
             *self._events(),
             *self._marks(),
-            *self._settings(),
-            *self._definitions(),
-            self._footer(),
         ]
-        return f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *parts)), lang='en')}\n"
 
     def _header(self) -> Html:
         period, recording = self.period, self.facts.recording
@@ -154,7 +160,9 @@ class Report:
         where = [f"job {period.job}"] if period.job else []
         if recording["slurm_cluster"]:
             where.append(f"cluster {recording['slurm_cluster']}")
-        where += [hosts.fold(self._nodes()), f"recorded by {recording['user_name'] or DASH}"]
+        where.append(hosts.fold(self._nodes()))
+        if not self._profiles_alone:
+            where.append(f"recorded by {recording['user_name'] or DASH}")
         parts.append(tag("p", " · ".join(where), class_="dim"))
         if self.running:
             words = f"Still running; state at {moment(self.made_at, self.zone)}."
@@ -166,6 +174,11 @@ class Report:
             parts.append(tag("p", period.note, class_="note"))
         return tag("header", *parts)
 
+    @property
+    def _profiles_alone(self) -> bool:
+        """Whether the page is about profiles without any sample."""
+        return self.facts.summary.whole is None and bool(self.facts.profiled)
+
     def _nodes(self) -> list[str]:
         return list(dict.fromkeys(str(row["node"]) for row in self.facts.nodes))
 
@@ -173,7 +186,7 @@ class Report:
         one, nodes = self.facts.summary.whole, plural(len(self._nodes()), "node")
         tiles = [("Duration", duration(self.period.seconds), "so far" if self.running else "")]
         if one is None:
-            tiles += [("GPUs", "0", f"measured on {nodes}")]
+            tiles += [] if self._profiles_alone else [("GPUs", "0", f"measured on {nodes}")]
         else:
             bubbles = f"{share(one.bubble_share)} bubbles" if one.bubble_share else ""
             throttled = throttled_s(one)
@@ -346,11 +359,14 @@ class Report:
         recording = self.facts.recording
         facts: list[tuple[str, object]] = [
             ("Recording", f"{self.path.name}, recording {self.period.recording_id}"),
-            ("Command", tag("code", recording["command"] or DASH)),
-            ("Interval", f"{(recording['interval_ms'] or 0) / 1000:g} s at the start"),
-            ("Recorded on", recording["host"] or DASH),
-            ("gswarm-tui", recording["tool_version"] or DASH),
         ]
+        if not self._profiles_alone:
+            facts += [
+                ("Command", tag("code", recording["command"] or DASH)),
+                ("Interval", f"{(recording['interval_ms'] or 0) / 1000:g} s at the start"),
+                ("Recorded on", recording["host"] or DASH),
+                ("gswarm-tui", recording["tool_version"] or DASH),
+            ]
         groups: dict[tuple[object, ...], list[str]] = {}
         for row in self.facts.nodes:
             memory = mebibytes(row["memory_total_mib"])

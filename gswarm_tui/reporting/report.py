@@ -12,7 +12,7 @@ from gswarm_tui.plotting import style
 from gswarm_tui.plotting.annotations import value_names
 from gswarm_tui.plotting.figure import draw, reading_hint
 from gswarm_tui.plotting.metric_choice import MetricChoice, metric_named
-from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
+from gswarm_tui.plotting.plot_data import NothingMeasuredError, PlotData, load_plot_data
 from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.html import Html
 from gswarm_tui.reporting.page import Report, ReportPlot
@@ -34,21 +34,28 @@ def build_report(
     """Build the report of a period.
 
     Raises:
-        UserError: the period has no data.
+        UserError: the period has neither samples nor profiles.
         StoreError: the file can't be read.
     """
     choices = [
         MetricChoice(*metric_named(name), heatmap=name in _MAPS, curve=True) for name in (*_CURVES, *_HOSTS)
     ]
-    data = load_plot_data(source, period, choices, all_of_them=False, most_bins=MAX_BINS)
     facts = load_report_data(source, period)
+    try:
+        data = load_plot_data(source, period, choices, all_of_them=False, most_bins=MAX_BINS)
+    except NothingMeasuredError:
+        if not facts.profiled:
+            raise
+        plots = []
+    else:
+        plots = _plots(data, zone)
     return Report(
         period=period,
         facts=facts,
-        plots=_plots(data, zone),
+        plots=plots,
         trial_plot=None if facts.trial is None else _trial_plot(facts.trial),
         path=source.path,
-        running=data.running,
+        running=source.running and period.ended_at is None,
         made_at=made_at,
         zone=zone,
         tool_version=tool_version,

@@ -456,12 +456,20 @@ def test_summary_and_report_have_the_longest_kernels_and_the_time_without_one(
     assert "void gemm&lt;float, 128&gt;(float const*, int)" in written
 
 
-def test_summary_of_a_report_alone_has_its_kernels(a100: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_and_report_of_a_profile_alone_have_its_kernels(
+    a100: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["summary", "--db", str(a100)]) == 0
     printed = capsys.readouterr().out
     assert "1 profile, 5 kernels on 1 GPU, no kernel running for 97 % of the capture" in printed
     assert "88.6 ms  100.0 %      5  17.7 ms  saxpy(double *" in printed
     assert "util %" not in printed
+    page = tmp_path / "alone.html"
+    assert main(["report", "--db", str(a100), "-o", str(page)]) == 0
+    written = page.read_text()
+    assert "No GPU was sampled at this time, so the report has profiles alone." in written
+    assert "saxpy(double *" in written
+    assert "Coverage" not in written
 
 
 def test_profile_without_samples_is_shown_on_the_screen_and_its_columns_are_explained(
