@@ -18,6 +18,8 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.common.ascii_signs import enter_sign
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
+TIMELINE = "timeline"
+"""View of the profile screen with a time axis."""
 SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
 TRACE = "trace"
 SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE)
@@ -89,6 +91,7 @@ class Action:
         priority: Whether it also works in dialogs.
         words: Other words for it, by which the palette finds it.
         in_sql: Whether an action of all screens works on the SQL screen, where keys type a query.
+        view: The only view of the screen in whose footer it is; empty for all.
     """
 
     name: str
@@ -104,6 +107,7 @@ class Action:
     priority: bool = False
     words: str = ""
     in_sql: bool = False
+    view: str = ""
 
     @property
     def needs_recording(self) -> bool:
@@ -286,10 +290,29 @@ ACTIONS: tuple[Action, ...] = (
         "step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE)
     ),
     Action(
-        "zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z", words="timeline"
+        "zoom_time(1)",
+        ("z",),
+        "Zoom into timeline",
+        VIEWING,
+        (PROFILE,),
+        57,
+        "zoom",
+        "z Z",
+        words="timeline",
+        view=TIMELINE,
     ),
     Action("zoom_time(-1)", ("Z",), "Zoom out of timeline", VIEWING, (PROFILE,), words="timeline"),
-    Action("step_gpu", ("d",), "Show next GPU", VIEWING, (PROFILE,), words="device timeline"),
+    Action(
+        "step_gpu",
+        ("d",),
+        "Show next GPU",
+        VIEWING,
+        (PROFILE,),
+        58,
+        "GPU",
+        words="device timeline",
+        view=TIMELINE,
+    ),
     Action(
         "step_span",
         ("z",),
@@ -569,9 +592,9 @@ def actions_of(screen: str, mode: str = LIVE) -> list[Action]:
 
 
 def footer_of(
-    screen: str, mode: str = LIVE, *, recorded: bool = True, read_only: bool = False
+    screen: str, mode: str = LIVE, *, recorded: bool = True, read_only: bool = False, view: str = ""
 ) -> list[Action]:
-    """Return the actions of a screen's footer, in order.
+    """Return the actions of a screen's footer, in order; without a ``view``, those of all its views.
 
     Without a recording, only those that need none; on a ``read_only`` screen, only those that change nothing.
     """
@@ -579,6 +602,7 @@ def footer_of(
         a
         for a in actions_of(screen, mode)
         if a.footer and (recorded or not a.needs_recording) and not (read_only and a.changes)
+        if not (a.view and view) or a.view == view
     )
     return sorted(shown, key=lambda a: a.footer)
 

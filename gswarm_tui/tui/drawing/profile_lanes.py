@@ -8,6 +8,7 @@ import numpy as np
 
 from gswarm_tui.analysis.profile_stretch import SAMPLED, Sampled, Stretch
 from gswarm_tui.common.quantities import DASH, brief_time, mebibytes, percent, watts
+from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.drawing.curve import block_area
 from gswarm_tui.tui.drawing.spans import Span, Spans
@@ -17,7 +18,8 @@ LABEL = 17
 LANE_LINES = {"kernels": 3, "copies": 2, "ranges": 2}
 CURVE_LINES = 2
 _SHOWN = {"util_pct": ("util", percent), "mem_used_mib": ("memory", mebibytes), "power_w": ("power", watts)}
-_TICK_CELLS = 16
+_TICK_CELLS = 12
+"""Least cells between two ticks."""
 _HELD = 1.5
 """A sample is drawn for this many of its intervals, as in other plots."""
 
@@ -28,16 +30,19 @@ def columns_of(width: int) -> int:
 
 
 def timeline_lines(
-    stretch: Stretch, origin_ns: int, memory_mib: float | None, power_w: float | None
+    stretch: Stretch, origin_ns: int, memory_mib: float | None, power_w: float | None, scale: int = 1
 ) -> list[Spans]:
-    """Return the lines of a stretch; times count from ``origin_ns``, and scales end at the GPU's limits."""
+    """Return the lines of a stretch, with lanes of ``scale`` times their height.
+
+    Times count from ``origin_ns``, and scales end at the GPU's limits.
+    """
     bins = len(next(iter(stretch.lanes.values())))
     lines: list[Spans] = []
     for lane, shares in stretch.lanes.items():
         levels = np.array(shares, dtype=np.float64)
         busy = f"{100 * float(levels.mean()):.0f} %"
         levels[levels == 0] = np.nan  # nothing ran
-        lines += _lane(lane, busy, levels, LANE_LINES[lane], "accent")
+        lines += _lane(lane, busy, levels, scale * LANE_LINES[lane], "accent")
     lines.append((Span(" " * LABEL + _axis(stretch, origin_ns, bins), "dim"),))
     tops = {"util_pct": 100.0, "mem_used_mib": memory_mib, "power_w": power_w}
     for at, name in enumerate(SAMPLED):
@@ -46,7 +51,7 @@ def timeline_lines(
         known = values[np.isfinite(values)]
         top = tops[name] or (float(known.max()) if len(known) else 0.0) or 1.0
         text = shown(float(known.mean())) if len(known) else DASH
-        lines += _lane(label, text, values / top, CURVE_LINES, "text")
+        lines += _lane(label, text, values / top, scale * CURVE_LINES, "text")
     return lines
 
 
@@ -76,10 +81,12 @@ def _lane(label: str, value: str, levels: Floats, height: int, role: str) -> lis
 
 
 def _axis(stretch: Stretch, origin_ns: int, bins: int) -> str:
-    """Return a time axis with ticks at even places."""
-    step = (stretch.end_ns - stretch.start_ns) / bins
+    """Return a time axis with ticks at round times, each with its time where that fits."""
+    cell_ns = (stretch.end_ns - stretch.start_ns) / bins
+    step = round(nice_ceiling(max(1.0, _TICK_CELLS * cell_ns)))
     line = ""
-    for at in range(0, bins, _TICK_CELLS):
-        tick = f"╵{brief_time(stretch.start_ns + at * step - origin_ns)}"
-        line += f"{tick[: min(_TICK_CELLS, bins - at)]:<{min(_TICK_CELLS, bins - at)}}"
-    return line
+    for at in range(-(-(stretch.start_ns - origin_ns) // step) * step, stretch.end_ns - origin_ns, step):
+        place = int((at + origin_ns - stretch.start_ns) / cell_ns)
+        tick = f"╵{brief_time(at) if at else '0'}"
+        line = line.ljust(place) + (tick if place + len(tick) <= bins else "╵")
+    return line.ljust(bins)

@@ -152,7 +152,11 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
                 self.update_after_layout()
             viewer = self.viewer
             self.query_one(Footer).show_mode(
-                viewer.mode, typing=self.typing, recorded=viewer.recorded, read_only=viewer.read_only
+                viewer.mode,
+                typing=self.typing,
+                recorded=viewer.recorded,
+                read_only=viewer.read_only,
+                view=next((bar.picked for bar in self.query(ViewBar)), ""),
             )
             self.draw()
 

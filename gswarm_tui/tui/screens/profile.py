@@ -14,7 +14,7 @@ from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import brief_time, percent
-from gswarm_tui.tui.actions import PROFILE, bindings_of
+from gswarm_tui.tui.actions import PROFILE, TIMELINE, bindings_of
 from gswarm_tui.tui.drawing.profile_lanes import columns_of, timeline_lines
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
@@ -25,7 +25,6 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
-TIMELINE = "timeline"
 EMPTY = {
     "kernels": "no kernels in this profile",
     "API": "no CUDA calls in this profile",
@@ -37,6 +36,8 @@ EMPTY = {
 }
 LEAST_NS = 1_000
 """The timeline isn't zoomed further."""
+TALL = 50
+"""Lines of a terminal in which the lanes of the timeline are twice as high."""
 
 
 class ProfileScreen(ComputedScreen[ProfileDetails]):
@@ -90,7 +91,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
             Span(f"  {self._facts()}", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one(ViewBar).show_hint(self._hint())
+        self.query_one(ViewBar).show_hint(*self._hints())
         canvas, table = self.query_one("#timeline", Canvas), self.query_one(TableView)
         if self.result is None:
             canvas.display = True
@@ -111,15 +112,16 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         length = brief_time(self._profile.seconds * 1e9)
         return f"no kernel {percent(sum(idle) / len(idle))} of {length}" if idle else length
 
-    def _hint(self) -> str:
+    def _hints(self) -> tuple[str, str]:
+        """Return the hint of the view bar, and a shorter one."""
         if self.view != TIMELINE or self.result is None:
-            return self.progress_text()
+            return self.progress_text(), ""
         device, gpu = self.device, ""
         if device is not None:
             known = device.gpu_index is not None
             gpu = f"GPU {device.gpu_index}, " if known else f"device {device.device}, "
         shown, whole = (brief_time(end - start) for start, end in (self._span, self._captured))
-        return f"{gpu}{shown} of {whole}"
+        return f"{gpu}{shown} of {whole}", f"{gpu}{shown}"
 
     # The timeline
 
@@ -138,7 +140,8 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         facts = self._gpu_facts()
         memory = None if facts is None else facts.memory_total_mib
         power = None if facts is None else facts.power_limit_w
-        canvas.show(timeline_lines(self._stretch, self._captured[0], memory, power))
+        scale = 2 if self.size.height >= TALL else 1
+        canvas.show(timeline_lines(self._stretch, self._captured[0], memory, power, scale))
         table.empty = "no kernel in the time shown"
         rows = [
             (brief_time(ns), f"{calls:,}", brief_time(ns / calls), name)

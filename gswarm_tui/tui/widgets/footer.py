@@ -17,15 +17,16 @@ def footer_line(
     typing: bool = False,
     recorded: bool = True,
     read_only: bool = False,
+    view: str = "",
 ) -> Line:
     """Return as many keys of a screen as fit; help and quit always do.
 
     While ``typing``, only keys that don't type a character; if nothing is ``recorded``, or the screen is
-    ``read_only``, only keys that work.
+    ``read_only``, only keys that work; of keys for one view, those of ``view``.
     """
     entries = [
         [Span(keys, "key", _click(a)), Span(f" {a.label}", "dim", _click(a))]
-        for a in footer_of(screen, mode, recorded=recorded, read_only=read_only)
+        for a in footer_of(screen, mode, recorded=recorded, read_only=read_only, view=view)
         if (keys := _keys(a, typing=typing))
     ]
     always = entries[-2:]
@@ -62,14 +63,21 @@ class Footer(Widget):
         self._screen_name = screen
         self._mode = LIVE
         self._typing, self._recorded, self._read_only = False, True, False
+        self._view = ""
 
     def show_mode(
-        self, mode: str, *, typing: bool = False, recorded: bool = True, read_only: bool = False
+        self,
+        mode: str,
+        *,
+        typing: bool = False,
+        recorded: bool = True,
+        read_only: bool = False,
+        view: str = "",
     ) -> None:
-        """Show the keys of a mode, or those that work while typing, without a recording or read-only."""
-        shown = mode, typing, recorded, read_only
-        if shown != (self._mode, self._typing, self._recorded, self._read_only):
-            self._mode, self._typing, self._recorded, self._read_only = shown
+        """Show the keys of a mode and view, or those that work while typing, unrecorded or read-only."""
+        shown = mode, typing, recorded, read_only, view
+        if shown != (self._mode, self._typing, self._recorded, self._read_only, self._view):
+            self._mode, self._typing, self._recorded, self._read_only, self._view = shown
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -81,5 +89,6 @@ class Footer(Widget):
             typing=self._typing,
             recorded=self._recorded,
             read_only=self._read_only,
+            view=self._view,
         )
         return drawn(tuple(line), self.size.width, self.app.theme)
