@@ -37,10 +37,20 @@ from gswarm_tui.store.querying.results import QueryError
 MOST_EVENTS = 5000
 NodeName = Annotated[str, Path(min_length=1, max_length=255, description="Name of a node")]
 SessionId = Annotated[str, Path(min_length=1, max_length=200, description="name or number of a session")]
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"enum": ["frame", "end"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+"""One event of the stream, as OpenAPI 3.2 describes it."""
 _EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events named frame, each with the state of all nodes; end, when recording ends",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"itemSchema": _EVENT}},
     }
 }
 
@@ -136,12 +146,15 @@ class _ApiCalls:
             str | None,
             Query(max_length=2000, description="Only these metrics, separated by commas: util_pct,power_w"),
         ] = None,
+        limit: Annotated[
+            int | None, Query(ge=1, lt=2**31, description="End the stream after so many messages")
+        ] = None,
     ) -> StreamingResponse:
         """Stream the newest samples of all nodes as server-sent events, whenever there are new ones."""
         chosen = _metrics(metrics)
         if self._stream.is_full:
             raise HTTPException(UNAVAILABLE, "Too many readers follow this recording; close one first.")
-        return StreamingResponse(self._stream.messages(chosen), media_type="text/event-stream")
+        return StreamingResponse(self._stream.messages(chosen, limit), media_type="text/event-stream")
 
     # Changes
 

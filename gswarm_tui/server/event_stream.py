@@ -15,6 +15,7 @@ from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import metric_values
 from gswarm_tui.printing.json_output import utc
+from gswarm_tui.server.tokens import are_removed
 
 MAX_READERS = 64
 KEEP_ALIVE_S = 15.0
@@ -52,18 +53,23 @@ class FrameStream:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def messages(self, metrics: Metrics) -> AsyncIterator[bytes]:
-        """Yield each message that the reader has time for, until the recording ends."""
+    async def messages(self, metrics: Metrics, limit: int | None = None) -> AsyncIterator[bytes]:
+        """Yield each message that the reader has time for, up to ``limit``, until the recording ends."""
         self._readers += 1
         try:
-            seen = 0
+            seen = sent = 0
             while not self._attached.ended:
+                if are_removed(self._attached.uid):
+                    return
                 if seen == self._number and not await self._wait():
                     yield _KEEP_ALIVE
                     continue
                 if not self._attached.ended:
                     seen = self._number
                     yield await asyncio.shield(self._encoded(metrics))
+                    sent += 1
+                    if sent == limit:
+                        return
             yield _END
         finally:
             self._readers -= 1

@@ -1,61 +1,37 @@
-"""JSON exports of sessions, written in the background when a session ends, as gswarm-profiler's users expect.
-
-Which session gets which file is noted in the state folder, so that a restarted server still writes it.
-"""
+"""JSON exports of sessions, written in the background when they end, as gswarm-profiler's users expect."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import count
-from pathlib import Path
 
 from fastapi import HTTPException
 
-from gswarm_agent.folder import open_private
-from gswarm_tui.common.paths import file_name, state_folder
-from gswarm_tui.common.private_files import read_own, write_part
+from gswarm_tui.common.paths import file_name
 from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.server.export_notes import (
+    NUMBER,
+    WAITING,
+    WRITING,
+    WRITTEN,
+    ExportNotes,
+    SessionExport,
+    find_number,
+    write_export,
+)
 from gswarm_tui.server.requests import RecorderRequests
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.file_source import FileSource
 
-WAITING, WRITING, WRITTEN = "waiting", "writing", "written"
 COMMITTED_S = 60.0
 """A session's end is in the file within this time."""
 RETRIES_S = (2.0, 10.0)
 """Pauses before an export is tried again, because the recorder may be restarting; none after its end."""
 _POLL_S = 0.5
-_NICE = 10
-_NUMBER = """
-SELECT session_id FROM sessions JOIN recordings USING (recording_id)
-WHERE uid = ? AND name = ? AND abs(epoch_ms(sessions.started_at) - ?) <= 1 AND sessions.ended_at IS NOT NULL
-ORDER BY session_id DESC
-"""
-
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass
-class SessionExport:
-    """File of a session; ``state`` is waiting, writing, written, or why it could not be written."""
-
-    name: str
-    started_ms: int
-    file: str
-    state: str = WAITING
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Key of the session, as ``Session.key``."""
-        return self.name, self.started_ms
 
 
 class SessionExports:
@@ -64,7 +40,7 @@ class SessionExports:
     def __init__(self, attached: AttachedRun, requests: RecorderRequests) -> None:
         self._attached = attached
         self._requests = requests
-        self._notes = _Notes(attached.uid)
+        self._notes = ExportNotes(attached.uid)
         self._exports = {export.key: export for export in self._notes.read()}
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -126,7 +102,7 @@ class SessionExports:
     async def _attempt(self, export: SessionExport) -> str:
         """Write the file; return the new state."""
         try:
-            return await self._export(export, await self._number(export))
+            return await write_export(self._attached.path, export, await self._number(export))
         except TimeoutError:
             return "it could not be written: the session's end isn't in the recording"
         except OSError as error:
@@ -134,87 +110,21 @@ class SessionExports:
 
     async def _number(self, export: SessionExport) -> int:
         """Return the session's number in the file, once its end is there."""
-        values = self._attached.uid, export.name, export.started_ms
         async with asyncio.timeout(COMMITTED_S):
             while True:
                 # The recorder may be busy, restarting, or have ended just now.
                 with suppress(HTTPException, StoreError):
                     if self._attached.ended:
-                        found = await asyncio.to_thread(_query_file, self._attached.path, values)
+                        found = await asyncio.to_thread(
+                            find_number, self._attached.path, self._attached.uid, export
+                        )
                     else:
-                        found = await self._query_recorder(values)
+                        found = await self._query_recorder(export)
                     if found is not None:
                         return found
                 await asyncio.sleep(_POLL_S)
 
-    async def _query_recorder(self, values: tuple[str, str, int]) -> int | None:
-        rows = (await self._requests.query(_NUMBER, *values, most=1, timeout_s=COMMITTED_S)).rows
+    async def _query_recorder(self, export: SessionExport) -> int | None:
+        values = self._attached.uid, export.name, export.started_ms
+        rows = (await self._requests.query(NUMBER, *values, most=1, timeout_s=COMMITTED_S)).rows
         return int(rows[0][0]) if rows else None
-
-    async def _export(self, export: SessionExport, number: int) -> str:
-        """Write the file in another process, which takes seconds and memory; return the new state."""
-        target = self._attached.path.parent / export.file
-        words = ["export", f"--db={self._attached.path}", "--format=json", f"--output={target}", str(number)]
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-P", "-m", "gswarm_tui", *words),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
-        try:
-            _, errors = await child.communicate()
-        finally:
-            if child.returncode is None:
-                child.kill()
-        if child.returncode == 0:
-            return WRITTEN
-        lines = errors.decode(errors="replace").strip().splitlines() or [f"status {child.returncode}"]
-        return f"it could not be written: {lines[-1].removeprefix('gswarm-tui: ')}"
-
-
-def _query_file(path: Path, values: tuple[str, str, int]) -> int | None:
-    with closing(FileSource(path, for_people=False)) as source:
-        rows = source.query(_NUMBER, *values).rows()
-        return int(rows[0][0]) if rows else None
-
-
-class _Notes:
-    """Private file that holds which sessions of a recording get which files."""
-
-    def __init__(self, uid: str) -> None:
-        self._folder = state_folder() / "exports"
-        self._name = f"{uid}.json"
-
-    def read(self) -> Iterator[SessionExport]:
-        """Yield the noted exports; interrupted ones start again."""
-        with suppress(OSError, ValueError, TypeError):
-            above = open_private(str(self._folder))
-            try:
-                noted = json.loads(read_own(above, self._name))
-            finally:
-                os.close(above)
-            for values in noted:
-                export = SessionExport(*values)
-                export.state = WAITING if export.state == WRITING else export.state
-                yield export
-
-    def write(self, exports: list[SessionExport]) -> None:
-        """Replace the notes; a failure is logged."""
-        content = json.dumps([list(vars(export).values()) for export in exports]).encode()
-        try:
-            self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            above = open_private(str(self._folder), create=True)
-            try:
-                os.rename(write_part(above, content), self._name, src_dir_fd=above, dst_dir_fd=above)
-            finally:
-                os.close(above)
-        except OSError as error:
-            _LOG.warning("a restarted server won't write this recording's exports: %s", error)
-
-    def remove(self) -> None:
-        """Remove the notes."""
-        with suppress(OSError):
-            (self._folder / self._name).unlink(missing_ok=True)

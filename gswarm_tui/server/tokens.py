@@ -23,12 +23,13 @@ SCRAPE, WATCH = ".scrape", ".watch"
 class Tokens(NamedTuple):
     """Tokens of a recording: ``control`` for everything, ``scrape`` for ``GET /metrics`` alone.
 
-    ``watch`` is for screens in a browser that change nothing.
+    ``watch`` is for screens in a browser that change nothing. ``uid`` is empty for tokens without files.
     """
 
     control: str
     scrape: str
     watch: str
+    uid: str = ""
 
 
 def token_path(uid: str, kind: str = "") -> Path:
@@ -44,20 +45,18 @@ def read_tokens(uid: str) -> Tokens:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         above = open_private(str(folder), create=True)
         try:
-            tokens = Tokens(
-                *(
-                    read_or_create(above, name, f"{secrets.token_urlsafe(32)}\n".encode()).decode().strip()
-                    for name in _file_names(uid)
-                )
+            control, scrape, watch = (
+                read_or_create(above, name, f"{secrets.token_urlsafe(32)}\n".encode()).decode().strip()
+                for name in _file_names(uid)
             )
         finally:
             os.close(above)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"the tokens in {folder} can't be used: {why}.") from None
-    if not all(tokens):
+    if not (control and scrape and watch):
         raise UserError(f"a token file of recording {uid} in {folder} is empty; remove it.")
-    return tokens
+    return Tokens(control, scrape, watch, uid)
 
 
 def check_folder() -> None:
@@ -69,6 +68,15 @@ def check_folder() -> None:
             raise
         except OSError as error:
             raise UserError(f"the tokens in {_folder()} can't be used: {error.strerror}.") from None
+
+
+def are_removed(uid: str) -> bool:
+    """Return whether the user removed a recording's control token, to lock everybody out, or it has ended."""
+    try:
+        token_path(uid).stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def remove_tokens(uid: str) -> None:

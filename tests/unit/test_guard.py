@@ -11,7 +11,7 @@ import pytest
 
 from gswarm_tui.server import guard
 from gswarm_tui.server.guard import BURST, MAX_BODY, RATE, Guard, Message, Receive, Scope, Send
-from gswarm_tui.server.tokens import Tokens
+from gswarm_tui.server.tokens import Tokens, read_tokens, remove_tokens
 
 TOKENS = Tokens("the-control-token", "the-scrape-token", "the-watch-token")
 CONTROL = {"authorization": f"Bearer {TOKENS.control}"}
@@ -100,6 +100,17 @@ async def test_a_missing_or_wrong_token_is_refused(header: dict[str, str]) -> No
     assert refused(answer)[0] == 401
     assert answer[1]["www-authenticate"] == "Bearer"
     assert TOKENS.control not in str(answer)
+
+
+async def test_nobody_gets_in_once_the_token_is_removed() -> None:
+    tokens = read_tokens("a-recording-of-this-test")
+    guarded = Guard(echo, tokens)
+    header = {"authorization": f"Bearer {tokens.control}"}
+    assert (await ask(guarded, headers=header))[0] == 200
+    remove_tokens(tokens.uid)
+    status, why = refused(await ask(guarded, headers=header))
+    assert status == 401
+    assert "The tokens of this recording were removed; restart the server for new ones." in why
 
 
 async def test_the_scrape_token_only_reads_metrics() -> None:

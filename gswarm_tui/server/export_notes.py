@@ -1,0 +1,135 @@
+"""Files that a server promised for a recording's sessions: noted in the state folder, written by an export.
+
+A restarted server, or ``recover --finish``, keeps the promises of one that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gswarm_agent.folder import open_private
+from gswarm_tui.common.paths import state_folder
+from gswarm_tui.common.private_files import read_own, write_part
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.file_source import FileSource
+
+WAITING, WRITING, WRITTEN = "waiting", "writing", "written"
+NUMBER = """
+SELECT session_id FROM sessions JOIN recordings USING (recording_id)
+WHERE uid = ? AND name = ? AND abs(epoch_ms(sessions.started_at) - ?) <= 1 AND sessions.ended_at IS NOT NULL
+ORDER BY session_id DESC
+"""
+"""Query for the number of a session that has ended, with its recording's uid, name and start in ms."""
+_NICE = 10
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class SessionExport:
+    """File of a session; ``state`` is waiting, writing, written, or why it could not be written."""
+
+    name: str
+    started_ms: int
+    file: str
+    state: str = WAITING
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Key of the session, as ``Session.key``."""
+        return self.name, self.started_ms
+
+
+async def write_export(path: Path, export: SessionExport, number: int) -> str:
+    """Write the file of a session of the recording ``path``, in another process; return the new state."""
+    target = path.parent / export.file
+    words = ["export", f"--db={path}", "--format=json", f"--output={target}", str(number)]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-P", "-m", "gswarm_tui", *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
+    try:
+        _, errors = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+    if child.returncode == 0:
+        return WRITTEN
+    lines = errors.decode(errors="replace").strip().splitlines() or [f"status {child.returncode}"]
+    return f"it could not be written: {lines[-1].removeprefix('gswarm-tui: ')}"
+
+
+async def write_promised(path: Path, uid: str) -> AsyncIterator[SessionExport]:
+    """Write the files that are left of a closed recording, and yield each with its new state."""
+    notes = ExportNotes(uid)
+    for export in notes.read():
+        if export.state == WRITTEN:
+            continue
+        try:
+            number = find_number(path, uid, export)
+        except StoreError as error:
+            export.state = f"it could not be written: {error}"
+        else:
+            found = "it could not be written: the session isn't in the recording"
+            export.state = found if number is None else await write_export(path, export, number)
+        yield export
+    notes.remove()
+
+
+def find_number(path: Path, uid: str, export: SessionExport) -> int | None:
+    """Return the session's number in a closed recording, None if it isn't there. Raises StoreError."""
+    with closing(FileSource(path, for_people=False)) as source:
+        rows = source.query(NUMBER, uid, export.name, export.started_ms).rows()
+        return int(rows[0][0]) if rows else None
+
+
+class ExportNotes:
+    """Private file that holds which sessions of a recording get which files."""
+
+    def __init__(self, uid: str) -> None:
+        self._folder = state_folder() / "exports"
+        self._name = f"{uid}.json"
+
+    def read(self) -> Iterator[SessionExport]:
+        """Yield the noted exports; interrupted ones start again."""
+        with suppress(OSError, ValueError, TypeError):
+            above = open_private(str(self._folder))
+            try:
+                noted = json.loads(read_own(above, self._name))
+            finally:
+                os.close(above)
+            for values in noted:
+                export = SessionExport(*values)
+                export.state = WAITING if export.state == WRITING else export.state
+                yield export
+
+    def write(self, exports: list[SessionExport]) -> None:
+        """Replace the notes; a failure is logged."""
+        content = json.dumps([list(vars(export).values()) for export in exports]).encode()
+        try:
+            self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            above = open_private(str(self._folder), create=True)
+            try:
+                os.rename(write_part(above, content), self._name, src_dir_fd=above, dst_dir_fd=above)
+            finally:
+                os.close(above)
+        except OSError as error:
+            _LOG.warning("a restarted server won't write this recording's exports: %s", error)
+
+    def remove(self) -> None:
+        """Remove the notes."""
+        with suppress(OSError):
+            (self._folder / self._name).unlink(missing_ok=True)
