@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What prolog and epilog share. Everything can be repeated: a script that was killed half way is made good by the next one.
+# Functions of prolog and epilog. Each can run again: the next script completes what a killed one left half done.
 
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source=contrib/slurm-counters/counters.conf
 . "$here/counters.conf" || exit 1
 
-# Start again with a time limit: a name that turns into a FIFO at the wrong moment would block its opening for ever.
+# Restart with a time limit: opening the lock would block for ever if somebody replaced it with a FIFO just then.
 [ -n "${SLURM_COUNTERS_LIMITED-}" ] || SLURM_COUNTERS_LIMITED=yes exec timeout --foreground 30 "$0"
 
 # One script at a time on this node.
@@ -20,14 +20,14 @@ job_wants_counters() {
     [[ ${SLURM_JOB_CONSTRAINTS-} =~ (^|[^[:alnum:]_.-])hwperf($|[^[:alnum:]_.-]) ]]
 }
 
-# The job that the counters are lent to, or nothing.
+# Print the job that has the counters, or nothing.
 borrower() {
     [ ! -e "$STATE/lent" ] || cut -d ' ' -f 1 "$STATE/lent"
 }
 
-# Make a user (uid) the owner of the lock; a missing lock is created. The lock is opened once, and the opened file is checked
-# and changed, so it makes no difference what happens to its name meanwhile: the file must be a regular one, the lock's name
-# must lead to it without a symbolic link, and it may have no other name.
+# Make a user (uid) the owner of the lock; create a missing one. Some sites let users write to its folder, so the lock is
+# opened once, and the opened file is checked and changed, whatever happens to its name meanwhile. It must be a regular file,
+# the lock's name must lead to it without a symbolic link, and it may have no other name.
 give_lock() {
     local opened=/proc/self/fd/9 former
     if [ ! -e "$LOCK" ] && [ ! -L "$LOCK" ]; then
@@ -38,7 +38,7 @@ give_lock() {
         return 1
     fi
     if [ ! -f $opened ] || [ "$(stat -Lc '%d:%i %h' $opened)" != "$(stat -c '%d:%i 1' "$LOCK")" ]; then
-        log "$LOCK has another name too, or was exchanged: not touched"
+        log "$LOCK has a second name or was replaced: not touched"
         return 1
     fi
     [ "$(stat -Lc %u $opened)" != "$1" ] || return 0
@@ -53,13 +53,14 @@ set_paranoid() {
     echo "$1" >"$PARANOID" && log "$PARANOID: $former, now $1"
 }
 
-run_for_gpus() { # a command of the settings; without it there is nothing to do
+# Run a command of the settings, if there is one.
+run_for_gpus() {
     [ -n "$1" ] || return 0
-    # shellcheck disable=SC2086 # a command with its arguments
+    # shellcheck disable=SC2086 # split into command and arguments
     if timeout 10 $1 8>&-; then log "$1: done"; else log "$1: failed with status $?"; fi
 }
 
-# Give the job's user lock and perf. The value to restore is on record before it changes.
+# Give lock and perf to the job's user. The value to restore is written down before it changes.
 lend_counters() {
     give_lock "$SLURM_JOB_UID" || return 1
     if echo "$SLURM_JOB_ID $(cat "$PARANOID")" >"$STATE/new" && mv "$STATE/new" "$STATE/lent" && set_paranoid 0; then
@@ -72,9 +73,14 @@ lend_counters() {
 
 # Give everything back to monitoring.
 take_counters_back() {
+    local monitoring
     if [ -e "$STATE/lent" ]; then
         set_paranoid "$(cut -d ' ' -f 2 "$STATE/lent")" || return 1
         run_for_gpus "$DCGM_RESUME"
     fi
-    give_lock "$(id -u "$MONITORING_USER")" && rm -f "$STATE/lent"
+    if ! monitoring=$(id -u "$MONITORING_USER"); then
+        log "MONITORING_USER in counters.conf: there is no user $MONITORING_USER"
+        return 1
+    fi
+    give_lock "$monitoring" && rm -f "$STATE/lent"
 }

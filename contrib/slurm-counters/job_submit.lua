@@ -26,7 +26,7 @@ function slurm_job_submit(job, partitions, uid)
     return result
 end
 
--- `change` has only what changes, not whether the job is exclusive: users ask for hwperf when they submit.
+-- `change` has only what changes, not whether the job is exclusive, so users can't add hwperf to a waiting job.
 function slurm_job_modify(change, job, partitions, uid)
     return check(change, uid)
 end
