@@ -166,6 +166,7 @@ def _new_plan(options: TrialOptions, environ: Mapping[str, str]) -> TrialPlan:
         max_gpu_hours=options.max_gpu_hours,
         salloc=options.salloc,
         ntasks_per_node=options.ntasks_per_node,
+        srun=options.srun,
     )
 
 
@@ -309,6 +310,13 @@ async def _driven(plan: TrialPlan, options: TrialOptions, recorder: TrialRecorde
             await recorder.log_plan(plan)
             trial = RecordedTrial(plan, ())
         runs = [run for run in trial.left if options.only in (None, run.number)]
+        if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+            requeued = await recorder.requeued_run(trial, job)
+            if requeued is not None:
+                text = f"run {requeued.run.number} of {len(plan.runs)}, {requeued.run}: {requeued.reason}"
+                await recorder.log_outcome(requeued, text)
+                print_notice(text)
+                trial = replace(trial, outcomes=(*trial.outcomes, requeued))
         folder = path.absolute().with_name(f"{path.stem}-trial")
         driver = TrialDriver(ThisMachine(), plan, recorder, folder, print_notice)
         failed = await driver.run(job, runs, trial.outcomes)
@@ -389,7 +397,7 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
     def waiting(job_id: str, reason: str) -> None:
         print_notice(f"run {run.number} of {len(plan.runs)}, {run}: job {job_id} is waiting: {reason}")
 
-    begun = time.time()
+    begun, before = time.time(), len((await _trial_in(db, plan)).outcomes)
     try:
         async with allocated(host, salloc, waiting, "gswarm-trial") as allocation:
             words = [sys.executable, "-P", "-m", "gswarm_tui", "trial", f"--trial={plan.trial_id}"]
@@ -405,7 +413,7 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
         print_notice(text)
         add_event(db, TRIAL_RUN, text, outcome.to_json())
         return
-    if run in (await _trial_in(db, plan)).left and status:
+    if status and len((await _trial_in(db, plan)).outcomes) == before:
         raise StoppedTrialError(f"run {run.number} ended without an outcome, with exit status {status}.")
 
 

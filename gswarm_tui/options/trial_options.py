@@ -24,7 +24,7 @@ _RUN = (
 _ALLOCATION = ("partition", "time", "account", "constraint", "salloc")
 _OF_PLAN = (
     *("node_counts", "gpus_per_node", "placements", "repeat", "auto", "floor", "timeout", "throughput"),
-    *("throughput_mark", "ntasks_per_node", "submit", *_ALLOCATION),
+    *("throughput_mark", "ntasks_per_node", "srun", "submit", *_ALLOCATION),
 )
 """Options that make the plan, which a resumed trial has already."""
 
@@ -52,6 +52,7 @@ class TrialOptions(NamedTuple):
     throughput_mark: str | None
     max_gpu_hours: float | None
     ntasks_per_node: int | None
+    srun: tuple[str, ...]
     seed: int | None
     salloc: tuple[str, ...] | None
     dry_run: bool
@@ -100,6 +101,7 @@ def parse_trial(
         throughput_mark=given.throughput_mark,
         max_gpu_hours=_hours(given.max_gpu_hours),
         ntasks_per_node=parse_number("--ntasks-per-node", given.ntasks_per_node, 1024),
+        srun=split_words("--srun", given.srun),
         seed=None if given.seed is None else parse_number("--seed", given.seed, 10**9),
         salloc=_salloc(given, options),
         dry_run=given.dry_run,
@@ -163,6 +165,7 @@ def _parser() -> CommandParser:
         help="packed, or spread: as many GPUs on all nodes; or packed,spread (default: packed)",
     )
     add("--ntasks-per-node", metavar="N", help="ranks on each node, 1 for torchrun (default: one a GPU)")
+    add("--srun", metavar="TEXT", help="any other options of srun, quoted as in a shell")
     add("--repeat", metavar="N", help=f"runs of each placement (default: {DEFAULT_REPEATS})")
     add("--auto", action="store_true", help="go up in size until the efficiency falls below --floor")
     add("--floor", metavar="SHARE", help=f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})")

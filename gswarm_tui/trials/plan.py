@@ -91,7 +91,8 @@ class TrialPlan:
     ``throughput`` is a pattern whose group is a number in the command's output, ``throughput_mark`` the key
     of a mark's value; without either, wall times are compared. ``floor`` is the efficiency below which a
     trial that plans itself stops, None for a fixed plan. ``salloc`` has the options of the allocation of each
-    run, None to run within the surrounding one. ``ntasks_per_node`` is None for a rank on each GPU.
+    run, None to run within the surrounding one. ``ntasks_per_node`` is None for a rank on each GPU. ``srun``
+    has more options of each step.
     """
 
     trial_id: str
@@ -105,6 +106,7 @@ class TrialPlan:
     max_gpu_hours: float | None = None
     salloc: tuple[str, ...] | None = None
     ntasks_per_node: int | None = None
+    srun: tuple[str, ...] = ()
 
     @property
     def placements(self) -> list[Placement]:
@@ -137,6 +139,7 @@ def _restored(values: dict[str, Any]) -> dict[str, Any]:
         "command": tuple(values["command"]),
         "runs": runs,
         "salloc": None if salloc is None else tuple(salloc),
+        "srun": tuple(values.get("srun", ())),
     }
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_agent.frame import INFO
+from gswarm_tui.fleet.trial_kinds import TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS, TRIALS
-from gswarm_tui.trials.outcome import REPEATED, RunOutcome
+from gswarm_tui.trials.limits import reached_floor
+from gswarm_tui.trials.outcome import REPEATED, REQUEUED, RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
 # A job may send the same mark from each of its ranks.
@@ -21,6 +23,18 @@ FROM events e
 WHERE e.recording_id = $1 AND e.kind = 'mark' AND e.ts >= $2::TIMESTAMP
   AND e.ts < $2::TIMESTAMP + to_microseconds($4::BIGINT)
 """
+_UNFINISHED = f"""
+SELECT e.detail ->> '$.run' AS run, epoch_us(s.started_at) / 1e6 AS started_at,
+       date_diff('us', s.started_at, coalesce(s.ended_at, r.ended_at, s.started_at)) / 1e6 AS wall_s
+FROM (FROM events WHERE kind = '{TRIAL_RUN_STARTED}' AND TRY_CAST(detail AS JSON) ->> '$.trial_id' = $1
+      ORDER BY ts DESC LIMIT 1) e
+JOIN recordings r USING (recording_id)
+JOIN sessions s ON s.recording_id = e.recording_id AND s.name = e.detail ->> '$.session'
+  AND s.started_at >= e.ts
+WHERE r.slurm_job_id = $2
+  AND NOT EXISTS (FROM events o WHERE o.kind = '{TRIAL_RUN}' AND o.ts >= e.ts)
+ORDER BY s.started_at LIMIT 1
+"""  # noqa: S608 (own names)
 
 
 @dataclass(frozen=True)
@@ -35,9 +49,12 @@ class RecordedTrial:
 
     @property
     def left(self) -> tuple[TrialRun, ...]:
-        """The runs to do when the trial is resumed, in the order of the plan."""
+        """The runs that are to be done, in the order of the plan."""
         done = {outcome.run.number for outcome in self.outcomes if outcome.status not in REPEATED}
-        return tuple(run for run in self.plan.runs if run.number not in done)
+        left = [run for run in self.plan.runs if run.number not in done]
+        first = {run.placement.gpus: run for run in reversed(left)}
+        dropped = {size for size, run in first.items() if reached_floor(self.plan, self.outcomes, run)}
+        return tuple(run for run in left if run.warm_up or run.placement.gpus not in dropped)
 
 
 def load_trials(source: QuerySource) -> list[RecordedTrial]:
@@ -49,6 +66,20 @@ def load_trials(source: QuerySource) -> list[RecordedTrial]:
         own = [row for row in rows if row["trial"] == plan.trial_id]
         trials.append(RecordedTrial(plan, tuple(_outcome(source, plan, row) for row in own)))
     return trials
+
+
+def requeued_run(source: QuerySource, trial: RecordedTrial, job: str) -> RunOutcome | None:
+    """Return the outcome of the run that a job's requeue interrupted, None without one. Raises StoreError."""
+    for row in source.query(_UNFINISHED, trial.plan.trial_id, job).dicts():
+        for run in trial.left:
+            if str(run.number) == row["run"]:
+                reason = "the job was requeued"
+                return RunOutcome(
+                    *(trial.plan.trial_id, run, REQUEUED, row["started_at"], row["wall_s"]),
+                    reason=reason,
+                    job=job,
+                )
+    return None
 
 
 def _outcome(source: QuerySource, plan: TrialPlan, row: Mapping[str, Any]) -> RunOutcome:

@@ -38,7 +38,7 @@ _STEP_VARIABLES = (
 )
 """Variables of the job's own request, which srun would apply to the step and which contradict a placement."""
 _REQUEUED = re.compile(r"\bDUE TO JOB REQUEUE\b")
-_NODE_LOST = re.compile(r"\bDUE TO NODE FAILURE\b|\bNode failure on (\S+)")
+_NODE_LOST = re.compile(r"\bNode failure on (\S+)|\bDUE TO NODE FAILURE\b")
 """Texts of slurmstepd and srun, from Slurm's sources."""
 _SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
 
@@ -168,6 +168,7 @@ class TrialDriver:
             "--input=none",
             "--unbuffered",
             "--job-name=gswarm-trial",
+            *self._plan.srun,
         )
         without = [word for name in _STEP_VARIABLES for word in ("-u", name)]
         words = ["env", *without, *step[1:], *self._plan.command]
@@ -256,8 +257,8 @@ def classify(
         return OK, ""
     if _REQUEUED.search(text):
         return REQUEUED, "the job was requeued"
-    if lost := _NODE_LOST.search(text):
-        return NODE_LOST, f"{lost[1] or 'a node'} failed"
+    if lost := _NODE_LOST.findall(text):
+        return NODE_LOST, f"{max(lost) or 'a node'} failed"
     said = [line.strip() for line in last_lines if not _SLURM_LINE.match(line)] or [
         _SLURM_LINE.sub("", line.strip()).removeprefix("error: ") for line in last_lines
     ]

@@ -26,7 +26,7 @@ from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STA
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
-from gswarm_tui.trials.recorded import RecordedTrial, load_trials
+from gswarm_tui.trials.recorded import RecordedTrial, load_trials, requeued_run
 
 RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
 """Longest wait for a recorder that is being restarted, and the time between two attempts."""
@@ -93,6 +93,16 @@ class TrialRecorder:
             with contextlib.closing(HeadSource(head, head.path)) as source:
                 found = [one for one in load_trials(source) if one.plan.trial_id == trial_id]
             return head.path, found[0] if found else None
+
+        return await self._request(read)
+
+    async def requeued_run(self, trial: RecordedTrial, job: str) -> RunOutcome | None:
+        """Return the run that a requeue of the job interrupted. Raises TrialError, StoreError."""
+
+        def read(head: Head) -> RunOutcome | None:
+            assert head.path is not None  # noqa: S101 - it records
+            with contextlib.closing(HeadSource(head, head.path)) as source:
+                return requeued_run(source, trial, job)
 
         return await self._request(read)
 

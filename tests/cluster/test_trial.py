@@ -19,17 +19,16 @@ from tests.cluster.person import ask, closed_properly, user_env
 from tests.cluster.running import wait_until
 
 NODES = ("gpu01", "gpu02")
-# Fails on two nodes with two GPUs each, and writes down what it got.
+# Fails on two nodes with two GPUs each, hangs on one, and writes down what it got.
 COMMAND = """\
 echo "$(hostname): $SLURM_NNODES nodes, GPUs $CUDA_VISIBLE_DEVICES" >>got
 echo "rate: $SLURM_NNODES.5 samples/s"
-[ $SLURM_NNODES-$CUDA_VISIBLE_DEVICES != 2-0,1 ] || { echo "no memory for 4 GPUs" >&2; exit 3; }
+case $SLURM_NNODES-$CUDA_VISIBLE_DEVICES in
+2-0,1) echo "no memory for 4 GPUs" >&2; exit 3 ;;
+1-0,1) trap "" TERM; sleep 600 ;;
+esac
 """
-# The warm-up run ends, and the next one waits for a file.
-UNTIL_GO = """\
-echo $SLURM_NNODES >>started
-[ -e go ] || [ $(wc -l <started) = 1 ] || { touch waits; exec sleep 600; }
-"""
+UNTIL_GO = "echo $SLURM_NNODES >>started; [ -e go ] || { touch waits; exec sleep 600; }"
 RUNS = """
 SELECT nodes, gpus_per_node, warm_up, status, throughput, exit_status, reason, session_id IS NOT NULL
 FROM trial_runs ORDER BY warm_up, nodes, gpus_per_node
@@ -76,18 +75,19 @@ def ended(popen: subprocess.Popen[str]) -> tuple[int, str, str]:
     return popen.returncode, out, said
 
 
-def test_placements_run_under_srun_and_a_failing_one_is_kept(cluster: Cluster, folder: Path) -> None:
+def test_placements_run_under_srun_and_failures_are_kept(cluster: Cluster, folder: Path) -> None:
     with allocated(cluster) as job:
         status, out, said = ended(
             start_trial(
                 cluster, folder, f"--job={job}", "--gpus-per-node=1,2", "--repeat=1", "--ntasks-per-node=1",
-                "--throughput=rate: ([0-9.]+)", "--db=run.duckdb", "--json", "--", "bash", "-c", COMMAND,
+                "--timeout=4", "--throughput=rate: ([0-9.]+)", "--db=run.duckdb", "--json",
+                "--", "bash", "-c", COMMAND,
             )
         )  # fmt: skip
     assert status == 1, said
     assert ask(folder / "run.duckdb", RUNS) == [
         (1, 1, False, "ok", 1.5, 0, "", True),
-        (1, 2, False, "ok", 1.5, 0, "", True),
+        (1, 2, False, "timeout", 1.5, None, "it was ended by --timeout after 4 s", True),
         (2, 1, False, "ok", 2.5, 0, "", True),
         (2, 2, False, "failed", 2.5, 3, "exit status 3: no memory for 4 GPUs", True),
         (1, 1, True, "ok", 1.5, 0, "", True),
@@ -102,7 +102,7 @@ def test_placements_run_under_srun_and_a_failing_one_is_kept(cluster: Cluster, f
         "gpu02: 2 nodes, GPUs 0,1",
     ]
     speed_ups = [each["speed_up"] for each in json.loads(out)["placements"]]
-    assert speed_ups == [1, 1, pytest.approx(2.5 / 1.5), None]
+    assert speed_ups == [1, None, pytest.approx(2.5 / 1.5), None]
     (log,) = (folder / "run-trial").glob("*-2x2-1.log")
     assert "no memory for 4 GPUs\n" in log.read_text()
     closed_properly(folder / "run.duckdb")
@@ -113,7 +113,7 @@ def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> No
     with allocated(cluster) as job:
         words = [f"--job={job}", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1"]
         popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
-        wait_until((folder / "waits").exists, "the start of the second run")
+        wait_until((folder / "waits").exists, "the start of a run that waits")
         os.killpg(popen.pid, signal.SIGKILL)
         assert ended(popen)[0] == -signal.SIGKILL
         steps = ["squeue", "--steps", "--noheader", "--format=%j"]
@@ -126,7 +126,7 @@ def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> No
         assert (status, said) == (
             2, "gswarm-tui: nothing to resume: all 2 runs of the newest trial in run.duckdb ended.\n",
         )  # fmt: skip
-    assert (folder / "started").read_text() == "1\n" * 3, "the warm-up run, and twice the killed one"
+    assert (folder / "started").read_text() == "1\n" * 3, "the killed run, and both of the resumed trial"
     runs = "SELECT run, status FROM trial_runs ORDER BY run"
     assert ask(folder / "run.duckdb", runs) == [(1, "ok"), (2, "ok")]
     nothing_is_left(cluster)
@@ -154,4 +154,21 @@ def test_submitted_trial_is_interrupted_resumed_and_denied_an_allocation(
         (1, "ok", False), (1, "ok", False), (32, "failed", True)
     ]  # fmt: skip
     closed_properly(folder / "run.duckdb")
+    nothing_is_left(cluster)
+
+
+def test_run_that_loses_its_node_is_kept_and_the_next_one_follows(cluster: Cluster, folder: Path) -> None:
+    words = ["--submit", "--node-counts=1", "--gpus-per-node=1", "--repeat=1", "--salloc=-w gpu02"]
+    popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
+    wait_until((folder / "waits").exists, "the start of the warm-up run")
+    (folder / "go").touch()
+    state = ["scontrol", "update", "nodename=gpu02"]
+    cluster.run([*state, "state=down", "reason=test"])
+    ended_runs = ["squeue", "--noheader", "--states=RUNNING", "--format=%i"]
+    wait_until(lambda: not cluster.run(ended_runs).stdout, "the end of the job")
+    cluster.run([*state, "state=resume"], check=False)  # its slurmd may have been quicker
+    status, _, said = ended(popen)
+    assert status == 1, said
+    runs = "SELECT warm_up, status, reason FROM trial_runs ORDER BY run"
+    assert ask(folder / "run.duckdb", runs) == [(True, "node_lost", "gpu02 failed"), (False, "ok", "")]
     nothing_is_left(cluster)

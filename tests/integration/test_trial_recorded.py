@@ -1,0 +1,108 @@
+"""Trials in a recording file: what is written is read again, also by SQL, and a requeued run is found."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.trials.outcome import FAILED, OK, REQUEUED, RunOutcome
+from gswarm_tui.trials.plan import Placement, TrialPlan, ordered_runs
+from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials, requeued_run
+from gswarm_tui.trials.trial_recorder import plan_texts
+
+RUNS = ordered_runs([Placement(1, 2), Placement(2, 2)], 2, seed=3)
+PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput_mark="a b")
+T0 = 1_700_000_000
+
+
+def add_session(path: Path, number: int, name: str, start: float, end: float) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "INSERT INTO sessions (session_id, recording_id, name, started_at, ended_at) "
+            "VALUES (?, 1, ?, make_timestamp(?), make_timestamp(?))",
+            [number, name, round(start * 1e6), round(end * 1e6)],
+        )
+
+
+def recorded(path: Path) -> None:
+    """Write a recording of job 4711 with the plan, an ended run with marks, and a failed one."""
+    add_event(path, TRIAL_PLANNED, *plan_texts(PLAN))
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "INSERT INTO recordings (recording_id, started_at, slurm_job_id) "
+            "VALUES (1, make_timestamp(?), '4711')",
+            [T0 * 1_000_000],
+        )
+        for second, value in ((1, 10), (2, 30), (3, 20), (99, 5)):
+            connection.execute(
+                "INSERT INTO events (ts, recording_id, kind, message, detail) "
+                "VALUES (make_timestamp(?), 1, 'mark', 'step', ?)",
+                [(T0 + second) * 1_000_000, json.dumps({"a b": value})],
+            )
+    ok = RunOutcome("abc", RUNS[0], OK, T0 + 0.25, 10.5, ("gpu01",), exit_status=0, job="4711")
+    failed = RunOutcome(
+        "abc", RUNS[1], FAILED, T0 + 20, 1.0, ("gpu01", "gpu02"), exit_status=3, reason="no room"
+    )
+    for number, outcome in ((7, ok), (8, failed)):
+        add_session(path, number, outcome.run.session, outcome.started_at, outcome.started_at + 1)
+        add_event(path, TRIAL_RUN, "a run", outcome.to_json())
+
+
+def load(path: Path) -> RecordedTrial:
+    with closing(FileSource(path)) as source:
+        (trial,) = load_trials(source)
+    return trial
+
+
+def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(FileSource(path)) as source:
+        return source.query(sql).rows()
+
+
+def requeued(path: Path, job: str) -> RunOutcome | None:
+    trial = load(path)
+    with closing(FileSource(path)) as source:
+        return requeued_run(source, trial, job)
+
+
+def test_trial_is_read_as_it_was_written_with_sessions_and_marks_but_without_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    recorded(path)
+    trial = load(path)
+    assert trial.plan == replace(PLAN, command=("python", "train.py", "--api-key", "***"))
+    ok, failed = trial.outcomes
+    assert (ok.run, ok.session_id, ok.throughput, ok.nodes) == (RUNS[0], 7, 20.0, ("gpu01",))
+    assert (failed.run, failed.session_id, failed.reason) == (RUNS[1], 8, "no room")
+    assert trial.left == RUNS[2:]
+    nodes = RUNS[1].placement.nodes
+    runs = 'SELECT run, nodes, status, node_list, "repeat" FROM trial_runs ORDER BY run'
+    assert rows(path, runs) == [(1, 1, "ok", "gpu01", 1), (2, nodes, "failed", "gpu[01-02]", 1)]
+    command = "python train.py --api-key '***'"
+    assert rows(path, "SELECT trial, command FROM trials") == [("abc", command)]
+
+
+def test_run_that_a_requeue_interrupted_is_found_in_its_job_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    recorded(path)
+    assert requeued(path, "4711") is None
+    run = RUNS[2]
+    with duckdb.connect(str(path)) as connection:
+        detail = json.dumps({"trial_id": "abc", "run": run.number, "session": run.session})
+        connection.execute(
+            "INSERT INTO events (ts, recording_id, kind, message, detail) "
+            "VALUES (now()::TIMESTAMP + INTERVAL 1 HOUR, 1, ?, 'starts', ?)",
+            [TRIAL_RUN_STARTED, detail],
+        )
+        ((at,),) = connection.execute("SELECT epoch(max(ts)) FROM events").fetchall()
+    add_session(path, 9, run.session, at + 0.5, at + 8)
+    assert requeued(path, "4712") is None
+    found = requeued(path, "4711")
+    assert found is not None
+    assert (found.run, found.status, round(found.wall_s, 3)) == (run, REQUEUED, 7.5)
