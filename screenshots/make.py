@@ -32,15 +32,18 @@ from gswarm_tui.control.server import ControlServer
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.plot_data import load_plot_data
+from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.web import WebServer
 from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.trials.progress import load_progress
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.chromium import chromium
 from tests.integration.plot_recording import record_runs, record_training
+from tests.recorded_trial import record_example_trial
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
 
@@ -132,6 +135,7 @@ QUERYING: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "sql": (record_training, ("Q", "ctrl+o", "enter", "tab")),
     "session": (record_training, ("S", "down", "enter")),
     "comparison": (record_runs, ("S", "p", "p", "c")),
+    "trial": (record_example_trial, ("R",)),
 }
 """Screens that query a recording: how it is made, and the keys that lead to the screen."""
 
@@ -285,6 +289,14 @@ def plot(recording: Path) -> None:
     (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png", dpi=160))
 
 
+def trial_plot(recording: Path) -> None:
+    """Draw the plot of a trial."""
+    with closing(FileSource(recording)) as source:
+        progress = load_progress(source)
+    if progress is not None:
+        (FOLDER / "trial-plot.png").write_bytes(draw_trial(progress.results, "png", dpi=160))
+
+
 def report(recording: Path) -> None:
     """Photograph the first screen of a report."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -315,6 +327,10 @@ def main() -> None:
                 if not wanted or name in wanted:
                     draw(recording)
                     print(name)
+    if not wanted or "trial-plot" in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            trial_plot(record_example_trial(Path(folder) / "run.duckdb"))
+            print("trial-plot")
     if not wanted or "browser" in wanted:
         (FOLDER / "browser.png").write_bytes(asyncio.run(browser()))
         print("browser")

@@ -14,18 +14,23 @@ from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
 from gswarm_tui.common.quantities import DASH, duration, energy, gpu_time, mebibytes, percent, used_of, watts
 from gswarm_tui.store.querying.results import QuerySource, Result
+from gswarm_tui.store.sql.trial_views import TRIAL_RUNS
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A session to compare: its label, file, summary, and the final values of its marks."""
+    """A session to compare: its label, file, summary, and the final values of its marks.
+
+    ``used_gpus`` is the number of GPUs that a run of a trial used, None for other sessions.
+    """
 
     label: str
     file: str
     summary: Summary
     whole: Figures
     marks: dict[str, float]
+    used_gpus: int | None = None
 
     def names_the_same_as(self, other: ComparedRun) -> bool:
         """Whether both are one session, or one whole recording, of one file."""
@@ -45,6 +50,11 @@ class ComparedRun:
             and mine.started_at < others.until
             and others.started_at < mine.until
         )
+
+    @property
+    def partly_used(self) -> bool:
+        """Whether it is a run of a trial that used only some of the GPUs whose figures are summed up."""
+        return self.used_gpus is not None and self.used_gpus != self.whole.gpus
 
     @property
     def seconds(self) -> float:
@@ -87,6 +97,15 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
         period.until,
     )
     return dict(result.rows())
+
+
+def gpus_of_trial_run(source: QuerySource, period: Period) -> int | None:
+    """Return the number of GPUs that a run of a trial used; None for other periods. Raises StoreError."""
+    found = source.query(
+        f"SELECT nodes * gpus_per_node FROM ({TRIAL_RUNS}) WHERE session_id = ?",  # noqa: S608 (own SQL)
+        period.session_id,
+    ).rows()
+    return int(found[0][0]) if found and found[0][0] is not None else None
 
 
 BASIS = "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the GPUs and assume equal work."
@@ -203,7 +222,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: assumptions, and running or partial runs."""
-    if _all_ended(runs[0]):
+    if _all_ended(runs[0]) and not any(run.partly_used for run in runs):
         yield BASIS
     if above := [run.label for run in runs[1:] if round(efficiency(runs[0], run) or 0.0, 3) > 1]:
         yield (
@@ -211,7 +230,14 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
             "by less work or by faster GPUs."
         )
     first = runs[0]
-    ended = [run for run in runs[1:] if _all_ended(first, run)]
+    if partly := [run.label for run in runs if run.partly_used]:
+        yield (
+            f"No speed-up, efficiency or energy ratio: {', '.join(partly)} used only some of the GPUs that "
+            "are summed up here; gswarm-tui trial --results compares the runs of a trial."
+        )
+        ended = []
+    else:
+        ended = [run for run in runs[1:] if _all_ended(first, run)]
     if overlapping := [run.label for run in ended if run.overlaps(first)]:
         yield (
             f"No speed-up, efficiency or energy ratio: {', '.join(overlapping)} and {first.label} overlap in "
@@ -241,9 +267,13 @@ def _all_ended(*runs: ComparedRun) -> bool:
 
 
 def comparable(first: ComparedRun, run: ComparedRun) -> bool:
-    """Return whether two runs may have done the same work: both ended, don't overlap, GPU times are alike."""
+    """Return whether two runs may have done the same work: both ended, don't overlap, GPU times are alike.
+
+    Runs of a trial that used only some GPUs aren't comparable: the figures are of all GPUs.
+    """
     alike = max(first.gpu_s, run.gpu_s) <= _ALIKE * min(first.gpu_s, run.gpu_s)
-    return alike and _all_ended(first, run) and not run.overlaps(first)
+    partly_used = first.partly_used or run.partly_used
+    return alike and _all_ended(first, run) and not run.overlaps(first) and not partly_used
 
 
 def speed_up(first: ComparedRun, run: ComparedRun) -> float | None:

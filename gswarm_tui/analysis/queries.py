@@ -147,7 +147,8 @@ class RecordingQueries:
         if summary.whole is None:
             raise UserError(f"{period.name} has no GPU samples to compare")
         marks = comparison.final_mark_values(self._source, period)
-        return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks)
+        used = comparison.gpus_of_trial_run(self._source, period)
+        return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks, used)
 
     def reference(self, session: SessionKey, *, ended: bool = False) -> str:
         """Return a session's number; its name if another is named like the number.

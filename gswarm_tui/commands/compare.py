@@ -111,7 +111,8 @@ def _run(
         if summary.whole is None:
             raise UserError(f"{period.name} in {printable(str(source.path))} has no GPU samples to compare.")
         marks = comparison.final_mark_values(source, period)
-        return comparison.ComparedRun(period.name, str(source.path), summary, summary.whole, marks)
+        used = comparison.gpus_of_trial_run(source, period)
+        return comparison.ComparedRun(period.name, str(source.path), summary, summary.whole, marks, used)
 
 
 def _with_distinct_labels(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:

@@ -21,10 +21,10 @@ FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events
 TIMELINE = "timeline"
 """View of the profile screen with a time axis."""
 SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
-TRACE = "trace"
-SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE)
-_WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON)
-_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE)
+TRACE, TRIAL = "trace", "trial"
+SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
+_WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON, TRIAL)
+_ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
 _NOT_SQL = (FLEET, *_ABOVE_FLEET)
 ENTER = enter_sign(sys.__stdout__, os.environ)
 _QUIT = ("ctrl+q", "ctrl+c")
@@ -112,7 +112,7 @@ class Action:
     @property
     def needs_recording(self) -> bool:
         """Whether it does nothing while nothing is recorded."""
-        return self.group in (PLAYBACK, RECORDING) or self.name in ("sessions", "sql")
+        return self.group in (PLAYBACK, RECORDING) or self.name in ("sessions", "sql", "trial")
 
     @property
     def changes(self) -> bool:
@@ -186,6 +186,7 @@ ACTIONS: tuple[Action, ...] = (
         modes=_PLAYED,
     ),
     Action("open", ("enter",), "Go to session start or event", MOVING, (SESSION,), 8, "go there"),
+    Action("open", ("enter",), "Open session of run", MOVING, (TRIAL,), 8, "open"),
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
@@ -213,6 +214,14 @@ ACTIONS: tuple[Action, ...] = (
         "events",
         modes=_OF_A_FLEET,
         words="log errors warnings xid alerts messages marks",
+    ),
+    Action(
+        "trial",
+        ("R",),
+        "Show trial",
+        MOVING,
+        modes=_OF_A_FLEET,
+        words="runs placements scaling speed-up efficiency nodes size",
     ),
     Action(
         "sql",
@@ -284,10 +293,20 @@ ACTIONS: tuple[Action, ...] = (
     Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
     Action(
-        "step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE), 56, "view"
+        "step_view(1)",
+        ("tab",),
+        "Show next view",
+        VIEWING,
+        (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL),
+        56,
+        "view",
     ),
     Action(
-        "step_view(-1)", ("shift+tab",), "Show previous view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE)
+        "step_view(-1)",
+        ("shift+tab",),
+        "Show previous view",
+        VIEWING,
+        (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL),
     ),
     Action(
         "zoom_time(1)",

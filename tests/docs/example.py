@@ -17,6 +17,7 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import EventLogged
 from tests.integration.plot_recording import recorded
+from tests.recorded_trial import record_example_trial
 
 DATABASE = "gswarm-job4711.duckdb"
 
@@ -49,6 +50,16 @@ def example_output(*words: str) -> str:
         assert main(words) == 0
     command = " ".join(f'"{word}"' if " " in word else word for word in words)
     return f"```console\n$ gswarm-tui {command}\n{out.getvalue().rstrip()}\n```"
+
+
+@functools.cache
+def trial_output() -> str:
+    """Return a console block with the results of the trial of the documentation."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        record_example_trial(Path("trial.duckdb"))
+        with redirect_stdout(io.StringIO()) as out:
+            assert main(["trial", "--results"]) == 0
+    return f"```console\n$ gswarm-tui trial --results\n{out.getvalue().rstrip()}\n```"
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from gswarm_tui.tui.actions import (
     Action,
     key_name,
 )
-from tests.docs.example import example_output
+from tests.docs.example import example_output, trial_output
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -250,6 +250,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "sessions output": partial(example_output, "sessions"),
     "summary output": partial(example_output, "summary", "train"),
     "compare output": partial(example_output, "compare", "train", "train-2"),
+    "trial output": trial_output,
     "sql output": partial(example_output, "sql", _POWER_QUERY),
 }
 

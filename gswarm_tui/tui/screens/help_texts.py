@@ -23,6 +23,7 @@ from gswarm_tui.tui.actions import (
     SESSIONS,
     SQL,
     TRACE,
+    TRIAL,
     WORST,
 )
 from gswarm_tui.tui.drawing.legend import meaning
@@ -67,6 +68,8 @@ ABOUT: dict[str, str] = {
     "ranges by name, the same kernels on all ranks, and a timeline above the samples of the same GPU.",
     TRACE: "PyTorch traces of one moment: what each rank's GPU did in each iteration, which rank the others "
     "waited for, and the kernels and operators of this rank.",
+    TRIAL: "The newest trial of this recording, one command under several placements: what is done, running "
+    "and left, the cost so far, and the results of the runs that have ended.",
     COMPARISON: "The picked sessions side by side; the first is the reference. Top: the largest difference.",
     SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
 }
@@ -140,6 +143,16 @@ WORDS: dict[str, Entries] = {
         ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
         *_FIGURES,
     ),
+    TRIAL: (
+        ("placement", "number of nodes, and of GPUs on each; spread: the same GPUs on more nodes"),
+        ("±", "half the range of the runs' times, relative to their median"),
+        ("speed-up", "how many times as fast as the smallest placement"),
+        ("efficiency", "speed-up divided by the number of GPUs, relative to the smallest placement"),
+        ("*", "knee: where speed-up × efficiency is highest; beyond it GPUs cost more than they help"),
+        ("GPU time", "duration × GPUs, of a run or of a unit of work"),
+        ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
+        ("waiting", "share of the GPU time in which a GPU was idle, and what for as far as samples show"),
+    ),
     SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
 }
 COLUMNS: dict[str, Entries] = {
@@ -150,7 +163,7 @@ COLUMNS: dict[str, Entries] = {
 
 _WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
-_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, SQL)
+_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
     ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
@@ -172,6 +185,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_CURVES),
     ("▁▄█", "share of the time in which something ran; value of a sample", (PROFILE,)),
     ("╵1.55 s", "time since the start of the capture, at the position of the sign", (PROFILE,)),
+    ("━", "part of the trial's runs that has ended", (TRIAL,)),
     ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),

@@ -1,0 +1,149 @@
+"""Trial screen: what is done, running and left, the cost so far, and the results so far."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.trials.figures import KnownFigures
+from gswarm_tui.trials.progress import (
+    TrialProgress,
+    load_progress,
+    plan_table,
+    progress_lines,
+    row_sessions,
+)
+from gswarm_tui.trials.result_text import (
+    command_text,
+    full_table,
+    notes,
+    scaling_table,
+    sentence,
+    usage_table,
+)
+from gswarm_tui.tui.actions import TRIAL, bindings_of
+from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.analysis_tables import labelled, show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.titles import title_line
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import TableView
+from gswarm_tui.tui.widgets.view_bar import ViewBar
+
+RESULTS, USAGE, RUNS = "results", "GPUs", "runs"
+NO_TRIAL = "no trial in this recording; gswarm-tui trial starts one"
+BAR_MOST = 60
+"""Cells of the progress bar on a wide terminal."""
+FULL_FROM = 150
+"""Cells of a terminal on which the results include what the GPUs did."""
+NOTES_FROM = 3
+"""Lines below the table in which notes are shown."""
+
+
+class TrialScreen(ComputedScreen[TrialProgress]):
+    """The newest trial of the recording."""
+
+    SCREEN = TRIAL
+    BINDINGS = bindings_of(SCREEN)
+    VIEWS: ClassVar = (RESULTS, USAGE, RUNS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: KnownFigures = {}
+
+    def compose(self) -> ComposeResult:
+        """Title, progress, sentence, views, table, notes."""
+        yield Bar(id="title")
+        yield Canvas(id="progress")
+        yield ViewBar(self.VIEWS)
+        yield TableView(())
+        yield Canvas(id="notes")
+        yield from self.compose_footer()
+
+    def compute(self, queries: RecordingQueries) -> TrialProgress:
+        """Load the trial; the figures of ended runs are kept."""
+        progress = queries.load(lambda source: load_progress(source, self._known))
+        if progress is None:
+            raise UserError(NO_TRIAL)
+        return progress
+
+    def still_recording(self, result: TrialProgress) -> bool:
+        """Whether the trial goes on."""
+        return result.active and not result.finished
+
+    def draw(self) -> None:
+        """Draw the trial."""
+        super().draw()
+        result, cells = self.result, self.size.width
+        left = [Span(" trial", "title")]
+        if result is not None:
+            left.append(Span(f"  {clean(command_text(result.results))}", "text"))
+        self.query_one("#title", Bar).show(title_line(left, self.feed, cells))
+        views, table = self.query_one(ViewBar), self.query_one(TableView)
+        progress, remarks = self.query_one("#progress", Canvas), self.query_one("#notes", Canvas)
+        views.display = table.display = result is not None
+        remarks.display = result is not None and self.view != RUNS
+        if result is None:
+            progress.show([(Span(""),), *self.placeholder_lines()])
+            return
+        views.show_hint(self.progress_text())
+        now = self.feed.now() if self.viewer.player is None else self.viewer.player.end
+        lines = [self._bar(result), *labelled(progress_lines(result, now, self.viewer.timezone), cells)]
+        lines += [(Span(""),), *wrapped(sentence(result.results), cells, "accent"), (Span(""),)]
+        progress.show(lines)
+        if self.view == RUNS:
+            table.styles.height = "1fr"
+            show_table(table, plan_table(result, now))
+            return
+        made = self._results_table(result)
+        last = [line for note in notes(result.results) for line in wrapped(note, cells, "dim")]
+        room = self.lines - 3 - len(lines)
+        wanted = len(made.rows) + 2
+        remarks.display = room - wanted >= NOTES_FROM
+        table.styles.height = min(room, wanted) if remarks.display else room
+        show_table(table, made)
+        remarks.styles.max_height = max(1, room - wanted)
+        remarks.show(last)
+
+    def _results_table(self, result: TrialProgress) -> TextTable:
+        if self.view == USAGE:
+            return usage_table(result.results)
+        return (full_table if self.size.width >= FULL_FROM else scaling_table)(result.results)
+
+    def _bar(self, result: TrialProgress) -> Spans:
+        """Return a bar of the runs that are done."""
+        done, left = len(result.trial.outcomes), len(result.trial.left)
+        cells = min(BAR_MOST, self.size.width - 2)
+        filled = cells * done // max(1, done + left)
+        return (Span(" "), Span("━" * filled, "accent"), Span("━" * (cells - filled), "faint"))
+
+    # Actions
+
+    def on_view_bar_picked(self) -> None:
+        """Show the view."""
+        self.update_view()
+        self.update_after_layout()
+
+    def chosen_session(self) -> Session | None:
+        """The session of the run under the cursor."""
+        if self.result is None or self.view != RUNS:
+            return None
+        rows, cursor = row_sessions(self.result), self.query_one(TableView).cursor
+        began = rows[cursor] if cursor < len(rows) else None
+        every = self.fleet.sessions.sessions.values()
+        return next((one for one in every if began is not None and abs(one.started_at - began) < 1e-3), None)
+
+    def on_table_view_chosen(self) -> None:
+        """Open the session of the run."""
+        if (session := self.chosen_session()) is None:
+            self.viewer.show_notice("choose a run that has begun, in the view runs; tab shows it")
+            return
+        from gswarm_tui.tui.screens.session import SessionScreen
+
+        self.viewer.show(SessionScreen(session))

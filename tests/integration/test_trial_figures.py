@@ -1,0 +1,150 @@
+"""Figures of a trial's runs: which GPUs count, their energy, traffic, and what they waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.frame import INFO, Row
+from gswarm_tui.analysis.periods import find_period
+from gswarm_tui.analysis.summary_data import summarize
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import (
+    Event,
+    EventLogged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.trials.figures import measure
+from gswarm_tui.trials.outcome import OK, RunOutcome
+from gswarm_tui.trials.plan import Placement, TrialPlan, TrialRun
+from gswarm_tui.trials.progress import load_progress
+from gswarm_tui.trials.recorded import load_trials
+from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, RunFigures
+from tests.integration.test_report import HOSTILE, Page
+from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, record
+
+QUIET = host_row(net_rx_mb_s=0.1, net_tx_mb_s=0.1, cpu_iowait_pct=0, cpu_busiest_pct=50)
+BUSY, IDLE = 90, 0
+
+
+def gpus(*utils: int) -> list[Row]:
+    """Return samples of GPUs with these utilisations, and an NVLink rate of 100 MB/s."""
+    return [gpu_row(util_pct=util, power_w=400, nvlink_rx_mb_s=100) for util in utils]
+
+
+def frames(node: str, count: int, utils: Sequence[int], host: Row = QUIET, first: int = 1) -> list[Event]:
+    """Return a frame each second, from second ``first`` on."""
+    return [arrived(seq, gpus(*utils), node=node, host=host) for seq in range(first, first + count)]
+
+
+def figures_of(
+    path: Path,
+    events: Sequence[Event],
+    placement: Placement,
+    nodes: tuple[str, ...],
+    each: int = 4,
+    command: str = "train",
+) -> RunFigures:
+    """Record a run from T0 + 1 to T0 + 11 with these frames of ``each`` GPUs; return its figures."""
+    run = TrialRun(1, placement, 1)
+    plan = TrialPlan("t1", (command,), (run,))
+    outcome = RunOutcome("t1", run, OK, T0 + 1, 10.0, nodes)
+    happened = [
+        *(introduced(node, gpus=each) for node in ("n1", "n2")),
+        EventLogged(T0, TRIAL_PLANNED, INFO, "train", detail=plan.to_json()),
+        SessionStarted("s1", T0 + 1, run.session, T0 + 1),
+        *sorted(events, key=lambda event: event.at),
+        SessionStopped("s1", T0 + 11, T0 + 11),
+        EventLogged(T0 + 11, TRIAL_RUN, INFO, "run 1: ok", detail=outcome.to_json()),
+    ]
+    record(path, happened)
+    with closing(FileSource(path)) as source:
+        (trial,) = load_trials(source)
+        (measured,) = measure(source, trial.outcomes)
+        assert measured.figures is not None
+        return measured.figures
+
+
+def test_figures_are_of_the_gpus_that_the_run_used(tmp_path: Path) -> None:
+    """A run with two of a node's four GPUs used the two most utilised ones, and no GPU of other nodes."""
+    events = [*frames("n1", 11, (BUSY, 60, 5, IDLE)), *frames("n2", 11, (BUSY, BUSY, BUSY, BUSY))]
+    found = figures_of(tmp_path / "run.duckdb", events, Placement(1, 2), ("n1",))
+    assert found.gpus == 2
+    assert found.util_mean_pct == 75
+    assert found.balance == pytest.approx(75 / 90)
+    assert found.energy_j == pytest.approx(2 * 400 * 10)
+    assert found.nvlink_mb == pytest.approx(2 * 100 * 10)
+    assert found.network_mb == pytest.approx(0.1 * 10)
+
+
+def test_figures_agree_with_the_summary_of_the_session(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    events = [*frames("n1", 11, (BUSY, 60, 5, IDLE)), *frames("n2", 11, (BUSY, BUSY, 70, IDLE))]
+    found = figures_of(path, events, Placement(2, 4), ("n1", "n2"))
+    with closing(FileSource(path)) as source:
+        whole = summarize(source, find_period(source, "trial-2x4-1")).whole
+    assert whole is not None
+    assert found.energy_j == whole.energy_j
+    assert found.util_mean_pct == whole.util_mean_pct
+
+
+def test_idle_gpu_waits_for_what_its_node_does(tmp_path: Path) -> None:
+    """The GPU of n1 is idle from second 6 on, for another reason each second; that of n2 is busy until 10."""
+    hosts = {
+        6: host_row(net_rx_mb_s=6, net_tx_mb_s=5, cpu_iowait_pct=50),
+        7: host_row(ib_rx_mb_s=2000),
+        8: host_row(net_rx_mb_s=1, cpu_iowait_pct=30, cpu_busiest_pct=100),
+        9: host_row(net_rx_mb_s=1, cpu_iowait_pct=1, cpu_busiest_pct=99),
+        10: QUIET,
+        11: QUIET,
+    }
+    events = [
+        *frames("n1", 5, (BUSY,)),
+        *(arrived(seq, gpus(IDLE), node="n1", host=host) for seq, host in hosts.items()),
+        *frames("n2", 10, (BUSY,)),
+        *frames("n2", 1, (IDLE,), first=11),
+    ]
+    found = figures_of(tmp_path / "run.duckdb", events, Placement(2, 1), ("n1", "n2"), each=1)
+    expected = {NETWORK: 0.1, DISKS: 0.05, CPU: 0.05, SLOWEST: 0.05, UNKNOWN: 0.1}
+    assert found.waits == pytest.approx(expected)
+
+
+def test_report_of_a_run_shows_its_trial_and_escapes_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    figures_of(path, frames("n1", 11, (BUSY,)), Placement(1, 1), ("n1",), each=1, command=HOSTILE)
+    assert main(["report", "trial-1x1-1", "--db", str(path), "-o", str(tmp_path / "run.html")]) == 0
+    page = Page((tmp_path / "run.html").read_text())
+    assert ("h2", "Trial") in page.texts
+    assert any(HOSTILE.split(">")[1][:8] in text for _, text in page.texts)
+    assert not any(name == "script" for name, _ in page.elements)
+    scaling, usage = page.tables[:2]
+    assert scaling[1][:3] == ["1", "1", "10 s"]
+    assert dict(zip(usage[0], usage[1], strict=True))["balance"] == "100 %"
+
+
+def test_compare_leaves_out_efficiency_for_runs_that_used_some_gpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    figures_of(path, frames("n1", 11, (BUSY, IDLE)), Placement(1, 1), ("n1",), each=2)
+    assert main(["compare", "trial-1x1-1", "recording 1", "--db", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "trial-1x1-1 used only some of the GPUs that are summed up here" in printed
+    assert "efficiency 100.0 %" not in printed
+
+
+def test_progress_of_a_finished_trial_has_its_results(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    figures_of(path, frames("n1", 11, (BUSY,)), Placement(1, 1), ("n1",), each=1)
+    with closing(FileSource(path)) as source:
+        progress = load_progress(source)
+    assert progress is not None
+    assert (progress.finished, progress.active, progress.running) == (True, False, None)
+    assert progress.gpu_hours(T0 + 1000) == pytest.approx(10 / 3600)
+    assert progress.results.rows[0].energy_j == pytest.approx(4000)
