@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.terminal import PATIENCE_S
+from tests.terminal import PATIENCE_S, pause
 
 _PRINTED = re.compile(r"HTTP server at (https?)://(\S+):([0-9]+), token in (\S+)")
 
@@ -94,11 +94,11 @@ class ServedRecorder:
 
     def eventually(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + PATIENCE_S
+        began = time.monotonic()
         while not holds():
-            assert time.monotonic() < deadline, f"never: {what}"
+            assert time.monotonic() < began + PATIENCE_S, f"never: {what}"
             assert self.process.poll() is None, f"the recorder ended: {''.join(self.lines)}"
-            time.sleep(0.05)
+            pause(began)
 
     def read_until(self, words: str) -> str:
         """Read standard error until a line contains ``words``; return the line."""

@@ -24,8 +24,16 @@ LOOK_S = 0.25
 """Seconds between checks whether a program that writes nothing has ended."""
 PATIENCE_S = 60.0
 """Seconds that a busy machine may take for what must happen."""
+LOOKS_S = 0.05, 0.5
+"""Least and most seconds between two looks at something awaited."""
 READ_S = 5.0
 """Longest time of reading what a program wrote that has ended, if another one keeps its terminal open."""
+
+
+def pause(began: float) -> None:
+    """Sleep until the next look at what is awaited since a monotonic time; each look may cost a process."""
+    least_s, most_s = LOOKS_S
+    time.sleep(min(most_s, least_s + (time.monotonic() - began) / 20))
 
 
 class EndedError(Exception):
@@ -38,6 +46,7 @@ class Screen:
     def __init__(self, columns: int, rows: int) -> None:
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
+        self._lines = [""] * rows
 
     def write(self, data: bytes | str) -> None:
         """Interpret a program's output; a character may arrive in several pieces."""
@@ -45,7 +54,10 @@ class Screen:
 
     def text(self) -> str:
         """The lines of the screen, without colours."""
-        return "\n".join(line.rstrip() for line in self._screen.display)
+        for y in self._screen.dirty:
+            self._lines[y] = "".join(cell.data for cell in self.line(y)).rstrip()
+        self._screen.dirty.clear()
+        return "\n".join(self._lines)
 
     def line(self, y: int) -> list[pyte.screens.Char]:
         """Return the cells of a line; "" is the second cell of a wide character."""

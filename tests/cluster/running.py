@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.terminal import PATIENCE_S
-
-POLL = 0.02  # seconds
+from tests.terminal import PATIENCE_S, pause
 
 
 class ClusterError(Exception):
@@ -20,11 +18,11 @@ def wait_until(
     condition: Callable[[], object], what: str, log: Path | None = None, timeout: float = PATIENCE_S
 ) -> None:
     """Poll until the condition is true. Raises ClusterError with the log's end after `timeout` s."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + timeout:
             raise ClusterError(f"{what} did not happen within {timeout:g} s{tail(log)}")
-        time.sleep(POLL)
+        pause(began)
 
 
 def tail(log: Path | None, lines: int = 15) -> str:

@@ -16,10 +16,9 @@ from typing import Self
 
 from tests.cluster.namespaces import ProcessId
 from tests.cluster.running import wait_until, words_of
-from tests.terminal import PATIENCE_S, Screen
+from tests.terminal import PATIENCE_S, Screen, pause
 
 _READ_S = 2.0
-_POLL = 0.05  # seconds between two looks at the screen
 _OPTIONS = {
     "remain-on-exit": "on",
     "remain-on-exit-format": "",  # the last screen stays as it is
@@ -109,11 +108,11 @@ class Terminal:
 
     def exit_status(self, timeout: float = PATIENCE_S) -> int:
         """Wait for the command's end; return its exit status, or 128 + its signal's number."""
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         while not (status := self._status()):
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + timeout:
                 raise AssertionError(f"no end within {timeout:g} s; the screen:\n{self.screen()}")
-            time.sleep(_POLL)
+            pause(began)
         return int(status)
 
     def kill(self) -> int:
@@ -159,8 +158,8 @@ class Terminal:
         self._folder.cleanup()
 
     def _wait(self, condition: Callable[[str], bool], failure: str, timeout: float) -> str:
-        deadline = time.monotonic() + timeout
-        ended = False
+        began = time.monotonic()
+        deadline, ended = began + timeout, False
         while True:
             if not ended and self.ended():
                 # tmux may know of the end before it has read what was written last.
@@ -172,7 +171,7 @@ class Terminal:
             if over:
                 why = "before the command ended" if ended else f"within {timeout:g} s"
                 raise AssertionError(f"{failure} {why}; the screen:\n{screen}")
-            time.sleep(_POLL)
+            pause(began)
 
     def _ask(self, format_: str) -> str:
         return self._tmux("display-message", "-p", format_).strip()

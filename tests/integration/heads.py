@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gswarm_agent.requests import status
-from tests.terminal import PATIENCE_S, InTerminal
+from tests.terminal import PATIENCE_S, InTerminal, pause
 from tests.unit.store_recording import query
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    began = time.monotonic()
     while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
+        assert time.monotonic() < began + PATIENCE_S, f"never: {what}"
+        pause(began)
 
 
 @contextmanager
