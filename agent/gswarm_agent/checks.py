@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_agent.folder import owner_of, problems_of, tops
+from gswarm_agent.folder import problems_of, tops
+from gswarm_agent.probes.counter_rights import RightsReader
+from gswarm_agent.probes.counter_tools import find_likwid, find_perf
+from gswarm_agent.probes.profilers import ProfilerWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Sequence
-
-_MOST_READ = 65536
 
 
 def check(
@@ -22,8 +23,8 @@ def check(
     """Return the checks of this node by name; None where the node has no answer.
 
     ``spool_folder`` is where frames would wait, None if no folder can be private; ``spool_problems`` has a
-    clause for each folder that others hold. ``gpu_counters_admin_only`` is the driver's setting.
-    ``likwid_lock_owner`` is the only user who may read hardware counters with LIKWID.
+    clause for each folder that others hold. ``cpu_counters`` and ``gpu_counters`` say who may use them, and
+    ``counter_obstacle`` why this user may not; see ``CounterRights``.
     """
     candidates = tops() if folders is None else tuple(folders)
     folder = next(filter(_usable, candidates), None)
@@ -34,9 +35,7 @@ def check(
         "spool_folder": folder,
         "spool_free_mib": None if folder is None else _free_mib(Path(folder)),
         "spool_problems": problems_of(candidates),
-        "perf_event_paranoid": _number(Path(root, "proc/sys/kernel/perf_event_paranoid")),
-        "gpu_counters_admin_only": _admin_only(Path(root, "proc/driver/nvidia/params")),
-        "likwid_lock_owner": _owner(Path(root, "var/run/likwid.lock")),
+        **_counters(root),
     }
 
 
@@ -56,30 +55,21 @@ def _free_mib(folder: Path) -> Optional[int]:
     return found.f_bavail * found.f_frsize // 1024**2
 
 
-def _number(path: Path) -> Optional[int]:
-    try:
-        return int(_read(path))
-    except (OSError, ValueError):
-        return None
-
-
-def _admin_only(path: Path) -> Optional[bool]:
-    """Return whether the NVIDIA driver lets only administrators read GPU counters (RmProfilingAdminOnly)."""
-    try:
-        settings = dict(line.split(": ", 1) for line in _read(path).splitlines() if ": " in line)
-    except OSError:
-        return None
-    value = settings.get("RmProfilingAdminOnly")
-    return None if value is None else value.strip() == "1"
-
-
-def _owner(path: Path) -> Optional[str]:
-    try:
-        return owner_of(path.stat())
-    except OSError:
-        return None
-
-
-def _read(path: Path) -> str:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(_MOST_READ)
+def _counters(root: str) -> Dict[str, Any]:
+    """Return the node's ``CounterRights`` and which tools can count, by names of ``check``."""
+    watch = ProfilerWatch(f"{root.rstrip('/')}/proc")
+    profiler = watch.look_at_all(0)
+    watch.close()
+    rights = RightsReader(root).read(watch.dcgm)
+    tools = (("perf", find_perf()), ("likwid-perfctr", find_likwid()))
+    return {
+        "perf_event_paranoid": rights.paranoid,
+        "counter_privileges": rights.privileges,
+        "gpu_counters_admin_only": rights.gpu_admin_only,
+        "likwid_lock_owner": rights.lock_owner,
+        "counter_obstacle": rights.obstacle,
+        "cpu_counters": rights.cpu,
+        "gpu_counters": rights.gpu,
+        "counter_tools": [name for name, path in tools if path is not None],
+        "counters_in_use_by": None if profiler is None else str(profiler),
+    }

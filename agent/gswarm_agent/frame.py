@@ -164,6 +164,7 @@ ERROR = "error"
 
 NOTE_KINDS = frozenset(
     (
+        "counters",
         "ecc",
         "gpu_back",
         "gpu_lost",

@@ -24,18 +24,24 @@ RATE = "rate"
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 60_000
 """Bounds of the time between samples, for the command line, the screen and the agent alike."""
 
-CORE, NVLINK, PCIE, HOST, PROCESSES = "core", "nvlink", "pcie", "host", "processes"
+CORE, NVLINK, PCIE, HOST, PROCESSES, COUNTERS = "core", "nvlink", "pcie", "host", "processes", "counters"
 METRIC_GROUPS: Dict[str, str] = {
     CORE: "load, memory, power, clocks, temperatures, errors of GPUs; always on",
     NVLINK: "bytes over NVLink",
     PCIE: "bytes over PCIe",
     HOST: "CPU, memory, disks and network of nodes",
     PROCESSES: "processes on GPUs",
+    COUNTERS: "hardware counters of CPUs, in node-exclusive jobs; off by default",
 }
 """The groups of metrics that can be switched off, and what each measures."""
 ALL_GROUPS: Tuple[str, ...] = tuple(METRIC_GROUPS)
+DEFAULT_GROUPS: Tuple[str, ...] = tuple(name for name in METRIC_GROUPS if name != COUNTERS)
+"""The groups that are measured unless others are requested."""
 SWITCHED_OFF = "switched off"
 """The reason for a metric whose group is off."""
+CPU_COUNTERS, GPU_COUNTERS = "cpu_counters", "gpu_counters"
+COUNTER_RIGHTS: Dict[str, str] = {CPU_COUNTERS: "CPU counters", GPU_COUNTERS: "GPU counters"}
+"""Names in a node's capabilities that say who may use hardware counters there, also where this user may."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class Metric:
 
     ``short`` is its name in the filter language and in narrow columns; ``top`` is the fixed upper end of its
     scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact with it).
-    ``group`` is one of ``METRIC_GROUPS``; those of hosts are all in HOST, those of processes in PROCESSES.
+    ``group`` is one of ``METRIC_GROUPS``; those of hosts are in HOST or COUNTERS, those of processes in
+    PROCESSES or COUNTERS.
     """
 
     name: str
@@ -128,81 +135,121 @@ GPU_METRICS: Tuple[Metric, ...] = (
 HOST_METRICS: Tuple[Metric, ...] = (
     Metric("cpu_pct", "CPU", "cpu", "%", RATE, "FLOAT",
            "/proc/stat cpu",
-           "Share of all cores' time that was neither idle nor iowait", top=100),
+           "Share of all cores' time that was neither idle nor iowait", top=100, group=HOST),
     Metric("cpu_user_pct", "CPU user", "cpuuser", "%", RATE, "FLOAT",
            "/proc/stat cpu: user + nice",
-           "Share of CPU time in user code", top=100),
+           "Share of CPU time in user code", top=100, group=HOST),
     Metric("cpu_system_pct", "CPU system", "cpusys", "%", RATE, "FLOAT",
            "/proc/stat cpu: system + irq + softirq",
-           "Share of CPU time in the kernel", top=100),
+           "Share of CPU time in the kernel", top=100, group=HOST),
     Metric("cpu_iowait_pct", "iowait", "iowait", "%", RATE, "FLOAT",
            "/proc/stat cpu: iowait",
-           "Share of CPU time spent idle, waiting for disks", top=100),
+           "Share of CPU time spent idle, waiting for disks", top=100, group=HOST),
     Metric("cpu_busiest_pct", "busiest core", "core", "%", RATE, "FLOAT",
            "/proc/stat cpuN",
-           "Share of the busiest core's time that was neither idle nor iowait", top=100),
+           "Share of the busiest core's time that was neither idle nor iowait", top=100, group=HOST),
     Metric("load_1m", "load", "load", "tasks", GAUGE, "FLOAT",
            "/proc/loadavg",
-           "Runnable and uninterruptible tasks, averaged over one minute"),
+           "Runnable and uninterruptible tasks, averaged over one minute", group=HOST),
     Metric("memory_used_mib", "memory", "hostmem", "MiB", GAUGE, "INTEGER",
            "/proc/meminfo MemTotal - MemAvailable",
-           "Host memory in use", top_fact="memory_total_mib"),
+           "Host memory in use", top_fact="memory_total_mib", group=HOST),
     Metric("swap_used_mib", "swap", "swap", "MiB", GAUGE, "INTEGER",
            "/proc/meminfo SwapTotal - SwapFree",
-           "Swap space in use"),
+           "Swap space in use", group=HOST),
     Metric("disk_read_mb_s", "disk read", "diskr", "MB/s", RATE, "FLOAT",
            "/proc/diskstats",
-           "Bytes read from local disks"),
+           "Bytes read from local disks", group=HOST),
     Metric("disk_write_mb_s", "disk write", "diskw", "MB/s", RATE, "FLOAT",
            "/proc/diskstats",
-           "Bytes written to local disks"),
+           "Bytes written to local disks", group=HOST),
     Metric("net_rx_mb_s", "net in", "netin", "MB/s", RATE, "FLOAT",
            "/proc/net/dev without lo",
-           "Bytes received on network interfaces"),
+           "Bytes received on network interfaces", group=HOST),
     Metric("net_tx_mb_s", "net out", "netout", "MB/s", RATE, "FLOAT",
            "/proc/net/dev without lo",
-           "Bytes sent on network interfaces"),
+           "Bytes sent on network interfaces", group=HOST),
     Metric("ib_rx_mb_s", "IB in", "ibin", "MB/s", RATE, "FLOAT",
            "/sys/class/infiniband/*/ports/*/counters/port_rcv_data x 4",
-           "Bytes received on InfiniBand and RoCE ports"),
+           "Bytes received on InfiniBand and RoCE ports", group=HOST),
     Metric("ib_tx_mb_s", "IB out", "ibout", "MB/s", RATE, "FLOAT",
            "/sys/class/infiniband/*/ports/*/counters/port_xmit_data x 4",
-           "Bytes sent on InfiniBand and RoCE ports"),
+           "Bytes sent on InfiniBand and RoCE ports", group=HOST),
     Metric("psi_cpu_pct", "CPU pressure", "psicpu", "%", RATE, "FLOAT",
            "/proc/pressure/cpu some total",
-           "Share of time in which some task waited for a CPU", top=100),
+           "Share of time in which some task waited for a CPU", top=100, group=HOST),
     Metric("psi_memory_pct", "memory pressure", "psimem", "%", RATE, "FLOAT",
            "/proc/pressure/memory some total",
-           "Share of time in which some task waited for memory", top=100),
+           "Share of time in which some task waited for memory", top=100, group=HOST),
     Metric("psi_io_pct", "I/O pressure", "psiio", "%", RATE, "FLOAT",
            "/proc/pressure/io some total",
-           "Share of time in which some task waited for I/O", top=100),
+           "Share of time in which some task waited for I/O", top=100, group=HOST),
+    Metric("instructions_g_s", "instructions", "instr", "G/s", RATE, "FLOAT",
+           "perf instructions; LIKWID CPI",
+           "Instructions that all CPUs retired", group=COUNTERS),
+    Metric("cycles_g_s", "cycles", "cycles", "G/s", RATE, "FLOAT",
+           "perf cycles; LIKWID Runtime unhalted",
+           "Cycles in which CPUs were not halted", group=COUNTERS),
+    Metric("ipc", "IPC", "ipc", "", RATE, "FLOAT",
+           "perf instructions / cycles; LIKWID CPI",
+           "Instructions per cycle of all CPUs", top=6, group=COUNTERS),
+    Metric("flops_g_s", "CPU FLOP rate", "flops", "GFLOP/s", RATE, "FLOAT",
+           "perf fp_arith_inst_retired.* or fp_ret_sse_avx_ops.all; LIKWID FLOPS_DP, MEM_DP",
+           "Floating-point operations of all CPUs (LIKWID: double precision only)", group=COUNTERS),
+    Metric("memory_bandwidth_mb_s", "memory traffic", "membw", "MB/s", RATE, "FLOAT",
+           "perf uncore_imc, umc_cas_cmd.all or dram_channel_data_controller_*; LIKWID MEM_DP",
+           "Bytes read from and written to host memory", group=COUNTERS),
+    Metric("llc_misses_m_s", "cache misses", "llcmiss", "M/s", RATE, "FLOAT",
+           "perf cache-misses",
+           "Last-level cache misses", group=COUNTERS),
+    Metric("page_faults_s", "page faults", "faults", "1/s", RATE, "FLOAT",
+           "perf page-faults",
+           "Page faults of all processes", group=COUNTERS),
+    Metric("context_switches_s", "ctx switches", "switches", "1/s", RATE, "FLOAT",
+           "perf context-switches",
+           "Context switches on all CPUs", group=COUNTERS),
+    Metric("cpu_migrations_s", "CPU migrations", "migrate", "1/s", RATE, "FLOAT",
+           "perf cpu-migrations",
+           "Moves of tasks from one CPU to another", group=COUNTERS),
 )
 
 PROCESS_METRICS: Tuple[Metric, ...] = (
     Metric("gpu_memory_mib", "GPU memory", "gmem", "MiB", GAUGE, "INTEGER",
            "nvmlDeviceGetComputeRunningProcesses.usedGpuMemory",
-           "Device memory that the process holds"),
+           "Device memory that the process holds", group=PROCESSES),
     Metric("sm_pct", "SM", "sm", "%", GAUGE, "SMALLINT",
            "nvmlDeviceGetProcessUtilization.smUtil",
-           "Share of time in which a kernel of the process ran", top=100),
+           "Share of time in which a kernel of the process ran", top=100, group=PROCESSES),
     Metric("cpu_pct", "CPU", "cpu", "%", RATE, "FLOAT",
            "/proc/PID/stat utime + stime",
-           "CPU time of the process; 100 is one core"),
+           "CPU time of the process; 100 is one core", group=PROCESSES),
     Metric("memory_mib", "memory", "rss", "MiB", GAUGE, "INTEGER",
            "/proc/PID/stat rss",
-           "Resident host memory of the process"),
+           "Resident host memory of the process", group=PROCESSES),
     Metric("read_mb_s", "read", "read", "MB/s", RATE, "FLOAT",
            "/proc/PID/io read_bytes",
-           "Bytes that the process read from disks"),
+           "Bytes that the process read from disks", group=PROCESSES),
     Metric("write_mb_s", "write", "write", "MB/s", RATE, "FLOAT",
            "/proc/PID/io write_bytes",
-           "Bytes that the process wrote to disks"),
+           "Bytes that the process wrote to disks", group=PROCESSES),
+    Metric("instructions_g_s", "instructions", "instr", "G/s", RATE, "FLOAT",
+           "perf stat -p PID: instructions",
+           "Instructions that the process retired", group=COUNTERS),
+    Metric("ipc", "IPC", "ipc", "", RATE, "FLOAT",
+           "perf stat -p PID: instructions / cycles",
+           "Instructions per cycle of the process", top=6, group=COUNTERS),
+    Metric("page_faults_s", "page faults", "faults", "1/s", RATE, "FLOAT",
+           "perf stat -p PID: page-faults",
+           "Page faults of the process", group=COUNTERS),
 )
 # fmt: on
 
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
+PROC_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == HOST)
+"""The first of HOST_COLUMNS: those that are read from /proc and /sys."""
+COUNTER_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS if m.group == COUNTERS)
+"""The others of HOST_COLUMNS."""
 PROCESS_COLUMNS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS)
 EXACT_COLUMNS: FrozenSet[str] = frozenset(
     m.name for m in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS) if m.kind == COUNTER or m.unit == "bits"
@@ -228,9 +275,9 @@ def columns_off(groups: Iterable[str]) -> FrozenSet[str]:
 
 
 def reasons_off(groups: Iterable[str]) -> Dict[str, str]:
-    """Return what is not measured if only these groups are on: GPU columns, "host" and "processes"."""
+    """Return what is not measured if only these groups are on: GPU columns, and other groups by name."""
     on = frozenset(groups)
-    names = [*sorted(columns_off(on)), *(name for name in (HOST, PROCESSES) if name not in on)]
+    names = [*sorted(columns_off(on)), *(name for name in (HOST, PROCESSES, COUNTERS) if name not in on)]
     return dict.fromkeys(names, SWITCHED_OFF)
 
 

@@ -39,7 +39,7 @@ from gswarm_agent.folder import (
 from gswarm_agent.frame import WARNING, Frame, GpuFacts, GpuLink, Hello, HostFacts, Note
 from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
-from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
 from gswarm_agent.requests import STATUS, is_own
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
@@ -204,7 +204,7 @@ class Server:
         self._sampler: Optional[Sampler] = None
         self._introduced: Optional[Hello] = None
         self._interval_ms = 0
-        self._groups = ALL_GROUPS
+        self._groups = DEFAULT_GROUPS
         self.ending = ""  # the reason, once the sampling has to end
         self.inbox: Deque[Union[Hello, Frame]] = deque()
         self._marks = Marks()
@@ -256,7 +256,7 @@ class Server:
             if self.ending:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
-            if self._groups != ALL_GROUPS:
+            if self._groups != DEFAULT_GROUPS:
                 self._sampler.set_metrics(self._groups)
         facts = (*facts[:2], {**facts[2], **self.obstacles})
         self._introduced = make_hello(facts, self._sampler.interval_ms, simulated, probe.links())

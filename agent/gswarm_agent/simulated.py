@@ -20,16 +20,20 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, HostFacts, Note, ProcessSample, Row
 from gswarm_agent.metrics import (
-    ALL_GROUPS,
+    COUNTER_COLUMNS,
+    COUNTERS,
+    DEFAULT_GROUPS,
     GPU_METRICS,
     HOST,
     HOST_METRICS,
+    PROC_COLUMNS,
     PROCESS_METRICS,
     PROCESSES,
     RATE,
     REASON_POWER_CAP,
     REASON_SW_THERMAL,
     Metric,
+    columns_off,
 )
 from gswarm_agent.probes.base import TickSamples
 
@@ -300,7 +304,7 @@ class SimulatedNode:
             for index in range(simulation.gpus)
         ]
         self._last: Optional[float] = None
-        self._groups: Sequence[str] = ALL_GROUPS
+        self._groups: Sequence[str] = DEFAULT_GROUPS
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
         """Return the facts of the node, which follow from its name."""
@@ -348,16 +352,39 @@ class SimulatedNode:
         looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
         return TickSamples(
             gpus=tuple(self._on(_row(GPU_METRICS, gpu.row(t), first)) for gpu in self._gpus),
-            host=_row(HOST_METRICS, self._host(t), first) if HOST in self._groups else None,
+            host=_row(HOST_METRICS, self._host_row(t), first),
             processes=self._processes(t, first) if looks and PROCESSES in self._groups else None,
             notes=() if last is None else self._notes(last, t),
         )
 
     def _on(self, row: Row) -> Row:
         """Return a GPU's row without the metrics that are switched off."""
-        if len(self._groups) == len(ALL_GROUPS):
+        if not columns_off(self._groups):
             return row
         return tuple(number if m.group in self._groups else None for m, number in zip(GPU_METRICS, row))
+
+    def _host_row(self, t: float) -> Row:
+        """Return the node's row without the metrics that are switched off."""
+        host = self._host(t) if HOST in self._groups else (None,) * len(PROC_COLUMNS)
+        counted = self._counters(t) if COUNTERS in self._groups else (None,) * len(COUNTER_COLUMNS)
+        return (*host, *counted)
+
+    def _counters(self, t: float) -> Row:
+        level, starved = self._job.level(t), self._job.starved(t)
+        cycles = 3.4 * _CPUS * (0.03 + 0.26 * level)
+        ipc = 0.6 + 0.9 * level
+        traffic = 4_000 + 61_000 * level + 30_000 * starved
+        return (
+            cycles * ipc,
+            cycles,
+            ipc,
+            0.4 + 30 * level,
+            traffic,
+            traffic / 150,
+            900 + 22_000 * (1 - self._job.warm(t)),
+            6_000 + 31_000 * level,
+            40 + 260 * level,
+        )
 
     def close(self) -> None:
         """Do nothing."""
@@ -416,6 +443,7 @@ class SimulatedNode:
                 round(9_000 + 21_000 * self._job.warm(t)),
                 22 * level + 320 * self._job.starved(t),
                 360 * self._job.checkpoint(t),
+                *(self._process_counters(level) if COUNTERS in self._groups else (None, None, None)),
             )
             samples.append(
                 ProcessSample(
@@ -429,6 +457,10 @@ class SimulatedNode:
                 )
             )
         return tuple(samples)
+
+    def _process_counters(self, level: float) -> Row:
+        ipc = 0.6 + 0.9 * level
+        return 3.4 * (1 + 2.6 * level) * ipc, ipc, 90 + 700 * level
 
     def _notes(self, last: float, t: float) -> Tuple[Note, ...]:
         if not last < _FIRST_ERROR_S <= t:

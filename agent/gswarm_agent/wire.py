@@ -17,7 +17,7 @@ import msgpack
 
 from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.frozen import dataclass
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire_payload import (
     MAX_PROCESSES,
     MAX_TEXT,
@@ -69,7 +69,7 @@ class Start:
     interval_ms: int
     sent: int
     resume: Tuple[Tuple[str, int], ...] = ()
-    metrics: Tuple[str, ...] = ALL_GROUPS
+    metrics: Tuple[str, ...] = DEFAULT_GROUPS
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ from typing import Any
 from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame
-from gswarm_agent.metrics import ALL_GROUPS, CORE, HOST, PROCESSES
+from gswarm_agent.metrics import ALL_GROUPS, CORE, DEFAULT_GROUPS, HOST, PROCESSES
+from gswarm_agent.probes.counter_rights import RightsReader
+from gswarm_agent.probes.profilers import ProfilerWatch
+from gswarm_agent.probes.rates import SECOND_NS
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from gswarm_tui.hub import ACK_EVERY_COMMITS
 from tests.bench.figures import BenchOptions, Figure
@@ -38,7 +41,8 @@ PCIE: dict[str, tuple[str, dict[str, Any]]] = {
 """GPUs whose PCIe traffic is read between ticks: up to 18 times a second, or for 20 ms at a time."""
 GOALS = {
     "core, host and processes": ((CORE, HOST, PROCESSES), 0.35),
-    "all groups": (ALL_GROUPS, 0.6),
+    "all usual groups": (DEFAULT_GROUPS, 0.6),
+    "hardware counters, too": (ALL_GROUPS, 0.9),
 }
 """Metric groups, and the most CPU that they may take, as a share of nvitop's."""
 WORKER = "import sys; sys.stdin.read()"
@@ -97,10 +101,24 @@ def run(options: BenchOptions) -> Iterator[Figure]:
             with Attached(environ, options.folder / name, 1000) as agent:
                 share = sum(agent.shares(round(options.seconds(30)), 1))
             yield Figure(f"the same at 1 Hz where {what}", share, "% of a core")
+    yield Figure("looking who may and does use hardware counters", _look_us(options), "µs a tick", 300)
+
+
+def _look_us(options: BenchOptions) -> float:
+    """Return the CPU time that one tick's look at locks, settings and profilers takes, in microseconds."""
+    reader, watch, ticks = RightsReader(), ProfilerWatch(), options.count(2000, 100)
+    watch.look_at_all(0)
+    began = time.thread_time()
+    for tick in range(ticks):
+        reader.read(watch.dcgm)
+        watch.look(tick * SECOND_NS)
+    used = time.thread_time() - began
+    watch.close()
+    return used / ticks * 1e6
 
 
 def _in_turns(options: BenchOptions, environ: Mapping[str, str]) -> Iterator[Figure]:
-    """Measure the agent with fewer and with all metric groups at 1 Hz, in turns with nvitop: medians."""
+    """Measure the agent with fewer and more metric groups at 1 Hz, in turns with nvitop: medians."""
     seconds = options.seconds(20)
     shares: dict[str, list[float]] = {name: [] for name in GOALS}
     peers = []
@@ -149,7 +167,7 @@ class Attached:
         environ: Mapping[str, str],
         folder: Path,
         interval_ms: int,
-        groups: tuple[str, ...] = ALL_GROUPS,
+        groups: tuple[str, ...] = DEFAULT_GROUPS,
     ) -> None:
         self.frames: list[Frame] = []
         self.received = 0

@@ -9,7 +9,7 @@ from glob import glob
 from os.path import exists
 
 from gswarm_agent.frame import WARNING, HostFacts, Note, Number, Row
-from gswarm_agent.metrics import HOST_COLUMNS
+from gswarm_agent.metrics import PROC_COLUMNS
 from gswarm_agent.probes.procfs import (
     CoreTimes,
     CpuTimes,
@@ -258,12 +258,12 @@ class HostProbe:
         self._failing.clear()
         self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
         columns = [name for source in self._sources for name in source.columns]
-        self._order = [columns.index(name) if name in columns else len(columns) for name in HOST_COLUMNS]
+        self._order = [columns.index(name) if name in columns else len(columns) for name in PROC_COLUMNS]
         self._row: Row = ()
         self._due = 0
 
     def read(self, now_ns: int) -> Row:
-        """Return one row of the catalogue's host metrics, which may be half a second old."""
+        """Return one row of PROC_COLUMNS, which may be half a second old."""
         if now_ns < self._due:
             return self._row
         if self._row:  # the first row has no rates: the next call reads again

@@ -6,8 +6,9 @@ import time
 
 from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts
 from gswarm_agent.frozen import replace
-from gswarm_agent.metrics import HOST, PROCESSES, columns_off
+from gswarm_agent.metrics import COUNTERS, HOST, PROC_COLUMNS, PROCESSES, columns_off
 from gswarm_agent.probes.base import TickSamples
+from gswarm_agent.probes.counters import CountersProbe
 from gswarm_agent.probes.gpu_set import START_S, GpuSet
 from gswarm_agent.probes.host import HostProbe, read_host_facts
 from gswarm_agent.probes.rates import SECOND_NS
@@ -31,6 +32,8 @@ class NodeProbe:
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
         self._proc, self._sys = proc, sys
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
+        self._counters = CountersProbe(proc=proc, sys=sys)
+        self._with_counters = False
         self._with_processes = True
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuSet(proc, start_s, sys)
@@ -44,7 +47,7 @@ class NodeProbe:
             cuda_version=self._gpus.cuda_version,
         )
         of_host = {} if self._host is None else self._host.reasons
-        return host, self._gpus.facts, {**of_host, **self._gpus.capabilities()}
+        return host, self._gpus.facts, {**of_host, **self._counters.reasons, **self._gpus.capabilities()}
 
     def links(self) -> Tuple[GpuLink, ...]:
         """See Probe."""
@@ -56,6 +59,8 @@ class NodeProbe:
         if self._with_processes and not before and self._gpus.processes is not None:
             self._gpus.processes.restart()
         self._gpus.switch(columns_off(groups))
+        self._with_counters = COUNTERS in groups
+        self._counters.switch(on=self._with_counters)
         if HOST not in groups and self._host is not None:
             self._host.close()
             self._host = None
@@ -68,6 +73,9 @@ class NodeProbe:
         until = time.monotonic() + wait
         begun = time.monotonic_ns()
         host = None if self._host is None else self._host.read(now_ns)
+        counted = self._counters.read(now_ns)
+        if host is not None or self._with_counters:
+            host = (*(host or (None,) * len(PROC_COLUMNS)), *counted)
         # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
         with_processes = self._with_processes
         self._gpus.start(
@@ -78,14 +86,16 @@ class NodeProbe:
             self._gpus.read_processes_ahead(now_ns)
         processes = None
         if with_processes and not first and self._gpus.processes is not None:
-            processes = self._gpus.processes.take()
+            taken = self._gpus.processes.take()
+            processes = None if taken is None else self._counters.complete(taken)
         of_host = [] if self._host is None else self._host.take_notes()
-        notes = [*of_host, *self._gpus.take_notes()]
+        notes = [*of_host, *self._counters.take_notes(), *self._gpus.take_notes()]
         return TickSamples(rows, host, processes, tuple(notes))
 
     def close(self) -> None:
         """See Probe."""
         self._gpus.close()
+        self._counters.close()
         if self._host is not None:
             self._host.close()
 

@@ -27,6 +27,7 @@ from gswarm_agent.probes.nvml import (
 from gswarm_agent.probes.procfs import (
     KeptFile,
     ProcessStat,
+    UserNames,
     parse_command,
     parse_process_io,
     parse_process_stat,
@@ -383,24 +384,6 @@ class _TrackedProcess:
         """Close its files, which open again when they are read."""
         for file in (self._stat, self._cmdline, self._io):
             file.close()
-
-
-class UserNames:
-    """The names of users, each looked up once."""
-
-    def __init__(self) -> None:
-        self._names: Dict[int, str] = {}
-
-    def name(self, uid: int) -> str:
-        """Return a user's name, or the number of a user without one."""
-        if uid not in self._names:
-            import pwd
-
-            try:
-                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
-            except KeyError:
-                self._names[uid] = str(uid)
-        return self._names[uid]
 
 
 class ProcessTable:

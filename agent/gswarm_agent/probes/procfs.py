@@ -195,3 +195,23 @@ def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int]]:
             values[name] = int(value)
     rank = next((values[name] for name in RANK_VARIABLES if name in values), None)
     return rank, next((values[name] for name in _LOCAL_RANKS if name in values), None)
+
+
+class UserNames:
+    """The names of users, each looked up once."""
+
+    def __init__(self) -> None:
+        self._names: Dict[int, str] = {}
+
+    def name(self, uid: int) -> str:
+        """Return a user's name, or the number of a user without one."""
+        if uid not in self._names:
+            import pwd
+
+            from gswarm_agent.wire import clip_text
+
+            try:
+                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
+            except KeyError:
+                self._names[uid] = str(uid)
+        return self._names[uid]

@@ -1,0 +1,177 @@
+"""Who may use a node's hardware counters: the site's lock, the kernel's and the driver's settings.
+
+Nothing is opened but files that every user can read, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from gswarm_agent.frozen import dataclass
+from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS
+from gswarm_agent.probes.procfs import UserNames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Mapping, Optional, Tuple
+
+LOCK_VARIABLE, PARANOID_VARIABLE = "GSWARM_LIKWID_LOCK", "GSWARM_PERF_EVENT_PARANOID"
+"""Environment variables with other paths for LIKWID's lock and the kernel's setting."""
+_LOCK = "/var/run/likwid.lock"
+_LONGEST = 4096
+_CAPABILITIES = {38: "CAP_PERFMON", 21: "CAP_SYS_ADMIN"}
+OWN_PROCESSES, ALL_CPUS = 2, 0
+"""The highest ``perf_event_paranoid`` with which users may count their own processes, and all CPUs."""
+
+
+@dataclass(frozen=True)
+class CounterRights:
+    """Settings of a node that decide who may use its hardware counters; None where the node has none.
+
+    ``lock`` is the path of LIKWID's lock and ``lock_owner`` its owner; ``lock_problem`` says why it counts as
+    another's although it may not be. ``privileges`` are capabilities of this process that override
+    ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting, ``dcgm`` the pid of DCGM's host engine.
+    """
+
+    user: str
+    lock: str
+    lock_owner: Optional[str]
+    lock_problem: str
+    paranoid: Optional[int]
+    privileges: Tuple[str, ...]
+    gpu_admin_only: Optional[bool]
+    dcgm: Optional[int] = None
+
+    @property
+    def obstacle(self) -> str:
+        """Why this user may not count at all; empty if the lock and the kernel allow own processes."""
+        if self.lock_problem:
+            return f"{self.lock} {self.lock_problem}; ask the node's administrators"
+        if self.lock_owner not in (None, self.user):
+            return f"held by {self.lock_owner} (owner of {self.lock})"
+        return self._above(OWN_PROCESSES)
+
+    @property
+    def node_obstacle(self) -> str:
+        """Why perf may not count all CPUs, as ``obstacle``."""
+        return self.obstacle or self._above(ALL_CPUS)
+
+    def _above(self, highest: int) -> str:
+        if self.paranoid is None:
+            return "this kernel has no performance events (no perf_event_paranoid)"
+        if self.paranoid > highest and not self.privileges:
+            scope = "users" if highest == OWN_PROCESSES else "whole nodes"
+            return f"closed to {scope}: kernel.perf_event_paranoid is {self.paranoid}, above {highest}"
+        return ""
+
+    @property
+    def cpu(self) -> str:
+        """Who may use the CPUs' counters, in one sentence without a full stop."""
+        if self.obstacle:
+            return self.obstacle
+        reasons = [] if self.lock_owner is None else [f"owner of {self.lock}"]
+        reasons += [f"kernel.perf_event_paranoid is {self.paranoid}", *self.privileges]
+        scope = "the whole node" if not self.node_obstacle else "own processes only"
+        return f"open to {self.user}, {scope} ({', '.join(reasons)})"
+
+    @property
+    def gpu(self) -> str:
+        """Who may use the GPUs' counters, in one sentence without a full stop."""
+        if self.gpu_admin_only is None:
+            return "the NVIDIA driver isn't loaded or doesn't say who may use them"
+        closed = self.gpu_admin_only and "CAP_SYS_ADMIN" not in self.privileges
+        who = "administrators only" if closed else f"open to {self.user}"
+        text = f"{who} (RmProfilingAdminOnly is {int(self.gpu_admin_only)})"
+        if self.dcgm is not None:
+            text += (
+                f"; DCGM (nv-hostengine, pid {self.dcgm}) may hold them: an administrator can run "
+                "dcgmi profile --pause"
+            )
+        return text
+
+    @property
+    def sentences(self) -> Dict[str, str]:
+        """Both sentences, by their names in a node's capabilities."""
+        return {CPU_COUNTERS: self.cpu, GPU_COUNTERS: self.gpu}
+
+
+class RightsReader:
+    """Reads ``CounterRights`` again and again, below ``root``.
+
+    ``environ`` may have other paths for the lock and for ``perf_event_paranoid``.
+    """
+
+    def __init__(self, root: str = "/", environ: Optional[Mapping[str, str]] = None) -> None:
+        environ = os.environ if environ is None else environ
+        self._root = root.rstrip("/")
+        self._lock = environ.get(LOCK_VARIABLE) or _LOCK
+        self._lock_file = environ.get(LOCK_VARIABLE) or self._root + _LOCK
+        self._paranoid_file = (
+            environ.get(PARANOID_VARIABLE) or f"{self._root}/proc/sys/kernel/perf_event_paranoid"
+        )
+        self._users = UserNames()
+        self._user = self._users.name(os.geteuid())
+        self._privileges = privileges_of(_text(f"{self._root}/proc/self/status"))
+        self._gpu_admin_only = _admin_only(_text(f"{self._root}/proc/driver/nvidia/params"))
+
+    def read(self, dcgm: Optional[int] = None) -> CounterRights:
+        """Return the rights now; the driver's setting and the privileges are those of the start."""
+        owner, problem = self._lock_state()
+        return CounterRights(
+            self._user,
+            self._lock,
+            owner,
+            problem,
+            _number(_text(self._paranoid_file)),
+            self._privileges,
+            self._gpu_admin_only,
+            dcgm,
+        )
+
+    def _lock_state(self) -> Tuple[Optional[str], str]:
+        try:
+            found = os.lstat(self._lock_file)
+        except FileNotFoundError:
+            return None, ""
+        except OSError as error:
+            return None, f"can't be examined: {error.strerror}"
+        owner = self._users.name(found.st_uid)
+        if not stat.S_ISREG(found.st_mode):
+            return owner, "isn't a regular file"
+        return owner, ""
+
+
+def privileges_of(status: str) -> Tuple[str, ...]:
+    """Parse /proc/self/status: effective capabilities that let a process use all counters."""
+    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    try:
+        bits = int(line.split()[1], 16)
+    except (ValueError, IndexError):
+        return ()
+    return tuple(name for bit, name in _CAPABILITIES.items() if bits >> bit & 1)
+
+
+def _admin_only(params: str) -> Optional[bool]:
+    settings = dict(line.split(": ", 1) for line in params.splitlines() if ": " in line)
+    value = settings.get("RmProfilingAdminOnly")
+    return None if value is None else value.strip() == "1"
+
+
+def _number(text: str) -> Optional[int]:
+    text = text.strip()
+    return int(text) if text.lstrip("-").isdigit() and len(text) < 10 else None
+
+
+def _text(path: str) -> str:
+    """Return a file's first bytes, empty if it can't be read. A FIFO or device isn't waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _LONGEST).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

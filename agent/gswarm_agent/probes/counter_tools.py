@@ -1,0 +1,355 @@
+"""The programs that count: ``perf stat`` and ``likwid-perfctr``, each as a process that ends with this one.
+
+A tool runs ``cat`` as the program to measure. Its standard input is a pipe that only this process holds open:
+once the pipe is closed, also because this process was killed, ``cat`` ends, and the tool with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+
+from gswarm_agent.probes.counter_output import (
+    FLOP_EVENTS,
+    MEMORY_EVENTS,
+    likwid_rates,
+    parse_likwid_clock,
+    parse_likwid_groups,
+    parse_likwid_line,
+    parse_likwid_names,
+    parse_perf_line,
+    parse_perf_list,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Tuple
+
+LIFELINE = "cat"
+INTERVAL_MS = 1000
+"""Time between the lines of a tool."""
+_ENDS_WITHIN_S = 0.05
+_CHUNK = 65536
+_MOST_UNREAD = 1024 * 1024
+"""Bytes that one look takes from a tool, which print some kilobytes a second."""
+_LONGEST_LINE = 256 * 1024
+"""LIKWID prints one line for all CPUs."""
+_LONGEST_COMPLAINT = 160
+_MOST_COMPLAINTS = 40
+
+VIRTUAL = "this machine doesn't offer the CPU's hardware events, as most virtual machines"
+
+
+class ToolError(Exception):
+    """Raised when a tool can't count; the message gives the reason."""
+
+
+class ToolProcess:
+    """A running tool: ``lines`` returns what it printed since the last call, without waiting."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        import subprocess
+
+        lifeline, self._lifeline = os.pipe()
+        self._output, output = os.pipe()
+        os.set_blocking(self._output, False)
+        self.name = os.path.basename(command[0])
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=lifeline,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except OSError as error:
+            os.close(self._lifeline)
+            os.close(self._output)
+            raise ToolError(f"{self.name} can't be started: {error.strerror}") from None
+        finally:
+            os.close(lifeline)
+            os.close(output)
+        self._rest = b""
+        self.ended = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also its session's."""
+        return self._process.pid
+
+    def lines(self) -> List[str]:
+        """Return the lines that have come; sets ``ended`` at its end. Raises ToolError for endless output."""
+        # Not the pipe's end: the program that it measures has the pipe, too, and may outlive it.
+        self.ended = self._has_exited()
+        taken = bytearray(self._rest)
+        while len(taken) < _MOST_UNREAD:
+            try:
+                data = os.read(self._output, _CHUNK)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            taken += data
+        *whole, rest = bytes(taken).split(b"\n")
+        if self.ended and rest:
+            whole, rest = [*whole, rest], b""
+        if len(rest) > _LONGEST_LINE or len(taken) >= _MOST_UNREAD:
+            raise ToolError(f"{self.name} printed too much")
+        self._rest = rest
+        return [line.decode("utf-8", "replace") for line in whole]
+
+    def stop(self) -> None:
+        """End it and everything that it started, within 50 ms or by force."""
+        os.close(self._lifeline)
+        until = time.monotonic() + _ENDS_WITHIN_S
+        # It stays a zombie until its group was killed, so that no other group can have its number by then.
+        while not self._has_exited() and time.monotonic() < until:
+            time.sleep(0.002)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._output)
+
+    def _has_exited(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:
+            return True
+
+
+class Tool(ABC):
+    """Makes a tool's commands and understands its lines.
+
+    ``reasons`` says why it doesn't measure a column, complete after the first interval. ``complaint`` is the
+    last line that is no measurement.
+    """
+
+    name = ""
+    columns: Tuple[str, ...] = ()
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.complaint = ""
+        self._complaints = 0
+
+    @abstractmethod
+    def listing(self) -> List[str]:
+        """Return the command that prints what this CPU can count."""
+
+    @abstractmethod
+    def counting(self, listed: Sequence[str]) -> List[str]:
+        """Return the command that counts, from the lines of the listing. Raises ToolError."""
+
+    @abstractmethod
+    def feed(self, line: str) -> None:
+        """Take a line. Raises ToolError for output that isn't this tool's."""
+
+    @abstractmethod
+    def take(self) -> Optional[Dict[str, float]]:
+        """Return the columns' mean values since the last call; None if no interval has ended."""
+
+    @property
+    @abstractmethod
+    def reasons(self) -> Dict[str, str]:
+        """See the class."""
+
+    def _complain(self, line: str) -> None:
+        if not (text := line.strip()):
+            return
+        self._complaints += 1
+        self.complaint = "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST_COMPLAINT]
+        if self._complaints > _MOST_COMPLAINTS:
+            raise ToolError(f"{self.name} printed something unexpected: {self.complaint}")
+
+
+_INSTRUCTIONS, _CYCLES, _MISSES = "instructions", "cycles", "cache-misses"
+_FAULTS, _SWITCHES, _MIGRATIONS = "page-faults", "context-switches", "cpu-migrations"
+_SOFTWARE = {_FAULTS: "page_faults_s", _SWITCHES: "context_switches_s", _MIGRATIONS: "cpu_migrations_s"}
+_GIGA, _MEGA = 1e9, 1e6
+
+
+class Perf(Tool):
+    """``perf stat`` of all CPUs, or of one process, whose columns are ``PROCESS_COUNTERS``."""
+
+    name = "perf"
+
+    def __init__(self, path: str, pid: Optional[int] = None) -> None:
+        super().__init__(path)
+        self._pid = pid
+        self._flops: List[str] = []
+        self._memory: List[str] = []
+        self._events: Tuple[str, ...] = ()
+        self._unsupported: Dict[str, bool] = {}
+        self._at = 0.0
+        self._begun = 0.0
+        self._current: Dict[str, Optional[float]] = {}
+        self._sums: Dict[str, float] = {}
+        self._spans: Dict[str, float] = {}
+
+    def listing(self) -> List[str]:
+        """See Tool."""
+        return [self._path, "list", "--no-desc"]
+
+    def counting(self, listed: Sequence[str]) -> List[str]:
+        """See Tool."""
+        events = [_INSTRUCTIONS, _CYCLES, _FAULTS]
+        if self._pid is None:
+            self._flops, self._memory = parse_perf_list("\n".join(listed))
+            events += [_MISSES, _SWITCHES, _MIGRATIONS, *self._flops, *self._memory]
+        self._events = tuple(events)
+        scope = ["-a"] if self._pid is None else ["-p", str(self._pid)]
+        stat = [self._path, "stat", *scope, "-I", str(INTERVAL_MS), "-x,", "-e", ",".join(events)]
+        return [*stat, "--", LIFELINE]
+
+    def feed(self, line: str) -> None:
+        """See Tool."""
+        found = parse_perf_line(line)
+        if found is None or found.event not in self._events or found.at < self._at:
+            self._complain(line)
+            return
+        if found.at > self._at and self._current:
+            self._end_interval()
+        self._at = found.at
+        self._current[found.event] = found.count
+        self._unsupported[found.event] = not found.supported
+
+    def take(self) -> Optional[Dict[str, float]]:
+        """See Tool."""
+        if self._current and len(self._current) == len(self._events):
+            self._end_interval()
+        if not self._spans:
+            return None
+        rates = {event: total / self._spans[event] for event, total in self._sums.items()}
+        self._sums, self._spans = {}, {}
+        columns = {column: rates[event] for event, column in _SOFTWARE.items() if event in rates}
+        if _MISSES in rates:
+            columns["llc_misses_m_s"] = rates[_MISSES] / _MEGA
+        if _INSTRUCTIONS in rates:
+            columns["instructions_g_s"] = rates[_INSTRUCTIONS] / _GIGA
+        if _CYCLES in rates:
+            columns["cycles_g_s"] = rates[_CYCLES] / _GIGA
+            if _INSTRUCTIONS in rates and rates[_CYCLES] > 0:
+                columns["ipc"] = rates[_INSTRUCTIONS] / rates[_CYCLES]
+        if self._flops and all(event in rates for event in self._flops):
+            columns["flops_g_s"] = sum(rates[e] * FLOP_EVENTS[e] for e in self._flops) / _GIGA
+        if self._memory and all(event in rates for event in self._memory):
+            columns["memory_bandwidth_mb_s"] = sum(rates[e] * MEMORY_EVENTS[e] for e in self._memory) / _MEGA
+        return columns
+
+    @property
+    def reasons(self) -> Dict[str, str]:
+        """See Tool."""
+        needs = {
+            "instructions_g_s": [_INSTRUCTIONS],
+            "cycles_g_s": [_CYCLES],
+            "ipc": [_INSTRUCTIONS, _CYCLES],
+            "llc_misses_m_s": [_MISSES],
+            **{column: [event] for event, column in _SOFTWARE.items()},
+            "flops_g_s": self._flops,
+            "memory_bandwidth_mb_s": self._memory,
+        }
+        reasons = {}
+        no_hardware = self._unsupported.get(_CYCLES) and self._unsupported.get(_INSTRUCTIONS)
+        for column, events in needs.items():
+            missing = [event for event in events if self._unsupported.get(event)]
+            if no_hardware and column not in _SOFTWARE.values():
+                reasons[column] = f"perf: <not supported>: {VIRTUAL}"
+            elif not events:
+                what = "floating-point operations" if column == "flops_g_s" else "memory traffic"
+                reasons[column] = f"perf lists no event of this CPU for {what}"
+            elif missing:
+                reasons[column] = f"perf: <not supported>: {', '.join(missing)}"
+        return reasons
+
+    def _end_interval(self) -> None:
+        span, self._begun = self._at - self._begun, self._at
+        for event, count in self._current.items():
+            if count is not None and span > 0:
+                self._sums[event] = self._sums.get(event, 0.0) + count
+                self._spans[event] = self._spans.get(event, 0.0) + span
+        self._current = {}
+
+
+class Likwid(Tool):
+    """``likwid-perfctr`` on all CPUs with the performance group that measures most."""
+
+    name = "likwid-perfctr"
+
+    def __init__(self, path: str, cpus: str) -> None:
+        super().__init__(path)
+        self._cpus = cpus
+        self._group = ""
+        self._names: Optional[List[str]] = None
+        self._clock_mhz = 0.0
+        self._at = 0.0
+        self._sums: Dict[str, float] = {}
+        self._span = 0.0
+        self._measured: Tuple[str, ...] = ()
+
+    def listing(self) -> List[str]:
+        """See Tool."""
+        return [self._path, "-a"]
+
+    def counting(self, listed: Sequence[str]) -> List[str]:
+        """See Tool."""
+        group = parse_likwid_groups("\n".join(listed))
+        if group is None:
+            raise ToolError("LIKWID has no performance group for this CPU, as for most virtual machines")
+        self._group = group
+        every = ["-t", f"{INTERVAL_MS}ms", "-O"]
+        return [self._path, "-c", self._cpus, "-g", group, *every, LIFELINE]
+
+    def feed(self, line: str) -> None:
+        """See Tool."""
+        if self._names is None:
+            self._clock_mhz = parse_likwid_clock(line) or self._clock_mhz
+            self._names = parse_likwid_names(line)
+            if self._names is None:
+                self._complain(line)
+            return
+        found = parse_likwid_line(line, self._names)
+        if found is None or found[0] <= self._at:
+            self._complain(line)
+            return
+        span, self._at = found[0] - self._at, found[0]
+        rates = likwid_rates(found[1], self._clock_mhz)
+        self._measured = tuple(rates)
+        for column, rate in rates.items():
+            self._sums[column] = self._sums.get(column, 0.0) + rate * span
+        self._span += span
+
+    def take(self) -> Optional[Dict[str, float]]:
+        """See Tool."""
+        if not self._span:
+            return None
+        rates = {column: total / self._span for column, total in self._sums.items()}
+        self._sums, self._span = {}, 0.0
+        return rates
+
+    @property
+    def reasons(self) -> Dict[str, str]:
+        """See Tool."""
+        from gswarm_agent.metrics import COUNTER_COLUMNS
+
+        missing = [column for column in COUNTER_COLUMNS if column not in self._measured]
+        return dict.fromkeys(missing, f"LIKWID's group {self._group} doesn't measure it")
+
+
+def find_perf() -> Optional[str]:
+    """Return the path of perf, None if it isn't installed."""
+    return _which(Perf.name)
+
+
+def find_likwid() -> Optional[str]:
+    """Return the path of likwid-perfctr, None if it isn't installed."""
+    return _which(Likwid.name)
+
+
+def _which(name: str) -> Optional[str]:
+    import shutil  # takes long to import, and is needed for counting only
+
+    return shutil.which(name)

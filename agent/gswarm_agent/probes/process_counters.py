@@ -1,0 +1,84 @@
+"""Counters of single processes on GPUs, such as the ranks of a job, with one ``perf stat -p`` for each.
+
+They need fewer rights than those of a whole node: on most systems users may count their own processes,
+without the time that these spend in the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gswarm_agent.metrics import COUNTERS, PROCESS_METRICS
+from gswarm_agent.probes.counter_tools import Perf, ToolError, ToolProcess, find_perf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Set, Tuple
+
+    from gswarm_agent.frame import Row
+
+PROCESS_COUNTERS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS if m.group == COUNTERS)
+"""The last of PROCESS_COLUMNS."""
+_MOST = 16
+"""Processes of a node that are counted: more than the ranks of a node with eight GPUs."""
+
+
+class ProcessCounters:
+    """Counts this user's processes, the first ones if there are many."""
+
+    def __init__(self) -> None:
+        self._counted: Dict[int, Tuple[ToolProcess, Perf]] = {}
+        self._failed: Set[int] = set()
+        self._last: Dict[int, Row] = {}
+
+    @property
+    def pids(self) -> List[int]:
+        """The process ids of the tools, which are also those of their sessions."""
+        return [process.pid for process, _ in self._counted.values()]
+
+    def read(self, pids: Sequence[int]) -> Dict[int, Row]:
+        """Return values of PROCESS_COUNTERS by pid; begin to count new processes, and end others."""
+        wanted = set(pids)
+        for pid in self._counted.keys() - wanted:
+            self._end(pid)
+        self._failed &= wanted
+        for pid in sorted(wanted - self._counted.keys() - self._failed)[: _MOST - len(self._counted)]:
+            self._begin(pid)
+        for pid in list(self._counted):
+            try:
+                self._take(pid)
+            except ToolError:
+                self._failed.add(pid)
+                self._end(pid)
+        return dict(self._last)
+
+    def close(self) -> None:
+        """End all tools."""
+        for pid in list(self._counted):
+            self._end(pid)
+        self._failed.clear()
+
+    def _begin(self, pid: int) -> None:
+        perf = find_perf()
+        try:
+            if perf is None or os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                raise ToolError("it can't be counted")
+            tool = Perf(perf, pid)
+            self._counted[pid] = ToolProcess(tool.counting(())), tool
+        except (OSError, ToolError):
+            self._failed.add(pid)
+
+    def _take(self, pid: int) -> None:
+        process, tool = self._counted[pid]
+        for line in process.lines():
+            tool.feed(line)
+        rates: Optional[Dict[str, float]] = tool.take()
+        if rates is not None:
+            self._last[pid] = tuple([rates.get(name) for name in PROCESS_COUNTERS])
+        if process.ended:
+            raise ToolError("it ended")
+
+    def _end(self, pid: int) -> None:
+        process, _ = self._counted.pop(pid)
+        process.stop()
+        self._last.pop(pid, None)

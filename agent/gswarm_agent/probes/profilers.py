@@ -1,0 +1,221 @@
+"""Looks for programs on this node that use hardware counters, at a cost that doesn't show.
+
+Each look reads the last process id that the kernel gave out: unless it changed, no process is new. New
+processes are examined for two seconds, since a shell forks first and becomes the profiler afterwards. All
+others are examined in small portions, for those that became a profiler late.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gswarm_agent.frozen import dataclass
+from gswarm_agent.probes.procfs import KeptFile, UserNames, parse_process_uid
+from gswarm_agent.probes.rates import SECOND_NS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional
+
+_NAMES = frozenset(
+    (
+        *("perf", "likwid-perfctr", "likwid-accessD", "likwid-perfscop", "likwid-mpirun"),
+        *("nsys", "ncu", "nv-nsight-cu-cl", "vtune", "amplxe-perf", "AMDuProfCLI", "AMDuProfPcm"),
+        *("pcm", "pcm-memory", "toplev", "hpcrun", "rocprof", "rocprofv3"),
+    )
+)
+"""Names of processes, at most 15 characters as the kernel cuts them."""
+_PREFIXES = ("perf_", "perf-")
+"""Debian's versions of perf are ``perf_6.1`` and the like."""
+_WITHOUT_COUNTERS = frozenset(
+    (
+        *("list", "report", "script", "annotate", "diff", "archive", "data", "evlist", "buildid-list"),
+        *(
+            "export",
+            "stats",
+            "analyze",
+            "status",
+            "sessions",
+            "--import",
+            "-i",
+            "--list-sets",
+            "--query-metrics",
+        ),
+        *("version", "help", "--version", "--help", "-v", "-h", "-a", "-e"),
+    )
+)
+"""First arguments with which a profiler only reads files or prints what it knows."""
+DCGM = "nv-hostengine"
+_AGES_NS = (0, SECOND_NS // 20, SECOND_NS // 5, SECOND_NS, 2 * SECOND_NS)
+"""When to examine a new process, counted from the look that found it."""
+_PORTION = 8
+_MOST_YOUNG = 1024
+_LONGEST = 4096
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """A process that uses counters."""
+
+    pid: int
+    name: str
+    user: str
+    started: int
+
+    def __str__(self) -> str:
+        """Return it for a sentence."""
+        return f"{self.name} (pid {self.pid}) of {self.user}"
+
+
+@dataclass(frozen=True)
+class _Stat:
+    """Of /proc/PID/stat: name, state, session and start."""
+
+    name: str
+    state: str
+    session: int
+    started: int
+
+
+class ProfilerWatch:
+    """Finds profilers of all users. ``own_sessions`` are sessions whose processes don't count.
+
+    ``dcgm`` is the pid of DCGM's host engine, None while none was seen.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self.own_sessions: List[int] = []
+        self.dcgm: Optional[int] = None
+        self._proc = proc
+        self._loadavg = KeptFile(f"{proc}/loadavg")
+        self._users = UserNames()
+        self._newest: Optional[int] = None
+        self._young: Dict[int, List[int]] = {}  # pid and when to examine it again
+        self._others: List[int] = []
+        self._others_due = 0
+        self._found: Optional[Profiler] = None
+
+    def look(self, now_ns: int) -> Optional[Profiler]:
+        """Return a profiler that runs now, None without one; ``now_ns`` is a monotonic time."""
+        if self._found is not None:
+            if self._examine(self._found.pid) == self._found:
+                return self._found
+            self._newest = None  # it ended: examine all, as another one may run
+        if self._newest is None:
+            return self.look_at_all(now_ns)
+        self._note_young(now_ns)
+        for pid, times in list(self._young.items()):
+            if now_ns < times[0]:
+                continue
+            stat = self._stat(pid)
+            if stat is not None and (found := self._profiler(pid, stat)) is not None:
+                self._found = found
+                return found
+            del times[0]
+            if stat is None or not times:
+                del self._young[pid]
+        return self._look_at_some(now_ns)
+
+    def look_at_all(self, now_ns: int) -> Optional[Profiler]:
+        """Return a profiler after all processes were examined, which takes some milliseconds."""
+        self._newest = self._last_pid()
+        self._others, self._others_due = [], now_ns + SECOND_NS
+        self.dcgm = None
+        all_found = [found for pid in self._pids() if (found := self._examine(pid)) is not None]
+        self._found = all_found[0] if all_found else None
+        return self._found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._loadavg.close()
+
+    def _note_young(self, now_ns: int) -> None:
+        before, self._newest = self._newest, self._last_pid()
+        if before is None or self._newest is None or before == self._newest:
+            return
+        times = [now_ns + age for age in _AGES_NS]
+        if before < self._newest:
+            born = range(max(before + 1, self._newest - _MOST_YOUNG), self._newest + 1)
+        else:  # the ids began again from a low one
+            born = range(max(2, self._newest - _MOST_YOUNG), self._newest + 1)
+        if len(self._young) > _MOST_YOUNG:
+            self._young.clear()
+        for pid in born:
+            self._young[pid] = list(times)
+
+    def _look_at_some(self, now_ns: int) -> Optional[Profiler]:
+        if now_ns < self._others_due:
+            return None
+        self._others_due = now_ns + SECOND_NS
+        if not self._others:
+            self._others = self._pids()
+        portion, self._others = self._others[:_PORTION], self._others[_PORTION:]
+        for pid in portion:
+            if (found := self._examine(pid)) is not None:
+                self._found = found
+                return found
+        return None
+
+    def _last_pid(self) -> Optional[int]:
+        try:
+            return int(self._loadavg.read(128).split()[4])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _pids(self) -> List[int]:
+        try:
+            return [int(name) for name in os.listdir(self._proc) if name.isdigit()]
+        except OSError:
+            return []
+
+    def _examine(self, pid: int) -> Optional[Profiler]:
+        stat = self._stat(pid)
+        return None if stat is None else self._profiler(pid, stat)
+
+    def _stat(self, pid: int) -> Optional[_Stat]:
+        return _parse_stat(_content(f"{self._proc}/{pid}/stat"))
+
+    def _profiler(self, pid: int, found: _Stat) -> Optional[Profiler]:
+        if found.state in "ZX" or found.session in self.own_sessions:
+            return None
+        if found.name == DCGM:
+            self.dcgm = pid
+        if found.name not in _NAMES and not found.name.startswith(_PREFIXES):
+            return None
+        words = _content(f"{self._proc}/{pid}/cmdline").decode("utf-8", "replace").split("\0")
+        if _first_argument(words, found.name) in _WITHOUT_COUNTERS:
+            return None
+        try:
+            user = self._users.name(parse_process_uid(_content(f"{self._proc}/{pid}/status")))
+        except (ValueError, IndexError):
+            return None  # it ended meanwhile
+        return Profiler(pid, found.name, user, found.started)
+
+
+def _first_argument(words: List[str], name: str) -> str:
+    """Return the word after a program's own, before which a script's interpreter may stand."""
+    own = next((at for at, word in enumerate(words) if os.path.basename(word).startswith(name)), 0)
+    return words[own + 1] if own + 1 < len(words) else ""
+
+
+def _parse_stat(text: bytes) -> Optional[_Stat]:
+    try:
+        begin, end = text.index(b"(") + 1, text.rindex(b")")
+        fields = text[end + 1 :].split(None, 21)
+        name = text[begin:end].decode("utf-8", "replace")
+        return _Stat(name, fields[0].decode("ascii", "replace"), int(fields[3]), int(fields[19]))
+    except (ValueError, IndexError):
+        return None
+
+
+def _content(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _LONGEST)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,85 @@
+"""Stand-ins for perf and likwid-perfctr on machines without hardware events.
+
+They answer in the formats of ``man perf-stat`` (CSV FORMAT) and of likwid-perfctr 5.2's timeline, run the
+program to measure as the real ones do, and print an interval of one second every 20 ms. A file beside them
+holds the fault to show.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PERF = """#!{python} -S
+import subprocess, sys, time
+words = sys.argv[1:]
+fault = open({fault!r}).read()
+if words[0] == "list":
+    print("  fp_arith_inst_retired.scalar_double\\n  fp_arith_inst_retired.512b_packed_double")
+    print("  uncore_imc_0/cas_count_read/  [Kernel PMU event]", flush=True)
+    sys.exit()
+if fault == "endless":
+    while True:
+        sys.stderr.write("x" * 65536)
+if fault == "hangs":
+    time.sleep(600)
+if fault == "garbage":
+    while True:
+        sys.stderr.write("\\x1b[2Jwhat is this?\\n")
+if fault == "denied":
+    sys.exit("Error:\\nAccess to performance monitoring and observability operations is limited.")
+events = words[words.index("-e") + 1].split(",")
+program = subprocess.Popen(words[words.index("--") + 1:])
+counts = {{"instructions": 3e9, "cycles": 2e9, "cache-misses": 5e6, "page-faults": 40,
+          "fp_arith_inst_retired.scalar_double": 1e9, "fp_arith_inst_retired.512b_packed_double": 2e9}}
+at = 0
+while program.poll() is None:
+    time.sleep(0.02)
+    at += 1
+    for event in events:
+        unit = "MiB" if event.startswith("uncore") else ""
+        count = 1000 if unit else counts.get(event, 0)
+        print(f"{{at:16.9f}},{{count:.0f}},{{unit}},{{event}},1000,100.00,,", file=sys.stderr, flush=True)
+    if fault == "dies" and at == 3:
+        sys.exit("perf: Segmentation fault")
+"""
+
+LIKWID = """#!{python} -S
+import subprocess, sys, time
+words = sys.argv[1:]
+if words == ["-a"]:
+    print("Group name\\tDescription\\n    FLOPS_DP\\tDouble Precision MFLOP/s\\n      MEM_DP\\tOverview")
+    sys.exit()
+cpus = words[words.index("-c") + 1]
+program = subprocess.Popen(words[-1:])
+names = ["Runtime (RDTSC) [s]", "Runtime unhalted [s]", "Clock [MHz]", "CPI", "DP [MFLOP/s]",
+         "Memory bandwidth [MBytes/s]"]
+print("CPU clock:\\t2.00 GHz\\n# HWThreads: 0|1")
+print("# " + "|".join(["GID", "MetricsCount", "CpuCount", "Total runtime [s]", *names]), flush=True)
+at = 0
+while program.poll() is None:
+    time.sleep(0.02)
+    at += 1
+    print(f"1,6,2,{{at}},1.0,1.0,1.0,0.5,2000,2000,0.5,0.5,1500,500,8000,0", file=sys.stderr, flush=True)
+"""
+
+
+class CounterTools:
+    """A folder for the PATH with stand-ins; ``fault`` is what perf shows from its next start on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._fault = folder / "fault"
+        self.show("")
+
+    def show(self, fault: str) -> None:
+        """Let perf die, hang, print garbage or endless output, or be denied; nothing with ""."""
+        self._fault.write_text(fault)
+
+    def add(self, name: str) -> None:
+        """Add perf or likwid-perfctr."""
+        text = {"perf": PERF, "likwid-perfctr": LIKWID}[name]
+        program = self.folder / name
+        program.write_text(text.format(python=sys.executable, fault=str(self._fault)))
+        program.chmod(0o755)

@@ -1,0 +1,413 @@
+"""Hardware counters: who may use them, what is counted, and how the agent yields them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_agent.metrics import COUNTER_COLUMNS
+from gswarm_agent.probes.counter_rights import LOCK_VARIABLE, PARANOID_VARIABLE
+from gswarm_agent.probes.counters import CountersProbe
+from gswarm_agent.probes.procfs import UserNames
+from tests.counters_standin import CounterTools
+from tests.integration.agent_node import gone, until
+
+SECOND = 1_000_000_000
+ME = UserNames().name(os.geteuid())
+
+
+class NodeFiles:
+    """A node's files that decide who may count, a stand-in for its /proc, and its tools on the PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.proc = folder / "proc"
+        self.lock = folder / "likwid.lock"
+        self.paranoid = folder / "paranoid"
+        self.tools = CounterTools(folder / "bin")
+        self.probes: list[CountersProbe] = []
+        self._last_pid = 100
+        self.allow(0)
+        self.set_last_pid()
+
+    def allow(self, paranoid: int) -> None:
+        self.paranoid.write_text(f"{paranoid}\n")
+
+    def set_last_pid(self) -> None:
+        self.proc.mkdir(exist_ok=True)
+        (self.proc / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {self._last_pid}\n")
+
+    def run_program(self, *words: str, uid: int = 4_000_123) -> int:
+        """Let a program appear in /proc; return its pid."""
+        self._last_pid += 1
+        pid = self._last_pid
+        process = self.proc / str(pid)
+        process.mkdir()
+        name = Path(words[0]).name[:15]
+        fields = " ".join(["S", "1", str(pid), str(pid), *["0"] * 15, str(pid), "0", "0"])
+        (process / "stat").write_text(f"{pid} ({name}) {fields}\n")
+        (process / "cmdline").write_text("\0".join(words) + "\0")
+        (process / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        self.set_last_pid()
+        return pid
+
+    def end_program(self, pid: int) -> None:
+        shutil.rmtree(self.proc / str(pid))
+
+    def probe(self) -> CountersProbe:
+        """Return the node's probe, switched on."""
+        environ = {LOCK_VARIABLE: str(self.lock), PARANOID_VARIABLE: str(self.paranoid)}
+        probe = CountersProbe(str(self.folder), str(self.proc), str(self.folder), environ)
+        probe.switch(on=True)
+        self.probes.append(probe)
+        return probe
+
+
+class Ticks:
+    """Reads a probe at ticks of a second of its clock; real time passes between them, for the tools."""
+
+    def __init__(self, probe: CountersProbe) -> None:
+        self.probe = probe
+        self.now = SECOND
+        self.messages: list[str] = []
+
+    def tick(self) -> dict[str, Any]:
+        self.now += SECOND
+        row = self.probe.read(self.now)
+        self.messages += [note.message for note in self.probe.take_notes()]
+        return dict(zip(COUNTER_COLUMNS, row, strict=True))
+
+    def until(
+        self, condition: Callable[[dict[str, Any]], object], *, step: int = SECOND // 50
+    ) -> dict[str, Any]:
+        """Tick until a row fulfils the condition; its clock goes on by ``step`` each time."""
+        row: dict[str, Any] = {}
+
+        def reached() -> bool:
+            nonlocal row
+            self.now += step - SECOND
+            row = self.tick()
+            return bool(condition(row))
+
+        until(reached)
+        return row
+
+
+def counts(row: dict[str, Any]) -> bool:
+    return row["cycles_g_s"] is not None
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFiles]:
+    made = NodeFiles(tmp_path)
+    monkeypatch.setenv("PATH", f"{made.tools.folder}:{os.environ['PATH']}")
+    monkeypatch.setattr("gswarm_agent.probes.counters.find_likwid", lambda: None)
+    made.tools.add("perf")
+    yield made
+    for probe in made.probes:
+        probe.close()
+
+
+def tool_pids(node: NodeFiles) -> list[int]:
+    """Return the real processes of the node's tools."""
+    folder = str(node.tools.folder).encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and folder in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_perf_counts_the_node(node: NodeFiles) -> None:
+    ticks = Ticks(node.probe())
+    row = ticks.until(counts)
+    assert row == pytest.approx(
+        {
+            "instructions_g_s": 3.0,
+            "cycles_g_s": 2.0,
+            "ipc": 1.5,
+            "flops_g_s": 17.0,
+            "memory_bandwidth_mb_s": 2 * 1000 * 2**20 / 1e6,
+            "llc_misses_m_s": 5.0,
+            "page_faults_s": 40.0,
+            "context_switches_s": 0.0,
+            "cpu_migrations_s": 0.0,
+        }
+    )
+    assert ticks.messages == ["counts with perf every 1 s"]
+    assert "cycles_g_s" not in ticks.probe.reasons
+
+
+def test_likwid_counts_where_perf_may_not(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.tools.add("likwid-perfctr")
+    monkeypatch.setattr("gswarm_agent.probes.counters.find_likwid", lambda: shutil.which("likwid-perfctr"))
+    node.allow(2)
+    node.lock.touch()
+    ticks = Ticks(node.probe())
+    row = ticks.until(counts)
+    assert row["cycles_g_s"] == pytest.approx(3.0)
+    assert row["ipc"] == pytest.approx(2.0)
+    assert (row["flops_g_s"], row["memory_bandwidth_mb_s"]) == pytest.approx((2.0, 8000.0))
+    assert row["page_faults_s"] is None
+    assert ticks.probe.reasons["page_faults_s"] == "LIKWID's group MEM_DP doesn't measure it"
+
+
+@pytest.mark.parametrize(
+    ("paranoid", "reason"),
+    [
+        (1, "closed to whole nodes: kernel.perf_event_paranoid is 1, above 0"),
+        (4, "closed to users: kernel.perf_event_paranoid is 4, above 2"),
+    ],
+)
+def test_kernels_setting_is_obeyed_and_named(node: NodeFiles, paranoid: int, reason: str) -> None:
+    node.allow(paranoid)
+    ticks = Ticks(node.probe())
+    assert not counts(ticks.tick())
+    assert ticks.probe.reasons["ipc"] == reason
+    assert not ticks.probe.is_counting
+    node.allow(0)
+    ticks.until(counts)
+
+
+def test_counters_are_yielded_to_the_locks_new_owner_within_a_tick(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.lock.touch()
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    assert tool_pids(node)
+    owner = 4_000_123
+    real = os.lstat
+
+    def lstat(path: Any) -> Any:
+        found = real(path)
+        if str(path) == str(node.lock):
+            return os.stat_result((found.st_mode, 0, 0, 1, owner, owner, 0, 0, 0, 0))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gswarm_agent.probes.counter_rights.os.lstat", lstat)
+        assert not counts(ticks.tick())
+        assert tool_pids(node) == []
+        held = f"held by {owner} (owner of {node.lock})"
+        assert ticks.probe.reasons["cpu_counters"] == ticks.probe.reasons["ipc"] == held
+        assert ticks.messages[-2:] == [
+            f"CPU counters: {held}",
+            f"stopped counting: the CPU counters are {held}",
+        ]
+    ticks.until(counts)
+    assert ticks.messages[-1] == "counts with perf every 1 s"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("/usr/bin/perf", "stat", "-a", "sleep", "9"),
+        ("/usr/bin/perf_6.1", "record", "train"),
+        ("/usr/bin/likwid-lua", "/opt/likwid-perfctr", "-C", "0"),
+        ("/opt/nsys", "profile", "train"),
+        ("ncu", "train"),
+    ],
+)
+def test_counters_are_yielded_to_a_profiler_within_a_tick(node: NodeFiles, words: tuple[str, ...]) -> None:
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    if "likwid-lua" in words[0]:
+        words = ("likwid-perfctr", *words)  # a script's process has the script's name
+    pid = node.run_program(*words)
+    assert not counts(ticks.tick())
+    assert tool_pids(node) == []
+    taker = f"in use by {Path(words[0]).name} (pid {pid}) of 4000123"
+    assert ticks.messages[-1] == f"stopped counting: the CPU counters are {taker}"
+    assert ticks.probe.reasons["ipc"] == taker
+    assert not counts(ticks.tick())
+    node.end_program(pid)
+    ticks.until(counts)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("perf", "report"),
+        ("nsys", "stats", "r.nsys-rep"),
+        ("perform", "x"),
+        ("python", "perf"),
+    ],
+)
+def test_programs_that_only_read_files_take_no_counters(node: NodeFiles, words: tuple[str, ...]) -> None:
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    node.run_program(*words)
+    assert counts(ticks.tick())
+
+
+def test_a_shell_that_becomes_a_profiler_is_noticed(node: NodeFiles) -> None:
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    pid = node.run_program("bash")
+    assert counts(ticks.tick())
+    stat = node.proc / str(pid) / "stat"
+    stat.write_text(stat.read_text().replace("(bash)", "(ncu)"))
+    assert not counts(ticks.tick())
+
+
+def test_counters_in_use_are_left_alone_from_the_start(node: NodeFiles) -> None:
+    pid = node.run_program("perf", "stat", "-a")
+    ticks = Ticks(node.probe())
+    assert not counts(ticks.tick())
+    assert tool_pids(node) == []
+    assert ticks.messages == [f"doesn't count: the CPU counters are in use by perf (pid {pid}) of 4000123"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("dies", "perf ended: perf: Segmentation fault"),
+        ("garbage", "perf printed something unexpected: ?[2Jwhat is this?"),
+        ("endless", "perf printed too much"),
+        ("hangs", "perf printed nothing for 6 s"),
+        ("denied", "perf ended: Access to performance monitoring and observability operations is limited."),
+    ],
+)
+def test_a_tool_that_fails_is_ended_named_and_tried_again(node: NodeFiles, fault: str, reason: str) -> None:
+    node.tools.show(fault)
+    step = SECOND if fault == "hangs" else SECOND // 50
+    ticks = Ticks(node.probe())
+    ticks.until(lambda _: ticks.messages and ticks.messages[-1].startswith("doesn't count"), step=step)
+    assert ticks.messages[-1] == f"doesn't count: {reason}"
+    assert ticks.probe.reasons["ipc"] == reason
+    assert tool_pids(node) == []
+    node.tools.show("")
+    ticks.now += 60 * SECOND
+    ticks.until(counts)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "symlink", "folder"])
+def test_a_lock_that_is_no_regular_file_is_not_followed_or_waited_for(node: NodeFiles, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(node.lock)
+    elif kind == "symlink":
+        (node.folder / "mine").touch()
+        node.lock.symlink_to(node.folder / "mine")
+    else:
+        node.lock.mkdir()
+    ticks = Ticks(node.probe())
+    assert not counts(ticks.tick())
+    reason = f"{node.lock} isn't a regular file; ask the node's administrators"
+    assert ticks.probe.reasons["cpu_counters"] == reason
+
+
+def test_a_setting_that_is_a_fifo_is_not_waited_for(node: NodeFiles) -> None:
+    node.paranoid.unlink()
+    os.mkfifo(node.paranoid)
+    ticks = Ticks(node.probe())
+    assert not counts(ticks.tick())
+    assert "no perf_event_paranoid" in ticks.probe.reasons["cpu_counters"]
+
+
+def test_who_may_count_is_reported_and_kept_current_while_counters_are_off(node: NodeFiles) -> None:
+    probe = node.probe()
+    probe.switch(on=False)
+    assert probe.reasons["cpu_counters"] == f"open to {ME}, the whole node (kernel.perf_event_paranoid is 0)"
+    ticks = Ticks(probe)
+    ticks.tick()
+    node.allow(3)
+    ticks.now += 10 * SECOND
+    ticks.tick()
+    closed = "closed to users: kernel.perf_event_paranoid is 3, above 2"
+    assert probe.reasons["cpu_counters"] == closed
+    assert ticks.messages == [f"CPU counters: {closed}"]
+    assert tool_pids(node) == []
+
+
+def test_gpu_counters_of_a_node_with_dcgm(node: NodeFiles) -> None:
+    params = node.folder / "proc/driver/nvidia/params"
+    params.parent.mkdir(parents=True)
+    params.write_text("EnableMSI: 1\nRmProfilingAdminOnly: 0\n")
+    pid = node.run_program("nv-hostengine", uid=0)
+    assert node.probe().reasons["gpu_counters"] == (
+        f"open to {ME} (RmProfilingAdminOnly is 0); DCGM (nv-hostengine, pid {pid}) may hold them: an "
+        "administrator can run dcgmi profile --pause"
+    )
+
+
+HOLDER = """
+import sys, time
+from gswarm_agent.probes.counter_tools import Perf, ToolProcess
+tool = Perf(sys.argv[1], int(sys.argv[2]))
+process = ToolProcess(tool.counting(()))
+while not process.lines():
+    time.sleep(0.02)
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def test_real_perf_ends_with_an_agent_that_is_killed() -> None:
+    perf = shutil.which("perf")
+    assert perf, "install linux-perf"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, perf, str(os.getpid())], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        pid = int(holder.stdout.readline())
+        tools = [pid, *children(pid)]
+        assert len(tools) == 2, "perf and the program at its lifeline"
+        os.kill(holder.pid, signal.SIGKILL)
+        until(lambda: all(gone(each) for each in tools))
+
+
+def test_ranks_are_counted_by_real_perf(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gswarm_agent.frame import ProcessSample
+
+    real = os.path.realpath(shutil.which("perf", path="/usr/bin:/usr/local/bin") or "")
+    assert real, "install linux-perf"
+    monkeypatch.setattr("gswarm_agent.probes.process_counters.find_perf", lambda: real)
+    node.allow(2)  # own processes only
+    toucher = "import time\nwhile True:\n    bytearray(1 << 24); time.sleep(0.001)"
+    with subprocess.Popen([sys.executable, "-c", toucher]) as rank:
+        sample = ProcessSample(0, rank.pid, ME, "train", 0, 0, (1, 2, 3, 4, 5, 6))
+        stranger = ProcessSample(0, 1 if os.geteuid() else 2**22 + 1, None, None, None, None, (0,) * 6)
+        ticks = Ticks(node.probe())
+        rows: list[tuple[Any, ...]] = []
+
+        def measured() -> bool:
+            ticks.tick()
+            rows[:] = [s.row for s in ticks.probe.complete((sample, stranger))]
+            return rows[0][-1] is not None
+
+        until(measured)
+        assert rows[0][:6] == sample.row
+        assert rows[0][-1] > 100, "page faults per second"
+        assert rows[1] == (*stranger.row, None, None, None)
+        node.run_program("nsys", "profile")
+        ticks.tick()
+        assert ticks.probe.complete((sample,))[0].row == (*sample.row, None, None, None)
+        rank.kill()
+
+
+def test_reading_costs_microseconds(node: NodeFiles) -> None:
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    begun = time.thread_time()
+    for _ in range(200):
+        ticks.now += SECOND // 100
+        ticks.probe.read(ticks.now)
+    assert (time.thread_time() - begun) / 200 < 0.002, "a tick's look at rights, profilers and the tool"

@@ -1,0 +1,197 @@
+"""Output of perf and likwid-perfctr: real lines are parsed, and any other text is refused, never misread."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.probes.counter_output import (
+    likwid_rates,
+    parse_likwid_clock,
+    parse_likwid_groups,
+    parse_likwid_line,
+    parse_likwid_names,
+    parse_perf_line,
+    parse_perf_list,
+)
+from gswarm_agent.probes.counter_tools import Likwid, Perf, Tool, ToolError
+
+# perf 6.1 on a virtual machine, perf 5.14 on an Intel node.
+PERF = """     1.003886694,<not supported>,,instructions,0,100.00,,
+     1.003886694,22816,,page-faults,1019990206,100.00,,
+     1.003886694,<not counted>,,context-switches:u,0,100.00,,
+     1.003886694,6311.52,MiB,uncore_imc/cas_count_read/,1001234567,100.00,,
+     1.003886694,123456789,,cycles:u,1001234567,62.50,3.251,GHz"""
+
+
+def test_lines_of_perf_are_parsed() -> None:
+    lines = [parse_perf_line(line) for line in PERF.splitlines()]
+    shown = [(line.at, line.event, line.count, line.supported) for line in lines if line is not None]
+    at = 1.003886694
+    assert shown == [
+        (at, "instructions", None, False),
+        (at, "page-faults", 22816, True),
+        (at, "context-switches", None, True),
+        (at, "uncore_imc/cas_count_read/", 6311.52 * 2**20, True),
+        (at, "cycles", 123456789, True),
+    ]
+
+
+PIECES = ("0", "1", "9", ".", "e", ",", "-", "nan", "inf", "<not supported>", "MiB", "cycles", ":u")
+
+
+@given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
+def test_any_text_from_perf_is_a_finite_count_or_refused(text: str) -> None:
+    line = parse_perf_line(text)
+    if line is not None:
+        assert line.event
+        assert math.isfinite(line.at)
+        assert line.at >= 0
+        assert line.count is None or (math.isfinite(line.count) and line.count >= 0)
+
+
+@given(
+    st.floats(0.001, 1e6),
+    st.integers(0, 10**18),
+    st.sampled_from(("instructions", "cycles:u", "fp_arith_inst_retired.scalar_double")),
+)
+def test_what_perf_counted_is_what_is_parsed(at: float, count: int, event: str) -> None:
+    line = parse_perf_line(f"{at:16.9f},{count},,{event},1000,100.00,,")
+    assert line is not None
+    assert (line.event, line.count) == (event.removesuffix(":u"), float(count))
+    assert line.at == pytest.approx(at, abs=1e-9)
+
+
+def test_events_of_this_cpu_are_found_in_perfs_list() -> None:
+    listed = """
+  fp_arith_inst_retired.scalar_double
+  uncore_imc_0/cas_count_read/                       [Kernel PMU event]
+  page-faults OR faults                              [Software event]"""
+    assert parse_perf_list(listed) == (
+        ["fp_arith_inst_retired.scalar_double"],
+        ["uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/"],
+    )
+    assert parse_perf_list("  page-faults OR faults [Software event]") == ([], [])
+
+
+def perf(*events: str) -> Perf:
+    tool = Perf("/usr/bin/perf")
+    tool.counting([*events])
+    return tool
+
+
+def interval(tool: Perf, at: float, **counts: float | None) -> None:
+    for event in tool.counting([])[tool.counting([]).index("-e") + 1].split(","):
+        count = counts.get(event.replace("-", "_"), 0)
+        tool.feed(f"{at:.9f},{'<not supported>' if count is None else count},,{event},1,100.00,,")
+
+
+def test_rates_are_means_of_all_intervals_since_the_last_look() -> None:
+    tool = perf()
+    interval(tool, 1.0, instructions=3e9, cycles=2e9, page_faults=100)
+    interval(tool, 3.0, instructions=9e9, cycles=2e9, page_faults=500)
+    rates = tool.take()
+    assert rates is not None
+    assert rates["instructions_g_s"] == pytest.approx(4.0)
+    assert rates["ipc"] == pytest.approx(3.0)
+    assert rates["page_faults_s"] == pytest.approx(200.0)
+    assert tool.take() is None, "no interval has ended since"
+    assert set(tool.reasons) == {"flops_g_s", "memory_bandwidth_mb_s"}
+
+
+def test_events_that_a_virtual_machine_lacks_have_a_reason_each() -> None:
+    tool = perf()
+    interval(tool, 1.0, instructions=None, cycles=None, cache_misses=None, page_faults=7)
+    assert tool.take() == {"page_faults_s": 7.0, "context_switches_s": 0.0, "cpu_migrations_s": 0.0}
+    assert set(tool.reasons) == {
+        "instructions_g_s",
+        "cycles_g_s",
+        "ipc",
+        "flops_g_s",
+        "memory_bandwidth_mb_s",
+        "llc_misses_m_s",
+    }
+    assert all("virtual machine" in reason for reason in tool.reasons.values())
+
+
+def test_floating_point_operations_count_each_lane_of_a_vector() -> None:
+    tool = perf("fp_arith_inst_retired.scalar_double", "fp_arith_inst_retired.512b_packed_double")
+    at = "1.000000000"
+    for event, count in (("scalar_double", 10**9), ("512b_packed_double", 10**9)):
+        tool.feed(f"{at},{count},,fp_arith_inst_retired.{event},1,100.00,,")
+    tool.feed("2.000000000,1,,cycles,1,100.00,,")
+    rates = tool.take()
+    assert rates is not None
+    assert rates["flops_g_s"] == pytest.approx(9.0)
+
+
+def feed(tool: Tool, lines: list[str]) -> None:
+    for line in lines:
+        tool.feed(line)
+
+
+@given(st.lists(st.text("?x,1|", min_size=1, max_size=20), min_size=60))
+def test_a_tool_that_prints_something_else_is_given_up(lines: list[str]) -> None:
+    for tool in (perf(), Likwid("/usr/bin/likwid-perfctr", "0-3")):
+        with pytest.raises(ToolError, match="printed something unexpected"):
+            feed(tool, lines)
+        assert tool.take() is None
+
+
+# likwid-perfctr -c 0,1 -g FLOPS_DP -t 1s -O of version 5.2.2.
+LIKWID = """--------------------------------------------------------------------------------
+CPU name:\tIntel(R) Xeon(R) Platinum 8360Y CPU @ 2.40GHz
+CPU type:\tIntel Icelake SP processor
+CPU clock:\t2.40 GHz
+--------------------------------------------------------------------------------
+# HWThreads: 0|1
+# GID|MetricsCount|CpuCount|Total runtime [s]|Runtime (RDTSC) [s]|Runtime unhalted [s]|CPI|DP [MFLOP/s]
+1,4,2,1.00012,1.0,1.0,0.5,0.25,0.5,1.0,1000,500
+1,4,2,2.00015,1.0,1.0,0.5,0.25,0.5,nan,3000,500"""
+
+
+def test_likwids_timeline_becomes_rates() -> None:
+    tool = Likwid("/usr/bin/likwid-perfctr", "0,1")
+    assert tool.counting(["    FLOPS_DP\tDouble Precision MFLOP/s"])[1:5] == ["-c", "0,1", "-g", "FLOPS_DP"]
+    lines = LIKWID.splitlines()
+    for line in lines[:-1]:
+        tool.feed(line)
+    rates = tool.take()
+    assert rates is not None
+    assert rates["cycles_g_s"] == pytest.approx(1.2 + 0.6)
+    assert rates["instructions_g_s"] == pytest.approx(2.4 + 0.6)
+    assert rates["ipc"] == pytest.approx(3.0 / 1.8)
+    assert rates["flops_g_s"] == pytest.approx(1.5)
+    assert "memory_bandwidth_mb_s" in tool.reasons
+    tool.feed(lines[-1])
+    assert tool.take() == pytest.approx(
+        {**rates, "instructions_g_s": 2.4, "ipc": 2.4 / 1.8, "flops_g_s": 3.5}
+    )
+
+
+def test_the_group_that_measures_most_is_used() -> None:
+    assert parse_likwid_groups("  Group name\tDescription\n  CPI\tx\n  MEM_DP\ty\n") == "MEM_DP"
+    assert parse_likwid_groups("No groups defined for nil\n") is None
+
+
+@given(st.text(), st.lists(st.text(max_size=8), max_size=4))
+def test_any_text_from_likwid_is_parsed_or_refused(text: str, names: list[str]) -> None:
+    parse_likwid_groups(text)
+    parse_likwid_clock(text)
+    parse_likwid_names(text)
+    found = parse_likwid_line(text, names)
+    if found is not None:
+        assert all(math.isfinite(value) for value in likwid_rates(found[1], 2400).values())
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.data())
+def test_values_of_a_timeline_are_taken_by_metric(metrics: int, cpus: int, data: st.DataObject) -> None:
+    names = [f"metric {at}" for at in range(metrics)]
+    rows = [[data.draw(st.integers(0, 10**9)) for _ in range(cpus)] for _ in names]
+    values = ",".join(str(value) for row in rows for value in row)
+    found = parse_likwid_line(f"1,{metrics},{cpus},2.5,{values}", names)
+    assert found == (2.5, {name: [float(v) for v in row] for name, row in zip(names, rows, strict=True)})
+    assert parse_likwid_line(f"1,{metrics},{cpus},2.5,{values},1", names) is None
