@@ -65,13 +65,16 @@ class LiveRun(Protocol):
 
     ``place`` is the host of a recorder elsewhere, empty for this host and None for a hub of this process.
     ``read_only``: its recorder refuses changes.
-    ``interruption`` is why it sends nothing, empty while it does. The callbacks in ``flushed`` are
-    called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that wasn't made.
+    ``interruption`` is why it sends nothing, empty while it does. ``counters_refusal`` is why hardware
+    counters of its nodes aren't read, empty if they are or if only its recorder knows. The callbacks in
+    ``flushed`` are called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that
+    wasn't made.
     """
 
     place: str | None
     read_only: bool
     interruption: str
+    counters_refusal: str
     fleet: Fleet
     recorder: RecorderStatus | None
     started_at: float
@@ -136,6 +139,7 @@ class Hub:
         self.place: str | None = None
         self.read_only = False
         self.interruption = ""
+        self.counters_refusal = ""
         self.refused: list[Callable[[str], None]] = []
         self.fleet = fleet
         self.recorder: RecorderStatus | None = None

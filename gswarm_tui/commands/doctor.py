@@ -29,22 +29,28 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.run import log_file
 
     log = log_file.begin()
-    report = _examine(options, environ, chosen.timeout_s)
+    report = _examine(options, environ, chosen.timeout_s, counters_only=chosen.counters)
     if report is None:
         return INTERRUPTED
     if chosen.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
+    elif chosen.counters:
+        _print_counters(report)
     else:
         _print(report)
     if chosen.bundle is not None:
         _write(chosen.bundle, report, options, log)
+    if chosen.counters:
+        return 0 if report.nodes and all(node.may_count for node in report.nodes) else 1
     return 1 if report.to_fix else 0
 
 
-def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> DoctorReport | None:
+def _examine(
+    options: Options, environ: Mapping[str, str], limit_s: float, *, counters_only: bool
+) -> DoctorReport | None:
     from gswarm_tui.doctor.findings import findings
     from gswarm_tui.doctor.local import check_here
-    from gswarm_tui.run import build, event_loop
+    from gswarm_tui.run import event_loop
     from gswarm_tui.run.doctor import examine, slurms_view
     from gswarm_tui.run.plan import NoNodesError, resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
@@ -55,9 +61,9 @@ def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> Do
     except NoNodesError as error:
         here = check_here(environ, 0, Path())
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
-        return DoctorReport("", here, (), findings(here, (), ""))
+        return DoctorReport("", here, (), findings(here, ()))
     here = check_here(environ, len(plan.nodes), Path())
-    nodes = event_loop.run(examine(options, plan, limit_s))
+    nodes = event_loop.run(examine(options, plan, limit_s, counters_only=counters_only))
     if nodes is None:
         return None
     if "scontrol" in here.slurm_commands:
@@ -65,8 +71,9 @@ def _examine(options: Options, environ: Mapping[str, str], limit_s: float) -> Do
         nodes = [dataclasses.replace(node, slurm=by_slurm.get(node.node)) for node in nodes]
         if problem:
             here = dataclasses.replace(here, notes=(*here.notes, f"Slurm's view is unknown: {problem}"))
-    user = options.user or build.user_name()
-    return DoctorReport(plan.label, here, tuple(nodes), findings(here, nodes, user))
+    if counters_only and plan.counters_refusal:
+        here = dataclasses.replace(here, notes=(*here.notes, f"not measured: {plan.counters_refusal}."))
+    return DoctorReport(plan.label, here, tuple(nodes), findings(here, nodes))
 
 
 def _print(report: DoctorReport) -> None:
@@ -81,6 +88,17 @@ def _print(report: DoctorReport) -> None:
     for line in text.finding_lines(report):
         print(printable(line))
     print(printable(report.verdict))
+
+
+def _print_counters(report: DoctorReport) -> None:
+    from gswarm_tui.printing.table import show
+
+    if report.nodes:
+        show(text.COUNTER_HEADS, text.counter_rows(report), sys.stdout)
+        print()
+    for line in text.finding_lines(report):
+        print(printable(line))
+    print(printable(report.counters_verdict))
 
 
 def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:

@@ -35,6 +35,10 @@ _WRITTEN: dict[str, dict[str, float]] = {
     "°C": {"c °c": 1},
     "%": {"%": 1},
     "errors": {"k": 1e3, "m": 1e6, "g": 1e9},
+    "G/s": {"m m/s": 1e-3, "g g/s": 1, "t t/s": 1e3},
+    "M/s": {"k k/s": 1e-3, "m m/s": 1, "g g/s": 1e3},
+    "1/s": {"k k/s": 1e3, "m m/s": 1e6, "1/s": 1},
+    "GFLOP/s": {"g gflop/s": 1, "t tflop/s": 1e3},
 }
 """Spellings of a user's unit in lower case, and their factors to the catalogue's unit."""
 

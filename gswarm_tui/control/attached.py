@@ -91,6 +91,7 @@ class AttachedRun:
         self.flushed: list[Callable[[], None]] = []
         self.refused: list[Callable[[str], None]] = []
         self.interruption = ""
+        self.counters_refusal = ""
         self.label, self.job_id, self.path, self.uid, self.recording_id = "", "", Path(), "", 0
         self.loop = asyncio.get_running_loop()
         self._route = route
@@ -154,6 +155,7 @@ class AttachedRun:
             message = await self._receive()
         self._handle(message)
         self.interruption = ""
+        self.counters_refusal = ""
 
     async def _reconnect(self, why: str) -> None:
         """Retry until connected; meanwhile ``interruption`` has the reason."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gswarm_agent.mark import checked
-from gswarm_agent.metrics import known_groups
+from gswarm_agent.metrics import COUNTERS, known_groups
 from gswarm_tui.common.errors import quote
 from gswarm_tui.control.intents import (
     ChangeInterval,
@@ -64,6 +64,8 @@ class Executor:
                 self._hub.set_interval(intent.interval_ms)
                 return {"interval_ms": self._hub.fleet.interval_ms}
             case ChangeMetrics():
+                if COUNTERS in intent.groups and self._hub.counters_refusal:
+                    raise IntentError(self._hub.counters_refusal)
                 self._hub.set_metrics(known_groups(intent.groups))
                 return {"groups": list(self._hub.fleet.metrics)}
             case StartTrace():

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS
 from gswarm_tui.common.quantities import mebibytes, plural
 from gswarm_tui.doctor.report import Finding, LocalReport, NodeReport
 from gswarm_tui.slurm import hosts
@@ -17,8 +18,8 @@ OWN_PROCESSES = 2
 _ANY_NODE = "NODE"
 
 
-def findings(here: LocalReport, nodes: Sequence[NodeReport], user: str) -> tuple[Finding, ...]:
-    """Return what to fix first, then notes; ``user`` is this user's name on the nodes."""
+def findings(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Finding, ...]:
+    """Return what to fix first, then notes."""
     found = [
         *(Finding(True, (), text) for text in here.problems),
         *_unreachable(nodes),
@@ -28,7 +29,7 @@ def findings(here: LocalReport, nodes: Sequence[NodeReport], user: str) -> tuple
         *_spools(nodes),
         *_clocks(nodes),
         *(Finding(False, (), text) for text in here.notes),
-        *_counters(nodes, user),
+        *counter_findings(nodes),
         *_unmeasured(nodes),
     ]
     return tuple(sorted(found, key=lambda finding: not finding.fix))
@@ -147,21 +148,20 @@ def _clocks(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
             )
 
 
-def _counters(nodes: Sequence[NodeReport], user: str) -> Iterator[Finding]:
+def counter_findings(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    """Return a note for each sentence on who may use hardware counters, with what administrators can do."""
+
     def texts(node: NodeReport) -> Iterator[str]:
-        if node.gpu_counters_admin_only:
-            yield (
-                "GPU hardware counters (Nsight Compute) are for root only; administrators can set "
-                "NVreg_RestrictProfilingToAdminUsers=0."
-            )
-        paranoid = node.perf_event_paranoid
-        if paranoid is not None and paranoid > OWN_PROCESSES:
-            yield (
-                f"CPU hardware counters are closed to users (kernel.perf_event_paranoid is {paranoid}); "
-                f"administrators can set it to {OWN_PROCESSES}."
-            )
-        if node.likwid_lock_owner not in (None, user):
-            yield f"LIKWID's counters are held by {node.likwid_lock_owner} (owner of /var/run/likwid.lock)."
+        if node.cpu_counters:
+            paranoid = node.perf_event_paranoid
+            closed = paranoid is not None and paranoid > OWN_PROCESSES and not node.counter_privileges
+            remedy = f"; administrators can set it to {OWN_PROCESSES}, or to 0 for a job" if closed else ""
+            yield f"CPU counters: {node.cpu_counters}{remedy}."
+        if node.counters_in_use_by:
+            yield f"CPU counters: in use by {node.counters_in_use_by}."
+        if node.gpu_counters and node.gpu_counters_admin_only is not None:
+            remedy = "; administrators can set NVreg_RestrictProfilingToAdminUsers=0"
+            yield f"GPU counters: {node.gpu_counters}{remedy if node.gpu_counters_admin_only else ''}."
 
     return _grouped(False, ((node.node, text) for node in nodes for text in texts(node)))
 
@@ -172,7 +172,9 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     def texts(node: NodeReport) -> Iterator[str]:
         reasons: dict[str, list[str]] = {}
         for name, reason in node.unmeasured.items():
-            if name != "gpu" and not name.removeprefix("gpu").isdigit():
+            if name in ("gpu", COUNTERS, *COUNTER_RIGHTS):  # other rules have lines for these
+                continue
+            if not name.removeprefix("gpu").isdigit():
                 reasons.setdefault(reason.rstrip("."), []).append(name)
         for reason, names in reasons.items():
             yield f"not measured: {', '.join(names)}: {reason}."

@@ -10,6 +10,17 @@ from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 
 HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free", "Slurm")
 
+COUNTER_HEADS = (
+    "node",
+    "lock",
+    "paranoid",
+    "privileges",
+    "CPU counters",
+    "GPU counters",
+    "tools",
+    "in use by",
+)
+
 
 def here_lines(here: LocalReport) -> Iterator[str]:
     """Return lines about this machine."""
@@ -23,6 +34,27 @@ def here_lines(here: LocalReport) -> Iterator[str]:
 def node_rows(report: DoctorReport) -> list[list[str]]:
     """Return a row of text for each node, in the columns ``HEADS``."""
     return [_row(node) for node in report.nodes]
+
+
+def counter_rows(report: DoctorReport) -> list[list[str]]:
+    """Return a row of text about hardware counters for each node, in the columns ``COUNTER_HEADS``."""
+    return [_counter_row(node) for node in report.nodes]
+
+
+def _counter_row(node: NodeReport) -> list[str]:
+    if not node.cpu_counters:
+        return [node.node, *[DASH] * (len(COUNTER_HEADS) - 1)]
+    paranoid, admin_only = node.perf_event_paranoid, node.gpu_counters_admin_only
+    return [
+        node.node,
+        node.likwid_lock_owner or "none",
+        DASH if paranoid is None else str(paranoid),
+        " ".join(node.counter_privileges) or "none",
+        "open" if node.may_count else "closed",
+        DASH if admin_only is None else "administrators" if admin_only else "open",
+        ", ".join(node.counter_tools) or "none",
+        node.counters_in_use_by or DASH,
+    ]
 
 
 def finding_lines(report: DoctorReport) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
-from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, HOST, HOST_COLUMNS, reasons_off
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, HOST_METRICS, reasons_off
 from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
@@ -123,7 +123,7 @@ class NodeState:
     lives: FrameSequences = field(default_factory=FrameSequences)
     interrupted_run: tuple[str, float] | None = None
     interval_ms: int = 1000
-    metrics: tuple[str, ...] = ALL_GROUPS
+    metrics: tuple[str, ...] = DEFAULT_GROUPS
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
@@ -168,7 +168,7 @@ class NodeState:
         """Why metrics are missing, as in ``Hello.capabilities``; a group that is switched off goes first."""
         reported = self.hello.capabilities if self.hello is not None else {}
         off = reasons_off(self.metrics)
-        host = HOST_COLUMNS if HOST in off else ()
+        host = [m.name for m in HOST_METRICS if m.group in off]
         rest = {k: v for k, v in reported.items() if k.rpartition(".")[2] not in off and k not in host}
         return {**rest, **off}
 

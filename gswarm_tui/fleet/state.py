@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello, Note
-from gswarm_agent.metrics import ALL_GROUPS, GPU_COLUMNS, PROCESSES
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, PROCESSES
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, EnergyUsed, GpuEnergy, used_since
@@ -85,7 +85,7 @@ class Fleet:
         interval_ms: int = 1000,
         allocation: Mapping[str, frozenset[int]] | None = None,
         *,
-        metrics: tuple[str, ...] = ALL_GROUPS,
+        metrics: tuple[str, ...] = DEFAULT_GROUPS,
         derive_events: bool = True,
     ) -> None:
         self.nodes: dict[str, NodeState] = {

@@ -17,6 +17,7 @@ T = TypeVar("T")
 LONGEST_REPLY = 4 * 1024 * 1024
 REPLY_S = 60.0
 _MOST_PROBLEMS = 8
+_MOST_WORDS = 8
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ class NodeCheck:
     perf_event_paranoid: int | None
     gpu_counters_admin_only: bool | None
     likwid_lock_owner: str | None
+    counter_privileges: tuple[str, ...]
+    counter_obstacle: str | None
+    cpu_counters: str | None
+    gpu_counters: str | None
+    counter_tools: tuple[str, ...]
+    counters_in_use_by: str | None
 
 
 async def query_status(launcher: Launcher, node: str, recording: str) -> NodeStatus:
@@ -100,6 +107,12 @@ def _check(reply: dict[str, Any]) -> NodeCheck:
         perf_event_paranoid=_whole(reply["perf_event_paranoid"]),
         gpu_counters_admin_only=admin_only if isinstance(admin_only, bool) else None,
         likwid_lock_owner=_text(reply["likwid_lock_owner"]),
+        counter_privileges=tuple(clean(str(each)) for each in reply["counter_privileges"][:_MOST_WORDS]),
+        counter_obstacle=_text(reply["counter_obstacle"]),
+        cpu_counters=_text(reply["cpu_counters"]),
+        gpu_counters=_text(reply["gpu_counters"]),
+        counter_tools=tuple(clean(str(each)) for each in reply["counter_tools"][:_MOST_WORDS]),
+        counters_in_use_by=_text(reply["counters_in_use_by"]),
     )
 
 

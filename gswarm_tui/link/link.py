@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire import (
     FRAMES_REMAIN,
     MAGIC,
@@ -147,7 +147,7 @@ class Link:
         interval_ms: int,
         publish: Callable[[Event], None],
         *,
-        metrics: tuple[str, ...] = ALL_GROUPS,
+        metrics: tuple[str, ...] = DEFAULT_GROUPS,
         of_nodes: int = 1,
         reserve: Reserve | None = None,
         clocks: Clocks | None = None,

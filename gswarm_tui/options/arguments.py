@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from gswarm_agent import __version__
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import ALL_GROUPS, DEFAULT_GROUPS
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options import config, profiler_words, values
@@ -253,6 +253,7 @@ class DoctorOptions(NamedTuple):
     json: bool
     bundle: Path | None
     force: bool
+    counters: bool
 
 
 def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, DoctorOptions]:
@@ -261,8 +262,14 @@ def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
     bundle = _Layers((_flag, flags)).get("bundle", values.path, None)
     if bundle is None and flags.get("force"):
         raise UsageError("--force applies only with --bundle; remove it.")
-    chosen = DoctorOptions(_timeout_s(flags), bool(flags.get("json")), bundle, bool(flags.get("force")))
-    return options._replace(record=False, db=None), chosen
+    chosen = DoctorOptions(
+        _timeout_s(flags),
+        json=bool(flags.get("json")),
+        bundle=bundle,
+        force=bool(flags.get("force")),
+        counters=bool(flags.get("counters")),
+    )
+    return options._replace(record=False, db=None, metrics=DEFAULT_GROUPS), chosen
 
 
 def _timeout_s(flags: Mapping[str, object]) -> int:
@@ -358,7 +365,7 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         job=own.get("job", values.job_id, None),
         demo=own.get("demo", values.demo_size, None),
         interval_ms=layers.get("interval", values.interval_ms, 1000),
-        metrics=layers.get("metrics", values.metric_groups, ALL_GROUPS),
+        metrics=layers.get("metrics", values.metric_groups, DEFAULT_GROUPS),
         record=record,
         db=layers.get("db", values.database, None) if record else None,
         launcher=layers.get("launcher", values.launcher, "ssh"),
@@ -498,7 +505,11 @@ def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
     add = parser.add_argument_group("recording").add_argument
     add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
     groups = ",".join(ALL_GROUPS)
-    add("--metrics", metavar="GROUPS", help=f"metric groups to measure, of {groups} (default: all)")
+    add(
+        "--metrics",
+        metavar="GROUPS",
+        help=f"metric groups to measure, of {groups} (default: all but counters)",
+    )
     add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
     add("--linger", metavar="TIME", help="keep agents sampling without the head: 30m, 2d (default: 24h)")
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
@@ -582,13 +593,14 @@ def _doctor_parser() -> _Parser:
     parser = _Parser(
         prog="gswarm-tui doctor",
         usage=_wrapped_usage(
-            "gswarm-tui doctor [--nodes NODE ... | --job ID] [--json] [--bundle FILE.tar.gz] [--force] "
-            "[options]"
+            "gswarm-tui doctor [--nodes NODE ... | --job ID] [--counters] [--json] [--bundle FILE.tar.gz] "
+            "[--force] [options]"
         ),
         description=textwrap.fill(
             "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
             "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
-            "records nothing. The exit status is 1 if something needs fixing.",
+            "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
+            "counters of a node are closed to you.",
             _width(),
         ),
         formatter_class=_help_format,
@@ -596,6 +608,12 @@ def _doctor_parser() -> _Parser:
         add_help=False,
     )
     add = parser.add_argument_group("output").add_argument
+    add(
+        "--counters",
+        action="store_true",
+        default=None,
+        help="check only who may use hardware counters, without samples",
+    )
     add("--json", action="store_true", default=None, help="print the whole report as JSON")
     add(
         "--bundle",

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gswarm_agent.metrics import COUNTER_RIGHTS
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
@@ -407,6 +408,8 @@ class Report:
         groups: dict[str, list[str]] = {}
         for row in self.facts.nodes:
             for what, why in unmeasured_reasons(row["capabilities"]).items():
+                if what in COUNTER_RIGHTS:  # not a metric
+                    continue
                 groups.setdefault(f"{what}: {why}", []).append(str(row["node"]))
         if not groups:
             return []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_agent import __version__
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.redact import HIDDEN, redact
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import Options
@@ -47,7 +47,9 @@ def build_hub(options: Options, plan: Plan) -> Hub:
     from gswarm_tui.link.clock import steady_wall_clock
 
     fleet = Fleet(plan.nodes, options.interval_ms, plan.allocation, metrics=options.metrics)
-    return Hub(fleet, clock=steady_wall_clock())
+    hub = Hub(fleet, clock=steady_wall_clock())
+    hub.counters_refusal = "" if options.demo else plan.counters_refusal
+    return hub
 
 
 def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
@@ -83,8 +85,8 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
             if options.db is not None:
                 raise
             path = next(names)
-    if options.metrics != ALL_GROUPS:
-        hub.publish(metrics_changed(hub.started_at, ALL_GROUPS, options.metrics))
+    if options.metrics != DEFAULT_GROUPS:
+        hub.publish(metrics_changed(hub.started_at, DEFAULT_GROUPS, options.metrics))
     if keeps_agents(options):
         _leave_resume_note(hub, uid, saved, options.setup)
     return recorder

@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 _HELLO_FIELDS = ("kernel", "cpu_model", "cpus", "memory_total_mib", "driver_version", "cuda_version")
 
 
-async def examine(options: Options, plan: Plan, limit_s: float) -> list[NodeReport] | None:
-    """Return a report for each node, within ``limit_s`` for each of two steps; None after a signal."""
+async def examine(
+    options: Options, plan: Plan, limit_s: float, *, counters_only: bool = False
+) -> list[NodeReport] | None:
+    """Return a report for each node, within ``limit_s`` for each of two steps; None after a signal.
+
+    With ``counters_only`` no samples are taken.
+    """
     launcher = build.build_launcher(options, plan, "")
     try:
         checked = await asyncio.gather(*(_check(launcher, node, limit_s) for node in plan.nodes))
     finally:
         await launcher.close()
     reached = tuple(report.node for report in checked if report.ready)
-    if not reached:
+    if not reached or counters_only:
         return list(checked)
     from gswarm_tui.fleet.snapshot import node_objects
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.launch.agent_status import NodeStatus, query_status
@@ -76,7 +76,8 @@ class InterruptedRun:
         """Return the options with the interval and the metric groups in force when it was interrupted."""
         recording = self.interrupted
         return options._replace(
-            interval_ms=recording.interval_ms or options.interval_ms, metrics=recording.metrics or ALL_GROUPS
+            interval_ms=recording.interval_ms or options.interval_ms,
+            metrics=recording.metrics or DEFAULT_GROUPS,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
+from gswarm_agent.metrics import COUNTERS
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.schedulers.environment import job_nodes
@@ -46,6 +47,31 @@ class Plan:
         return self.job.label if self.job else ""
 
     @property
+    def counters_refusal(self) -> str:
+        """Why hardware counters aren't read, in one clause; empty for the nodes of an exclusive job.
+
+        They count the processes of all users on a node.
+        """
+        if self.job is None:
+            return (
+                "hardware counters need a node-exclusive Slurm job, as they count all users' processes; "
+                "start inside one, or name it with --job"
+            )
+        if self.job.exclusive is None:
+            return (
+                f"hardware counters need a node-exclusive job, and Slurm doesn't say whether job "
+                f"{self.job.label} is; check that scontrol show job works here"
+            )
+        if not self.job.exclusive:
+            return (
+                f"hardware counters would count other users' processes too, as job {self.job.label} shares "
+                "its nodes; request it with --exclusive"
+            )
+        if strangers := [node for node in self.nodes if node not in _names_in(self.job, self.nodes)]:
+            return f"hardware counters: job {self.job.label} doesn't hold {hosts.fold(strangers)}"
+        return ""
+
+    @property
     def title(self) -> str:
         """Job and nodes, for screens."""
         return title(self.label, self.nodes)
@@ -61,8 +87,16 @@ def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm) ->
     """Resolve the nodes from ``options`` and this environment.
 
     Raises:
-        UserError: no node or an invalid host list is named, or Slurm doesn't know the job.
+        UserError: no node or an invalid host list is named, Slurm doesn't know the job, or it isn't exclusive
+            although hardware counters are requested.
     """
+    plan = _resolve(options, environ, slurm)
+    if COUNTERS in options.metrics and not options.demo and plan.counters_refusal:
+        raise UserError(f"--metrics {COUNTERS}: {plan.counters_refusal}.")
+    return plan
+
+
+def _resolve(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan:
     if options.demo:
         from gswarm_tui.launch.simulated import simulated_names
 

@@ -46,6 +46,10 @@ _BASE_UNITS = {
     "MHz": _BaseUnit("_mhz", "hertz", times=1e6),
     "MB/s": _BaseUnit("_mb_s", "bytes_per_second", times=1e6),
     "mJ": _BaseUnit("_mj", "joules", per=1000),
+    "G/s": _BaseUnit("_g_s", "per_second", times=1e9),
+    "GFLOP/s": _BaseUnit("_g_s", "per_second", times=1e9),
+    "M/s": _BaseUnit("_m_s", "per_second", times=1e6),
+    "1/s": _BaseUnit("_s", "per_second"),
 }
 _NO_UNIT = _BaseUnit("", "")
 _WORDS = {

@@ -26,6 +26,7 @@ _NAME = re.compile(r"\A.*?\bJobName=(.*)")
 _USER = re.compile(r"^ +UserId=(.*?)\((\d+)\) GroupId=", re.MULTILINE)
 _STATE = re.compile(r"^ +JobState=(\S+) Reason=(.*?) Dependency=", re.MULTILINE)
 _TIMES = re.compile(r"^ +StartTime=(\S+) EndTime=(\S+)", re.MULTILINE)
+_SHARING = re.compile(r"^ +OverSubscribe=(\S+) Contiguous=", re.MULTILINE)
 _RESTARTS = re.compile(r"^ +Requeue=\d+ Restarts=(\d+) ", re.MULTILINE)
 _NODE_LIST = re.compile(r"^ +NodeList=(\S+)", re.MULTILINE)
 _NODE_GRES = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
@@ -51,7 +52,8 @@ class Job:
     """A running job. Times are Unix seconds, None if Slurm doesn't report them.
 
     ``job_id`` is the number for ``srun --jobid``, ``label`` the usual name (``4711_3`` for an array task).
-    ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them.
+    ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them. ``exclusive`` is
+    whether no other job can be on its nodes, None if unknown.
     """
 
     job_id: str
@@ -62,6 +64,7 @@ class Job:
     started_at: float | None = None
     ends_at: float | None = None
     gpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    exclusive: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,7 @@ def _parse_job(block: str) -> JobRecord | None:
     if not (ids and user and state):
         return None
     job_id, array_job, array_task, het_job, het_offset = ids.groups()
+    sharing = _SHARING.search(block)
     name, times, node_list = _NAME.search(block), _TIMES.search(block), _NODE_LIST.search(block)
     label = f"{array_job}_{array_task}" if array_job else f"{het_job}+{het_offset}" if het_job else job_id
     nodes = node_list[1] if node_list and node_list[1] != "(null)" else ""
@@ -263,6 +267,7 @@ def _parse_job(block: str) -> JobRecord | None:
             started_at=_unix_time(times[1]) if times else None,
             ends_at=_unix_time(times[2]) if times else None,
             gpus=parse_gpus(block),
+            exclusive=sharing[1] == "NO" if sharing else None,
         ),
         array_task=array_job is not None,
         user=user[1],
@@ -310,6 +315,7 @@ def _combine(jobs: list[Job], cluster: str | None) -> Job:
         started_at=first.started_at,
         ends_at=first.ends_at,
         gpus=gpus,
+        exclusive=None if any(j.exclusive is None for j in jobs) else all(j.exclusive for j in jobs),
     )
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
-from gswarm_agent.metrics import CORE, METRIC_GROUPS
+from gswarm_agent.metrics import CORE, COUNTERS, METRIC_GROUPS
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, duration, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
@@ -181,6 +181,9 @@ class GswarmApp(Viewer):
     def _switch_metrics(self, groups: tuple[str, ...]) -> None:
         if groups == self.live.fleet.metrics:
             self.show_notice("the metric groups stay the same")
+            return
+        if COUNTERS in groups and self.live.counters_refusal:
+            self.show_notice(self.live.counters_refusal)
             return
         self.live.set_metrics(groups)
         self.show_notice(f"measuring {', '.join(groups)}")

@@ -17,11 +17,9 @@ import pytest
 
 from gswarm_agent.metrics import (
     GPU_METRICS,
-    HOST,
     HOST_METRICS,
     METRIC_GROUPS,
     PROCESS_METRICS,
-    PROCESSES,
     REASON_NAMES,
     Metric,
 )
@@ -116,9 +114,9 @@ def _help(*words: str) -> str:
 def metrics() -> str:
     """Return the tables of all metrics: column, unit, kind, name in filters, meaning, source."""
 
-    def table(title: str, metrics_of_table: tuple[Metric, ...], group: str = "") -> str:
+    def table(title: str, metrics_of_table: tuple[Metric, ...]) -> str:
         rows = [
-            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {group or m.group} | {m.meaning} "
+            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {m.group} | {m.meaning} "
             f"| {_cell(m.source)} |"
             for m in metrics_of_table
         ]
@@ -128,8 +126,8 @@ def metrics() -> str:
     return "\n\n".join(
         [
             table("Each GPU (gpu_samples)", GPU_METRICS),
-            table("Each node (host_samples)", HOST_METRICS, HOST),
-            table("Each GPU process (process_samples)", PROCESS_METRICS, PROCESSES),
+            table("Each node (host_samples)", HOST_METRICS),
+            table("Each GPU process (process_samples)", PROCESS_METRICS),
         ]
     )
 

@@ -144,7 +144,7 @@ def test_switched_metrics_are_recorded_and_played_back(
         ("metrics: nvlink, host, processes switched off",)
     ]
     before, after = replay.fleet(change.at - 1), replay.fleet(replay.end())
-    assert before.nodes["gpu02"].unmeasured == {}
+    assert before.nodes["gpu02"].unmeasured == {"counters": "switched off"}
     assert before.nodes["gpu02"].processes
     assert set(after.nodes["gpu02"].unmeasured.values()) == {"switched off"}
     assert not after.nodes["gpu02"].processes

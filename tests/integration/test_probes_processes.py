@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
+from gswarm_agent.metrics import PROCESS_COLUMNS
+from gswarm_agent.probes.process_counters import PROCESS_COUNTERS
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
@@ -78,6 +80,7 @@ def test_processes_have_gpu_and_host_values(
         "memory_mib": None,
         "read_mb_s": None,
         "write_mb_s": None,
+        **dict.fromkeys(PROCESS_COUNTERS),
     }
 
     assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)
@@ -317,7 +320,7 @@ def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
         )
     pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs
     sides = ProcessTable(str(tmp_path)).read(pids, 0)
-    row = (None,) * 6
+    row = (None,) * len(PROCESS_COLUMNS)
     processes = tuple(ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row) for pid in pids)
     assert len(encode(TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None, processes=processes))) < MAX_MESSAGE
     assert (sides[1].command or "").startswith("\N{PILE OF POO}" * 100)

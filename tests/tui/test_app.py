@@ -311,7 +311,7 @@ async def test_dialog_switches_metric_groups_as_an_event() -> None:
         await pilot.press("I", "space", "down", "down", "space", "down", "down", "space")
         await pilot.pause()
         assert "metric groups of all nodes" in screen_text(app)
-        assert re.findall(r" off +(\w+)", screen_text(app)) == ["pcie", "processes"]
+        assert re.findall(r" off +(\w+)", screen_text(app)) == ["pcie", "processes", "counters", "by"]
         assert "metrics_changed" not in {event.kind for event in made.fleet.event_log}
         await pilot.press("enter", "e")
         made.advance(3)
@@ -322,7 +322,7 @@ async def test_dialog_switches_metric_groups_as_an_event() -> None:
         await pilot.pause()
         rows = [line for line in screen_text(app).splitlines() if "switched off" in line]
         listed = [line.split("  ")[0].strip("▸ ") for line in rows]
-        assert listed == ["PCIe rx", "PCIe tx", "processes"]
+        assert listed == ["counters", "PCIe rx", "PCIe tx", "processes"]
 
 
 async def test_detaching_is_confirmed_and_ends_no_session() -> None:

@@ -93,7 +93,11 @@ async def test_click_selects_and_second_click_opens_a_gpu() -> None:
 async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
     made = scene(nodes=1, gpus=2, seconds=3)
     hello = hello_of(made, "gpu01")
-    reasons = {"gpu1.power_w": "Not Supported", "ib_rx_mb_s": "no InfiniBand \x1b[31mport"}
+    reasons = {
+        "gpu1.power_w": "Not Supported",
+        "ib_rx_mb_s": "no InfiniBand \x1b[31mport",
+        "cpu_counters": "held by ada (owner of /var/run/likwid.lock)",
+    }
     made.hub.publish(NodeIntroduced("gpu01", made.time, replace(hello, capabilities=reasons)))
     made.forget_gpu("gpu01", 1).advance(1)
     app = app_on(made)
@@ -103,7 +107,9 @@ async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
         lines = screen_text(app).splitlines()
         assert any(line.split()[:4] == ["1", "–", "–", "–"] for line in lines)
         await pilot.press("shift+tab")
-        assert line_with(app, "Not Supported").split() == ["▸power", "gpu1", "Not", "Supported"]
+        assert line_with(app, "Not Supported").split() == ["power", "gpu1", "Not", "Supported"]
+        assert "▸counters" in line_with(app, "switched off")
+        assert line_with(app, "held by ada").split()[:3] == ["CPU", "counters", "host"]
         assert "host" in line_with(app, "no InfiniBand")
         assert "\x1b" not in screen_text(app)
 
@@ -198,7 +204,7 @@ async def test_link_line_shows_clock_and_round_trip() -> None:
 
 async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
     made = scene(nodes=1, gpus=2, seconds=1)
-    row = (1024, 50, 210.0, 2048, None, 1500.0)
+    row = (1024, 50, 210.0, 2048, None, 1500.0, None, None, None)
     evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row)
     hello = hello_of(made, "gpu01")
     frame = TABLES.frame(99, round(made.time * 1e9), 0.0, 0, gpus=(None, None), host=None, processes=(evil,))

@@ -84,6 +84,12 @@ checks = st.fixed_dictionaries(
             "perf_event_paranoid",
             "gpu_counters_admin_only",
             "likwid_lock_owner",
+            "counter_privileges",
+            "counter_obstacle",
+            "cpu_counters",
+            "gpu_counters",
+            "counter_tools",
+            "counters_in_use_by",
         ),
         values,
     )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options import config
@@ -58,7 +58,7 @@ def test_options_without_flags_have_defaults() -> None:
         job=None,
         demo=None,
         interval_ms=1000,
-        metrics=ALL_GROUPS,
+        metrics=DEFAULT_GROUPS,
         record=True,
         db=None,
         launcher="ssh",

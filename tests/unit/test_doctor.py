@@ -46,7 +46,7 @@ def fleet(**changes: dict[str, Any]) -> list[NodeReport]:
 
 def told(nodes: list[NodeReport], here: LocalReport = HERE) -> list[str]:
     """Return the findings as lines, those to fix with an exclamation mark."""
-    found = findings(here, nodes, "me")
+    found = findings(here, nodes)
     return [f"{'! ' if each.fix else ''}{subject(each)}: {each.text}" for each in found]
 
 
@@ -105,18 +105,21 @@ def test_a_short_node_name_is_not_found_in_words() -> None:
             "check its time service.",
         ),
         (
-            {"gpu_counters_admin_only": True},
-            "gpu03: GPU hardware counters (Nsight Compute) are for root only; administrators can set "
+            {"gpu_counters_admin_only": True, "gpu_counters": "administrators only"},
+            "gpu03: GPU counters: administrators only; administrators can set "
             "NVreg_RestrictProfilingToAdminUsers=0.",
         ),
         (
-            {"perf_event_paranoid": 4},
-            "gpu03: CPU hardware counters are closed to users (kernel.perf_event_paranoid is 4); "
-            "administrators can set it to 2.",
+            {
+                "perf_event_paranoid": 4,
+                "cpu_counters": "closed to users",
+                "counter_obstacle": "closed to users",
+            },
+            "gpu03: CPU counters: closed to users; administrators can set it to 2, or to 0 for a job.",
         ),
         (
-            {"likwid_lock_owner": "root"},
-            "gpu03: LIKWID's counters are held by root (owner of /var/run/likwid.lock).",
+            {"cpu_counters": "held by root (owner of /var/run/likwid.lock)", "likwid_lock_owner": "root"},
+            "gpu03: CPU counters: held by root (owner of /var/run/likwid.lock).",
         ),
         (
             {"unmeasured": {"mem_temp_c": "not supported", "gpu3.power_w": "not supported"}},
@@ -147,7 +150,7 @@ def test_what_is_to_fix_comes_first_and_is_counted() -> None:
     nodes = fleet(gpu01={"kernel": "6.1"}, gpu02={"failed_step": "connect", "reason": "no route"})
     lines = told(nodes)
     assert [line.startswith("!") for line in lines] == [True, False]
-    report = DoctorReport("", HERE, tuple(nodes), findings(HERE, nodes, "me"))
+    report = DoctorReport("", HERE, tuple(nodes), findings(HERE, nodes))
     assert report.verdict == "3 of 4 nodes ready, 1 thing to fix."
 
 

@@ -330,7 +330,7 @@ def test_switched_metric_groups_reach_every_node_and_are_an_event() -> None:
     )
     assert json.loads(second.detail or "")["new"] == ["core", "pcie", "processes"]
     missing = made.fleet.nodes["n1"].unmeasured
-    assert missing == dict.fromkeys(("nvlink_rx_mb_s", "nvlink_tx_mb_s", "host"), "switched off")
+    assert missing == dict.fromkeys(("nvlink_rx_mb_s", "nvlink_tx_mb_s", "host", "counters"), "switched off")
 
 
 @pytest.mark.parametrize(

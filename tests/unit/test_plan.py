@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,28 @@ def test_job_is_monitored_from_anywhere_and_narrowed_by_nodes() -> None:
         "job 4711 has no node gpu[03-04]; its nodes are gpu[01-02]."
     )
     assert refusal("--job 12", INSIDE, Jobs(JOB)) == "Slurm has no job 12."
+
+
+def test_counters_are_read_in_an_exclusive_job_only() -> None:
+    counters = "--metrics core,counters"
+    assert plan(f"{counters} --job 4711", {}, Jobs(replace(JOB, exclusive=True))).counters_refusal == ""
+    assert plan(f"{counters} --demo 1x2").nodes
+    assert plan("--job 4711", {}, Jobs(JOB)).nodes, "everything else is measured in any job"
+    assert refusal(f"{counters} --job 4711", {}, Jobs(replace(JOB, exclusive=False))) == (
+        "--metrics counters: hardware counters would count other users' processes too, as job 4711 shares "
+        "its nodes; request it with --exclusive."
+    )
+    assert refusal(f"{counters} --nodes other") == (
+        "--metrics counters: hardware counters need a node-exclusive Slurm job, as they count all users' "
+        "processes; start inside one, or name it with --job."
+    )
+    assert refusal(counters, INSIDE, Jobs()) == (
+        "--metrics counters: hardware counters need a node-exclusive job, and Slurm doesn't say whether job "
+        "4711 is; check that scontrol show job works here."
+    )
+    assert refusal(f"{counters} --nodes gpu01 other", INSIDE, Jobs(replace(JOB, exclusive=True))) == (
+        "--metrics counters: hardware counters: job 4711 doesn't hold other."
+    )
 
 
 def test_job_without_gpus_has_no_allocation() -> None:

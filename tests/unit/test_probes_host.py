@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import Number
-from gswarm_agent.metrics import HOST_COLUMNS
+from gswarm_agent.metrics import PROC_COLUMNS
 from gswarm_agent.probes.host import HostProbe, read_host_facts
 
 SECOND = 1_000_000_000
@@ -86,7 +86,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def read(probe: HostProbe, seconds: float) -> dict[str, Number | None]:
-    return dict(zip(HOST_COLUMNS, probe.read(int(seconds * SECOND)), strict=True))
+    return dict(zip(PROC_COLUMNS, probe.read(int(seconds * SECOND)), strict=True))
 
 
 def test_the_first_row_has_gauges_and_no_rates(host: FakeHost) -> None:
@@ -96,7 +96,7 @@ def test_the_first_row_has_gauges_and_no_rates(host: FakeHost) -> None:
     assert row["memory_used_mib"] == 16 << 10
     assert row["swap_used_mib"] == 1 << 10
     assert {name for name, value in row.items() if value is None} == {
-        name for name in HOST_COLUMNS if name not in ("load_1m", "memory_used_mib", "swap_used_mib")
+        name for name in PROC_COLUMNS if name not in ("load_1m", "memory_used_mib", "swap_used_mib")
     }
     probe.close()
 
@@ -239,7 +239,7 @@ def test_a_metric_that_the_kernel_lacks_is_none_with_a_reason(host: FakeHost) ->
     read(probe, 0)
     row = read(probe, 1)
     assert {name for name, value in row.items() if value is None} == {*probe.reasons, "cpu_pct"} | {
-        name for name in HOST_COLUMNS if name.startswith("cpu_")
+        name for name in PROC_COLUMNS if name.startswith("cpu_")
     }
     assert probe.take_notes() == []
     probe.close()
@@ -265,7 +265,7 @@ def test_a_metric_that_fails_is_noted_once_and_can_return(host: FakeHost) -> Non
 def test_a_host_without_any_file_still_has_a_row(tmp_path: Path) -> None:
     probe = HostProbe(str(tmp_path / "proc"), str(tmp_path / "sys"))
     assert set(read(probe, 0).values()) == {None}
-    assert set(probe.reasons) == set(HOST_COLUMNS)
+    assert set(probe.reasons) == set(PROC_COLUMNS)
     probe.close()
 
 
@@ -298,9 +298,9 @@ def test_this_machine_is_measured() -> None:
     probe = HostProbe()
     probe.read(time.monotonic_ns())
     deadline = time.monotonic() + 30
-    row = dict.fromkeys(HOST_COLUMNS)
+    row = dict.fromkeys(PROC_COLUMNS)
     while row["cpu_pct"] is None and time.monotonic() < deadline:
-        row = dict(zip(HOST_COLUMNS, probe.read(time.monotonic_ns()), strict=True))
+        row = dict(zip(PROC_COLUMNS, probe.read(time.monotonic_ns()), strict=True))
     assert row["cpu_pct"] is not None
     assert 0 <= row["cpu_pct"] <= 100
     assert row["memory_used_mib"]

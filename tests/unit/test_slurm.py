@@ -314,3 +314,14 @@ def test_reason_of_a_jobs_end_is_known_while_its_processes_are_signalled(
 def test_requeued_job_has_no_end(programs: Programs) -> None:
     programs.scontrol({"4711": block(state="PENDING", end="Unknown")})
     assert programs.slurm().end_of("4711") is None
+
+
+@pytest.mark.parametrize(
+    ("sharing", "exclusive"), [("NO", True), ("OK", False), ("YES", False), ("USER", False)]
+)
+def test_a_job_is_exclusive_if_no_other_may_be_on_its_nodes(sharing: str, exclusive: bool) -> None:
+    line = f"   OverSubscribe={sharing} Contiguous=0 Licenses=(null) Network=(null)\n   Command="
+    (record,) = parse_jobs(block().replace("   Command=", line))
+    assert record.job.exclusive is exclusive
+    (silent,) = parse_jobs(block(name="x OverSubscribe=NO Contiguous=0"))
+    assert silent.job.exclusive is None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, Hello, HostFacts, tables
-from gswarm_agent.metrics import ALL_GROUPS, EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import DEFAULT_GROUPS, EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
@@ -341,7 +341,7 @@ class RecordingReader:
     def metrics(self, at: int) -> tuple[str, ...]:
         """Return the groups of metrics that were on at a time (microseconds). Raises StoreError."""
         changes = [one for one in self._changes(at) if one.kind == METRICS_CHANGED]
-        return (new_groups(changes[-1].detail) if changes else None) or ALL_GROUPS
+        return (new_groups(changes[-1].detail) if changes else None) or DEFAULT_GROUPS
 
     def _changes(self, until: int) -> list[EventLogged]:
         """Return what changed links, interval and metrics up to a time; read with one query for all three."""

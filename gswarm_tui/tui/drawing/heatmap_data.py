@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frame import GpuFacts, HostFacts
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST, HOST_BY_NAME, HOST_COLUMNS, Metric
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
@@ -47,8 +47,7 @@ class HeatmapData:
     @property
     def switched_off(self) -> bool:
         """Whether no node measures the metric because its group is switched off."""
-        group = HOST if self.of_host else self.metric.group
-        return bool(self.nodes) and not any(group in node.metrics for node in self.nodes)
+        return bool(self.nodes) and not any(self.metric.group in node.metrics for node in self.nodes)
 
     @property
     def cells(self) -> int:

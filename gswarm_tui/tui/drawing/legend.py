@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gswarm_agent.metrics import SWITCHED_OFF, Metric
+from collections.abc import Collection
+
+from gswarm_agent.metrics import COUNTERS, HOST_METRICS, SWITCHED_OFF, Metric
 from gswarm_tui.common import quantities
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.tui.drawing import numbers
@@ -13,6 +15,11 @@ from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clip, width
 
 HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowait"}
+
+
+def host_metrics(groups: Collection[str]) -> list[Metric]:
+    """Return the host metrics to choose from: hardware counters only while their group is on."""
+    return [metric for metric in HOST_METRICS if metric.group != COUNTERS or COUNTERS in groups]
 
 
 def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Line:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroups, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match, parse
@@ -25,7 +25,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 )
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.drawing.legend import HOST_HEADS, heads_line, label, legend_line, meaning
+from gswarm_tui.tui.drawing.legend import HOST_HEADS, heads_line, host_metrics, label, legend_line, meaning
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
@@ -37,7 +37,6 @@ from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.heatmap import Heatmap
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 
-METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
 EVENTS_LEAST, EVENTS_MOST = 8, 20
 """Lines of events that plots leave, and those that events take where there is more room."""
@@ -61,7 +60,7 @@ class FleetScreen(ViewerScreen):
     FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
     """
 
-    def __init__(self, job: str, metric: str = METRICS[0]) -> None:
+    def __init__(self, job: str, metric: str = GPU_METRICS[0].name) -> None:
         super().__init__()
         self._job = job
         self._first_metric = metric
@@ -326,13 +325,14 @@ class FleetScreen(ViewerScreen):
 
     def action_step_metric(self, step: int) -> None:
         """Show the next or previous metric."""
-        at = METRICS.index(self.heatmap.picture.metric.name)
-        self.action_metric(METRICS[(at + step) % len(METRICS)])
+        shown = self.heatmap.picture.metric
+        metrics = [*GPU_METRICS, *host_metrics({*self.fleet.metrics, shown.group})]
+        self.action_metric(metrics[(metrics.index(shown) + step) % len(metrics)].name)
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
         options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
-        options += [(m.name, f"node {m.label}", m.meaning) for m in HOST_METRICS]
+        options += [(m.name, f"node {m.label}", m.meaning) for m in host_metrics(self.fleet.metrics)]
         chosen = self.heatmap.picture.metric.name
         ask(self.app, PickDialog("show which metric?", options, chosen), self.action_metric)
 

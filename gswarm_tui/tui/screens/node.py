@@ -8,13 +8,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, HOST_METRICS, Metric
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
 from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
 from gswarm_tui.tui.drawing.curve import time_axis, window
-from gswarm_tui.tui.drawing.legend import label, meaning
+from gswarm_tui.tui.drawing.legend import host_metrics, label, meaning
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
     PlotMark,
@@ -32,7 +32,6 @@ from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import (
-    PROCESS_TABLE,
     UNMEASURED_TABLE,
     column_of,
     gpu_columns,
@@ -41,6 +40,7 @@ from gswarm_tui.tui.screens.node_tables import (
     link_rows,
     metric_at,
     no_processes,
+    process_columns,
     process_rows,
     unmeasured_rows,
 )
@@ -62,17 +62,17 @@ def host_columns(width: int) -> int:
     return max(1, min(4, (width - 1 + HOST_GAP) // (CELL_WIDTH + HOST_GAP)))
 
 
-def host_height(width: int) -> int:
-    """Return the lines of all host metrics."""
-    return -(-len(HOST_METRICS) // host_columns(width))
+def host_height(width: int, metrics: int) -> int:
+    """Return the lines of a number of host metrics."""
+    return -(-metrics // host_columns(width))
 
 
 def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[Spans]:
     """Draw all host metrics, column by column."""
-    columns = host_columns(width)
-    height = host_height(width)
+    columns, metrics = host_columns(width), host_metrics(node.metrics)
+    height = host_height(width, len(metrics))
     curve = max(4, (width - 1 - HOST_GAP * (columns - 1)) // columns - WORDS_WIDTH)
-    cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in HOST_METRICS]
+    cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in metrics]
     lines = []
     for at in range(height):
         line: list[Span] = [Span(" ")]
@@ -85,13 +85,14 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
 
 def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
     """Draw all host metrics above one time axis; side by side where lines are few."""
-    each = (height - 1) // len(HOST_METRICS)
+    metrics = host_metrics(node.metrics)
+    each = (height - 1) // len(metrics)
     if each < 1:
         return host_lines(node, trends, width, now)
     curve = max(4, width - 2 - WORDS_WIDTH)
     lines = [
         (Span(" "), *line)
-        for metric in HOST_METRICS
+        for metric in metrics
         for line in _lines(metric, trends.host(node, metric, curve, now), each)
     ]
     return [*lines, (Span(" " * (1 + WORDS_WIDTH) + time_axis(trends.span_s, curve, trends.last), "dim"),)]
@@ -174,7 +175,7 @@ class NodeScreen(ViewerScreen):
             yield TableView(gpu_columns(), picks_column=True, empty="no GPUs", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
-            yield TableView(PROCESS_TABLE, empty="no GPU processes", id="processes")
+            yield TableView(process_columns(()), empty="no GPU processes", id="processes")
             yield TableView((), empty="the agent found no connections between GPUs", id="links")
             yield TableView(UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
         yield from self.compose_footer()
@@ -216,10 +217,10 @@ class NodeScreen(ViewerScreen):
                 lines = host_plots(node, self._trends, self.size.width, room, now)
             self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", TableView).display:
-            rows = process_rows(node.hello, node.processes, old=old)
+            rows = process_rows(node.hello, node.processes, node.metrics, old=old)
             processes = self.query_one("#processes", TableView)
             processes.empty = no_processes(node, "no GPU processes")
-            processes.show(rows)
+            processes.show_columns(process_columns(node.metrics), rows)
         if node.hello is not None and self.query_one("#links", TableView).display:
             rows = link_rows(node, node.hello, old=old) if node.hello.links else []
             self.query_one("#links", TableView).show_columns(link_columns(node.hello), rows)
@@ -238,7 +239,7 @@ class NodeScreen(ViewerScreen):
             UNMEASURED: Heights(0, 0, 0, 0, 0),
         }
         shared = parts.get(self.view) or heights(
-            room, gpus, host_height(self.size.width), len(node.processes)
+            room, gpus, host_height(self.size.width, len(host_metrics(node.metrics))), len(node.processes)
         )
         self._band = shared.band
         for name, lines in (

@@ -7,8 +7,12 @@ from collections.abc import Iterable
 
 from gswarm_agent.frame import Hello, ProcessSample
 from gswarm_agent.metrics import (
+    COUNTER_RIGHTS,
+    COUNTERS,
+    CPU_COUNTERS,
     GPU_BY_NAME,
     GPU_COLUMNS,
+    GPU_COUNTERS,
     GPU_METRICS,
     HOST_BY_NAME,
     PROCESS_COLUMNS,
@@ -82,8 +86,9 @@ def unmeasured_rows(node: NodeState, now: float) -> list[Row]:
     for name, why in sorted(node.unmeasured.items()):
         where, _, metric = name.rpartition(".")
         known = GPU_BY_NAME.get(metric) or HOST_BY_NAME.get(metric)
-        label = metric if known is None else known.label
-        place = where or ("host" if metric in HOST_BY_NAME else "all GPUs" if metric in GPU_BY_NAME else "")
+        label = COUNTER_RIGHTS.get(name, metric) if known is None else known.label
+        of_host, of_gpus = metric in HOST_BY_NAME or name == CPU_COUNTERS, metric in GPU_BY_NAME
+        place = where or ("host" if of_host else "all GPUs" if of_gpus or name == GPU_COUNTERS else "")
         rows.append((Span(clean(label)), Span(clean(place), "dim"), Span(clean(why))))
     for name, (refresh_ms, interval_ms) in slow_refreshes(node, now).items():
         words = (
@@ -95,8 +100,9 @@ def unmeasured_rows(node: NodeState, now: float) -> list[Row]:
 
 _NUMBERS = tuple(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in PROCESS_METRICS)
 _BEFORE_COMMAND = 4
+_COUNTER_METRICS = sum(m.group == COUNTERS for m in PROCESS_METRICS)
 
-PROCESS_TABLE = (
+_PROCESS_TABLE = (
     TableColumn("GPU", 4, frozen=True),
     TableColumn("rank", 5),
     TableColumn("pid", 8),
@@ -105,6 +111,11 @@ PROCESS_TABLE = (
     TableColumn("command", 16, left=True, grows=True),
     *_NUMBERS[_BEFORE_COMMAND:],
 )
+
+
+def process_columns(groups: Iterable[str]) -> tuple[TableColumn, ...]:
+    """Return the columns of processes; those of hardware counters only while these are on."""
+    return _PROCESS_TABLE if COUNTERS in groups else _PROCESS_TABLE[:-_COUNTER_METRICS]
 
 
 def link_columns(hello: Hello) -> tuple[TableColumn, ...]:
@@ -151,9 +162,12 @@ def no_processes(node: NodeState, words: str) -> str:
     return words if PROCESSES in node.metrics else f"processes: {SWITCHED_OFF}"
 
 
-def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool) -> list[Row]:
+def process_rows(
+    hello: Hello, processes: Iterable[ProcessSample], groups: Iterable[str], *, old: bool
+) -> list[Row]:
     """Return a row per process and GPU, sorted by GPU and memory; stale data is faint."""
     rows = []
+    width = len(process_columns(groups))
     for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
         index = hello.gpus[process.gpu].index if process.gpu < len(hello.gpus) else process.gpu
         numbers = [
@@ -169,7 +183,7 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
             clean(process.command) if process.command else DASH,
             *numbers[_BEFORE_COMMAND:],
         ]
-        rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))
+        rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts[:width]))
     return rows
 
 
