@@ -269,6 +269,7 @@ def _run_in_job(part: _Part, options: TrialOptions, environ: Mapping[str, str]) 
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
 
+    _job(options, environ)
     slurm = Slurm()
     run_options = options.run._replace(db=part.db, arm=False)
     nodes = resolve_nodes(run_options, environ, slurm)

@@ -11,6 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +40,7 @@ _STEP_VARIABLES = (
 """Variables of the job's own request, which srun would apply to the step and which contradict a placement."""
 _REQUEUED = re.compile(r"\bDUE TO JOB REQUEUE\b")
 _NODE_LOST = re.compile(r"\bNode failure on (\S+)|\bDUE TO NODE FAILURE\b")
+_CANCELLED = re.compile(r"\*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
 """Texts of slurmstepd and srun, from Slurm's sources."""
 _SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
 
@@ -75,10 +77,10 @@ class TrialDriver:
 
         Raises:
             StoppedTrialError: the trial ended before its last run.
-            TrialError: it can't be run here.
+            TrialError, ProfileError: it can't be run here.
         """
         self._outcomes = list(outcomes)
-        allocation = await self._job(job_id)
+        allocation = await find_job(self._host, job_id)
         await self._recorder.stop_sessions({run.session for run in self._plan.runs})
         for run in runs:
             if enough := reached_floor(self._plan, self._outcomes, run):
@@ -86,21 +88,27 @@ class TrialDriver:
                 break
             limit_s, why = longest_time(self._plan, self._outcomes, run)
             outcome = await self._run(run, allocation, limit_s, why)
+            ended = "" if outcome.ok else await self._why_ended(job_id)
+            if ended and outcome.status == FAILED:
+                if self._plan.salloc is None:  # the job's end, not the placement's failure
+                    raise StoppedTrialError(ended)
+                outcome = replace(outcome, reason=ended.rstrip("."))
             self._outcomes.append(outcome)
             await self._recorder.log_outcome(outcome, self._describe(outcome))
             self._say(self._describe(outcome))
-            if not outcome.ok:
-                await self._job(job_id)
-            elif self._plan.floor is not None and self._plan.throughput_mark is not None:
+            if ended:
+                raise StoppedTrialError(ended)
+            if outcome.ok and self._plan.floor is not None and self._plan.throughput_mark is not None:
                 await self._read_marks()
         return sum(not outcome.ok for outcome in self._outcomes)
 
-    async def _job(self, job_id: str) -> Allocation:
-        """Return the job. Raises StoppedTrialError if it no longer runs."""
+    async def _why_ended(self, job_id: str) -> str:
+        """Return a sentence if the job no longer runs, else an empty text."""
         try:
-            return await find_job(self._host, job_id)
+            await find_job(self._host, job_id)
         except ProfileError as error:
-            raise StoppedTrialError(str(error)) from None
+            return str(error)
+        return ""
 
     async def _read_marks(self) -> None:
         """Read the throughputs of marks, once the last outcome is on disk."""
@@ -220,7 +228,7 @@ class _Output:
             except OSError as error:
                 self._give_up(error)
         *lines, self._rest = re.split(rb"[\r\n]", self._rest + data)
-        for line in lines:
+        for line in lines if self._pattern else lines[-_LAST_LINES:]:
             self._read(line)
         self._rest = self._rest[-LONGEST_LINE:]
 
@@ -250,15 +258,18 @@ def classify(
     status: int, last_lines: Sequence[str], pattern: str | None, throughput: float | None
 ) -> tuple[str, str]:
     """Return how a run ended, by its exit status and last lines of output, and the reason unless it is ok."""
-    text = "\n".join(last_lines)
+    # srun's status may be 0 after the end of its job.
+    slurm = "\n".join(line for line in last_lines if _SLURM_LINE.match(line))
+    if _REQUEUED.search(slurm):
+        return REQUEUED, "the job was requeued"
+    if lost := _NODE_LOST.findall(slurm):
+        return NODE_LOST, f"{max(lost) or 'a node'} failed"
+    if status == 0 and _CANCELLED.search(slurm):
+        return FAILED, "the step was cancelled"
     if status == 0:
         if pattern is not None and throughput is None:
             return FAILED, f"it printed no number that matches --throughput {printable(pattern)}"
         return OK, ""
-    if _REQUEUED.search(text):
-        return REQUEUED, "the job was requeued"
-    if lost := _NODE_LOST.findall(text):
-        return NODE_LOST, f"{max(lost) or 'a node'} failed"
     said = [line.strip() for line in last_lines if not _SLURM_LINE.match(line)] or [
         _SLURM_LINE.sub("", line.strip()).removeprefix("error: ") for line in last_lines
     ]

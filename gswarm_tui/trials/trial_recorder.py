@@ -54,6 +54,7 @@ class TrialRecorder:
     def __init__(self, uid: str, environ: Mapping[str, str]) -> None:
         self._uid = uid
         self._environ = environ
+        self._ended = False
 
     async def log_plan(self, plan: TrialPlan) -> None:
         """Log the plan, without secrets of its command. Raises TrialError."""
@@ -111,7 +112,7 @@ class TrialRecorder:
 
     async def _request(self, request: Callable[[Head], T]) -> T:
         """Send a request, again if the recorder is being restarted. Raises TrialError, NoRecorderError."""
-        deadline = time.monotonic() + RESTARTED_WITHIN_S
+        deadline = time.monotonic() + (0.0 if self._ended else RESTARTED_WITHIN_S)
         why = "it has ended"
         while time.monotonic() < deadline:
             for head in await asyncio.to_thread(running_heads, self._environ):
@@ -123,6 +124,7 @@ class TrialRecorder:
                     except RequestError as error:
                         why = str(error)
             await asyncio.sleep(RETRY_S)
+        self._ended = True
         raise NoRecorderError(f"the recorder of this trial doesn't answer: {why}.")
 
 
