@@ -102,7 +102,7 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
 def gpus_of_trial_run(source: QuerySource, period: Period) -> int | None:
     """Return the number of GPUs that a run of a trial used; None for other periods. Raises StoreError."""
     found = source.query(
-        f"SELECT nodes * gpus_per_node FROM ({TRIAL_RUNS}) WHERE session_id = ?",  # noqa: S608 (own SQL)
+        f"SELECT nodes::BIGINT * gpus_per_node FROM ({TRIAL_RUNS}) WHERE session_id = ?",  # noqa: S608 (own SQL)
         period.session_id,
     ).rows()
     return int(found[0][0]) if found and found[0][0] is not None else None

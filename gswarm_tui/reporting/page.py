@@ -220,6 +220,8 @@ class Report:
 
     def _trial(self) -> list[Html]:
         results = self.facts.trial
+        if isinstance(results, str):
+            return [tag("h2", "Trial"), tag("p", results)]
         if results is None or self.trial_plot is None:
             return []
         tables = (scaling_table(results), usage_table(results))

@@ -53,7 +53,7 @@ def build_report(
         period=period,
         facts=facts,
         plots=plots,
-        trial_plot=None if facts.trial is None else _trial_plot(facts.trial),
+        trial_plot=_trial_plot(facts.trial) if isinstance(facts.trial, TrialResults) else None,
         path=source.path,
         running=source.running and period.ended_at is None,
         made_at=made_at,

@@ -16,6 +16,7 @@ from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 from gswarm_tui.trials.figures import measure
+from gswarm_tui.trials.plan import TrialError
 from gswarm_tui.trials.recorded import load_trials
 from gswarm_tui.trials.results import TrialResults, trial_results
 
@@ -28,7 +29,7 @@ class ReportData:
 
     ``gaps`` are nodes without data and when. Not all events were read if ``more_events``. ``profiled``
     describes the profiles of the time, empty without any, and ``kernels`` are their longest. ``trial`` is the
-    trial that the period belongs to, or the newest one in it.
+    trial that the period belongs to, or the newest one in it; a sentence if it can't be read.
     """
 
     recording: Row
@@ -42,7 +43,7 @@ class ReportData:
     more_events: bool
     profiled: str
     kernels: TextTable
-    trial: TrialResults | None
+    trial: TrialResults | str | None
 
 
 _NODES = """
@@ -104,10 +105,14 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
     )
 
 
-def _trial(source: QuerySource, period: Period) -> TrialResults | None:
+def _trial(source: QuerySource, period: Period) -> TrialResults | str | None:
     """Return the results of the newest trial with a run that overlaps the period."""
     begin, end = (at.replace(tzinfo=UTC).timestamp() for at in (period.started_at, period.until))
-    for trial in reversed(load_trials(source)):
+    try:
+        trials = load_trials(source)
+    except TrialError as error:
+        return str(error)
+    for trial in reversed(trials):
         if any(one.started_at < end and one.started_at + one.wall_s > begin for one in trial.outcomes):
             return trial_results(trial.plan, measure(source, trial.outcomes))
     return None

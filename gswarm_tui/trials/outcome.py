@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
 from gswarm_tui.slurm.hosts import expand, fold
-from gswarm_tui.trials.plan import Placement, TrialRun
+from gswarm_tui.trials.plan import MOST_COUNTED, Placement, TrialRun
 
 OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
 STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST)
 """Only runs that are ``ok`` are compared; the others are kept and shown."""
 REPEATED = (REQUEUED, NODE_LOST)
 """Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""
+LONGEST_S = 1e9
+"""Longer times are only in crafted recordings."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,14 @@ class RunOutcome:
     def from_row(cls, row: Mapping[str, Any]) -> RunOutcome:
         """Return the outcome of a row of ``trial_runs``. Raises KeyError, TypeError, ValueError."""
         placement = Placement(int(row["nodes"]), int(row["gpus_per_node"]), str(row["placement"]))
+        wall_s, throughput = float(row["wall_s"]), row["throughput"]
+        if not (
+            0 < placement.nodes <= MOST_COUNTED
+            and 0 < placement.gpus_per_node <= MOST_COUNTED
+            and 0 <= wall_s <= LONGEST_S
+            and (throughput is None or math.isfinite(throughput))
+        ):
+            raise ValueError("a number is out of range")
         run = TrialRun(int(row["run"]), placement, int(row["repeat"]), bool(row["warm_up"]))
         node_list = str(row["node_list"] or "")
         return cls(

@@ -13,6 +13,8 @@ from gswarm_tui.common.quantities import plural
 
 PACKED, SPREAD = "packed", "spread"
 SPREADS = (PACKED, SPREAD)
+MOST_COUNTED = 1_000_000
+"""More nodes or GPUs are only in crafted recordings."""
 MOST_RUNS = 1000
 """Runs of a plan; their outcomes fit into the events screen of a recording."""
 
@@ -126,9 +128,11 @@ class TrialPlan:
     def from_json(cls, text: str) -> TrialPlan:
         """Return the plan of a JSON object. Raises TrialError."""
         try:
-            return cls(**_restored(json.loads(text)))
-        except (ValueError, TypeError, KeyError) as error:
+            plan = cls(**_restored(json.loads(text)))
+            _check(plan)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise TrialError(f"the recording has a trial whose plan can't be read: {error}.") from None
+        return plan
 
 
 def _restored(values: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +145,32 @@ def _restored(values: dict[str, Any]) -> dict[str, Any]:
         "salloc": None if salloc is None else tuple(salloc),
         "srun": tuple(values.get("srun", ())),
     }
+
+
+def _check(plan: TrialPlan) -> None:
+    """Raise ValueError, TypeError for what no plan of this program has."""
+    if len(plan.runs) > MOST_RUNS:
+        raise ValueError("it has too many runs")
+    for run in plan.runs:
+        counts: tuple[object, ...] = (
+            run.placement.nodes,
+            run.placement.gpus_per_node,
+            run.number,
+            run.repeat,
+        )
+        if not all(isinstance(one, int) and 0 < one <= MOST_COUNTED for one in counts):
+            raise ValueError("a number is out of range")
+        if run.placement.spread not in SPREADS:
+            raise ValueError("a placement is neither packed nor spread")
+    texts: tuple[object, ...] = (
+        plan.trial_id,
+        *plan.command,
+        plan.throughput or "",
+        plan.throughput_mark or "",
+    )
+    numbers = (plan.timeout_s or 1, plan.floor or 1, plan.max_gpu_hours or 1)
+    if not all(isinstance(one, str) for one in texts) or not all(0 < one < 1e12 for one in numbers):
+        raise ValueError("a value is of another type")
 
 
 def placements_of(

@@ -21,7 +21,8 @@ SERIAL, COMMUNICATION = "serial", "communication"
 """Terms of the fit, as reasons of a loss."""
 LOSS_WITH_REASON = 0.2
 """A lower loss of efficiency gets no reason: it is common, and runs differ by 8 % on other GPUs anyway."""
-_MOSTLY = 0.5
+_MOSTLY, _CLEARLY = 0.5, 2 / 3
+"""Shares of a loss from which on a wait, or a term of the fit, is its reason."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,8 @@ def _reason(row: PlacementResult, baseline: PlacementResult | None, fit: Scaling
         SERIAL: fit.serial_s * (row.size - 1),
         COMMUNICATION: fit.communication_s * (row.size - 1) * row.size,
     }
-    return max(terms, key=lambda each: terms[each]) if any(terms.values()) else ""
+    larger = max(terms, key=lambda each: terms[each])
+    return larger if terms[larger] > _CLEARLY * sum(terms.values()) else ""
 
 
 def _of_figures(runs: Sequence[MeasuredRun], value_of: Callable[[RunFigures], float | None]) -> float | None:

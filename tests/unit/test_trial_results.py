@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from statistics import median
 from typing import Any
 
 import pytest
 
 from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.printing.table import show
 from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, TIMEOUT, RunOutcome
-from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
+from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialError, TrialPlan, TrialRun
 from gswarm_tui.trials.result_text import notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import (
     CPU,
@@ -228,3 +230,46 @@ def test_tables_fit_80_columns_without_hidden_figures() -> None:
         lines = printed(table)
         assert not any("Hidden" in line for line in lines)
         assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wall_s": float("nan")},
+        {"wall_s": float("inf")},
+        {"wall_s": -1.0},
+        {"nodes": -3},
+        {"gpus_per_node": 2**31 - 1},
+        {"throughput": float("nan")},
+        {"node_list": "n[1-100000000]"},
+    ],
+)
+def test_crafted_outcomes_are_refused(change: dict[str, object]) -> None:
+    row: dict[str, object] = {
+        "trial": "t", "run": 1, "nodes": 1, "gpus_per_node": 1, "placement": PACKED, "repeat": 1,
+        "warm_up": False, "status": OK, "ts": datetime(2026, 3, 2), "wall_s": 1.0,  # noqa: DTZ001
+        "throughput": None, "exit_status": 0, "reason": None, "job": None, "node_list": "", "session_id": 1,
+    }  # fmt: skip
+    assert RunOutcome.from_row(row).ok
+    with pytest.raises((ValueError, UserError)):
+        RunOutcome.from_row(row | change)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"nodes": 1,', '"nodes": "x",'),
+        ('"nodes": 1,', '"nodes": 1e300,'),
+        ('"repeat": 1,', '"repeat": [],'),
+        ('"packed"', '"sideways"'),
+        ('"timeout_s": null', '"timeout_s": NaN'),
+        ('["python", "train.py"]', "[1, 2]"),
+        ('{"trial_id"', "[" * 10_000),
+    ],
+)
+def test_crafted_plans_are_refused_with_a_sentence(old: str, new: str) -> None:
+    plan = TrialPlan("t", ("python", "train.py"), (TrialRun(1, nodes(1), 1),))
+    assert TrialPlan.from_json(plan.to_json()) == plan
+    assert old in plan.to_json()
+    with pytest.raises(TrialError, match="plan can't be read"):
+        TrialPlan.from_json(plan.to_json().replace(old, new))

@@ -20,7 +20,9 @@ SELECT r.started_at AS ts, r.trial, r.run, r.nodes, r.gpus_per_node, r.placement
        r.status, r.wall_s, r.throughput, r.exit_status, r.reason, r.node_list, r.job,
        s.session_id, r.recording_id
 FROM (
-  SELECT make_timestamp(CAST(1e6 * TRY_CAST(d ->> 'started_at' AS DOUBLE) AS BIGINT)) AS started_at,
+  SELECT make_timestamp(
+           CAST(1e6 * greatest(0, least(1e11, TRY_CAST(d ->> 'started_at' AS DOUBLE))) AS BIGINT)
+         ) AS started_at,
          d ->> 'trial_id' AS trial, TRY_CAST(d ->> 'run' AS INTEGER) AS run,
          TRY_CAST(d ->> 'nodes' AS INTEGER) AS nodes,
          TRY_CAST(d ->> 'gpus_per_node' AS INTEGER) AS gpus_per_node, d ->> 'placement' AS placement,
