@@ -155,7 +155,10 @@ def counter_findings(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
         if node.cpu_counters:
             paranoid = node.perf_event_paranoid
             closed = paranoid is not None and paranoid > OWN_PROCESSES and not node.counter_privileges
-            remedy = f"; administrators can set it to {OWN_PROCESSES}, or to 0 for a job" if closed else ""
+            setting = (
+                f"; administrators can set kernel.perf_event_paranoid to {OWN_PROCESSES}, or to 0 for a job"
+            )
+            remedy = setting if closed else ""
             yield f"CPU counters: {node.cpu_counters}{remedy}."
         if node.counters_in_use_by:
             yield f"CPU counters: in use by {node.counters_in_use_by}."

@@ -115,7 +115,8 @@ def test_a_short_node_name_is_not_found_in_words() -> None:
                 "cpu_counters": "closed to users",
                 "counter_obstacle": "closed to users",
             },
-            "gpu03: CPU counters: closed to users; administrators can set it to 2, or to 0 for a job.",
+            "gpu03: CPU counters: closed to users; administrators can set kernel.perf_event_paranoid to 2, "
+            "or to 0 for a job.",
         ),
         (
             {"cpu_counters": "held by root (owner of /var/run/likwid.lock)", "likwid_lock_owner": "root"},
