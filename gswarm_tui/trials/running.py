@@ -7,6 +7,7 @@ killed (``profiling/slurm_host.py``).
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections import deque
@@ -245,9 +246,11 @@ class _Output:
         self.last_lines.append(text)
         for match in () if self._pattern is None else self._pattern.finditer(text):
             try:
-                self._found.append(float(match[1]))
+                number = float(match[1])
             except (TypeError, ValueError):
                 continue
+            if math.isfinite(number):
+                self._found.append(number)
 
     def _give_up(self, error: OSError) -> None:
         self._say(f"the output isn't kept: {self._path}: {error.strerror}")

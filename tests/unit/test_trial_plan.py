@@ -97,8 +97,6 @@ def test_plans_and_outcomes_survive_their_json() -> None:
         seed=5, timeout_s=1.5, floor=0.7, salloc=("--partition=x",), ntasks_per_node=1,
     )  # fmt: skip
     assert TrialPlan.from_json(original.to_json()) == original
-    with pytest.raises(TrialError, match="the recording has a trial whose plan can't be read"):
-        TrialPlan.from_json('{"runs": 5}')
 
 
 def test_cost_is_bound_by_the_timeout_and_then_expected_from_ended_runs() -> None:
