@@ -154,6 +154,9 @@ class ControlServer:
             await serve_import(self._recording, request, reader, writer)
             return
 
+        # Each message waits until all of it is written: what is left at the end is dropped.
+        writer.transport.set_write_buffer_limits(high=0)
+
         async def send(message: bytes) -> None:
             writer.write(message)
             await writer.drain()

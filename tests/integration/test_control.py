@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -45,7 +46,15 @@ from gswarm_tui.control.intents import (
     StopSession,
     UndoStop,
 )
-from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, message_length
+from gswarm_tui.control.messages import (
+    LENGTH,
+    MAX_REQUEST,
+    VERSION,
+    MessageError,
+    decode,
+    encode,
+    message_length,
+)
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.control.source import HeadSource
 from gswarm_tui.fleet.state import Fleet
@@ -177,6 +186,25 @@ async def test_long_result_arrives_complete(running: RunningHead, environ: Mappi
     head = await asyncio.to_thread(only_head, environ)
     rows = await run_query(head, "SELECT i, repeat('x', 100) FROM range(50000) t(i)")
     assert [row[0] for row in rows] == list(range(50_000))
+
+
+@pytest.mark.parametrize("length", [96_000, 108_000, 120_000])
+async def test_client_that_reads_slowly_gets_the_whole_result(
+    running: RunningHead, environ: Mapping[str, str], length: int
+) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        await loop.sock_connect(client, str(the_socket(environ)))
+        wanted = {"want": "query", "sql": f"SELECT repeat('x', {length}) FROM range(8)", "values": []}
+        await loop.sock_sendall(client, encode(wanted | {"version": VERSION}))
+        received = bytearray()
+        while piece := await loop.sock_recv(client, 4096):
+            received += piece
+            for _ in range(8):  # the head writes what fits, and would end the reply if it could
+                await asyncio.to_thread(int)
+    assert received.count(b"x" * length) == 8
+    assert received.endswith(encode({"end": True}))
 
 
 async def test_wide_rows_are_split_into_smaller_messages(
