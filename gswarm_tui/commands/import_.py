@@ -53,8 +53,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             counted = JsonImport(target, path, Units(arguments.units), _memory(arguments)).read(
                 progress.report
             )
+        profiles = f", {plural(target.profiles, 'profile')}" if target.profiles else ""
     gpus = f" of {plural(counted.gpus, 'GPU')}" if counted.gpus else ""
-    print(printable(f"{db}: {counted.samples:,} samples{gpus} from {path}"))
+    print(printable(f"{db}: {counted.samples:,} samples{gpus}{profiles} from {path}"))
     if counted.notice:
         print(printable(counted.notice))
     return 0

@@ -82,7 +82,9 @@ def test_profiles_round_trip(capsys: pytest.CaptureFixture[str], kind: str) -> N
     with duckdb.connect(str(imported)) as connection:
         connection.execute("UPDATE recordings SET uid = 'another', started_at = started_at - INTERVAL 1 DAY")
     command("import", str(write_trace(Path("other.json"), 7)), "--db", "back.duckdb")
+    capsys.readouterr()
     command("import", f"all.{kind}", "--db", "back.duckdb")
+    assert f", 2 profiles from all.{kind}\n" in capsys.readouterr().out
     for name in ("profile_kernel_events", "profile_memory_events", "profile_api_events"):
         assert tables(imported)[name] == original[name]
     profiles = "SELECT p.* EXCLUDE (profile_id, recording_id, node_id), n.node AS at FROM profiles p "

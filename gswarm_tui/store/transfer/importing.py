@@ -110,6 +110,11 @@ class Importing:
         query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
         return int(self.connection.execute(query).fetchall()[0][0])
 
+    @property
+    def profiles(self) -> int:
+        """The number of profiles that were added."""
+        return self.next_free("profile_id") - self._first_profile
+
     def add(self, table: TableSchema, columns: Mapping[str, Values]) -> None:
         """Add rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
         incoming = {name: _array(table[name], values) for name, values in columns.items()}
@@ -194,7 +199,7 @@ class Importing:
     def finish(self) -> None:
         """Sum up the imported samples by minute, and explain the columns of profiles. Raises duckdb.Error."""
         add_all_sums(self.connection, f"gpu_id >= {self._first_gpu}")
-        if self._first_profile == 1 and self.next_free("profile_id") > 1:
+        if self._first_profile == 1 and self.profiles:
             for statement in view_statements():
                 self.connection.execute(statement)
 
