@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -46,7 +48,15 @@ LINKS = (
 
 
 def run(path: Path, seconds: int = 20) -> Path:
-    """Record two nodes with two GPUs each: one measures all, the other lacks PCIe and is lost for a while."""
+    """Make a recording of two nodes with two GPUs each; one lacks PCIe and is lost for a while."""
+    assert not path.exists()
+    path.write_bytes(_recorded(seconds))
+    return path
+
+
+@cache
+def _recorded(seconds: int) -> bytes:
+    """Return the recording's file, which is the same for all tests."""
     events: list[Event] = [
         introduced("n1", links=LINKS),
         NodeIntroduced(STRANGE, T0, hello(STRANGE, capabilities={"x": "y"})),
@@ -71,8 +81,9 @@ def run(path: Path, seconds: int = 20) -> Path:
     events += session("train", 5, 15, "lr 3e-4, “warm”")
     events += session("all of it", 0, seconds + 1)
     events.append(EventLogged(T0 + 9, "xid", "error", "XID 79", node="n1", gpu=1, detail="off the bus"))
-    record(path, events)
-    return path
+    with TemporaryDirectory() as folder:
+        record(path := Path(folder, "run.duckdb"), events)
+        return path.read_bytes()
 
 
 def recording_of_node(path: Path, offset_s: float = 0.0) -> Path:

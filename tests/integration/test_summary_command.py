@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -62,12 +63,17 @@ def session(name: str, began: float, until: float | None, note: str = "") -> Ite
         yield SessionStopped(name, T0 + until, T0 + until)
 
 
-@pytest.fixture
-def recording(tmp_path: Path) -> Path:
-    path = tmp_path / "run.duckdb"
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("summary") / "run.duckdb"
     events = [*frames(), *session("warm", 0, 5, "too cold"), *session("train", 5, 21)]
     record(path, events, ended_at=T0 + 21)
     return path
+
+
+@pytest.fixture
+def recording(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path))
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
