@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
+from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.commands.sql import _RecordingSource
@@ -28,6 +29,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import (
     Head,
+    RefusedIntentError,
     RequestError,
     _request,
     carry_out,
@@ -37,6 +39,7 @@ from gswarm_tui.control.client import (
 )
 from gswarm_tui.control.intents import (
     ChangeInterval,
+    ChangeMetrics,
     ChangeSession,
     Intent,
     IntentError,
@@ -398,6 +401,19 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
         (one["session_id"], one["name"]) for one in listed
     ]
     assert renamed["session_id"] == listed[1]["session_id"]
+
+
+async def test_counters_are_refused_in_a_job_that_shares_its_nodes(
+    running: RunningHead, environ: Mapping[str, str]
+) -> None:
+    running.hub.counters_refusal = "job 4711 shares its nodes"
+    head = await asyncio.to_thread(only_head, environ)
+    with pytest.raises(RefusedIntentError, match="job 4711 shares its nodes"):
+        await asyncio.to_thread(carry_out, head, ChangeMetrics(ALL_GROUPS))
+    assert "counters" not in running.hub.fleet.metrics
+    running.hub.counters_refusal = ""
+    await asyncio.to_thread(carry_out, head, ChangeMetrics(ALL_GROUPS))
+    assert "counters" in running.hub.fleet.metrics
 
 
 async def test_interval_and_the_end_reach_the_head(running: RunningHead, environ: Mapping[str, str]) -> None:

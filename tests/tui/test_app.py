@@ -325,6 +325,16 @@ async def test_dialog_switches_metric_groups_as_an_event() -> None:
         assert listed == ["counters", "PCIe rx", "PCIe tx", "processes"]
 
 
+async def test_counters_are_refused_in_a_job_that_shares_its_nodes() -> None:
+    made = scene(2, 2, 5)
+    made.hub.counters_refusal = "job 4711 shares its nodes; request it with --exclusive"
+    app = app_on(made)
+    async with app.run_test(size=(120, 50), notifications=True) as pilot:
+        await pilot.press("I", *["down"] * 5, "space", "enter")
+        await shows(app, pilot, "request it with --exclusive")
+        assert "counters" not in made.fleet.metrics
+
+
 async def test_detaching_is_confirmed_and_ends_no_session() -> None:
     made = scene(2, 2, 5)
     made.recording()
