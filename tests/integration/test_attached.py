@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gswarm_agent.metrics import ALL_GROUPS
+from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.cli import main
 from gswarm_tui.commands.head_choice import choose_head
@@ -299,7 +299,11 @@ async def test_recorder_refuses_the_changes_of_a_read_only_viewer(recording: Rec
         await pilot.press("Q", *"select count(*) as recordings from recordings;", "enter")
         await shows(app, pilot, "1 row")
     fleet = recording.hub.fleet
-    assert (fleet.interval_ms, len(fleet.sessions.sessions), len(fleet.metrics)) == (1000, 0, len(ALL_GROUPS))
+    assert (fleet.interval_ms, len(fleet.sessions.sessions), len(fleet.metrics)) == (
+        1000,
+        0,
+        len(DEFAULT_GROUPS),
+    )
 
 
 async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -> None:

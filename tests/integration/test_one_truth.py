@@ -258,7 +258,7 @@ def test_how_often_the_driver_refreshes_a_metric_is_recorded(tmp_path: Path) -> 
     assert json.loads(capabilities) == {"mem_temp_c": "no sensor", "refresh_ms": {"power_w": 1000}}
     with closing(FileSource(path)) as source:
         fleet = RecordedSource(source, 1).fleet(T0 + 30)
-    assert fleet.nodes["n1"].unmeasured == {"mem_temp_c": "no sensor"}
+    assert fleet.nodes["n1"].unmeasured == {"mem_temp_c": "no sensor", "counters": "switched off"}
 
 
 def test_recipe_compares_sessions_only_if_none_overlaps(tmp_path: Path) -> None:

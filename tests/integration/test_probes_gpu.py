@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_agent.metrics import ALL_GROUPS, GPU_COUNTERS, GPU_METRICS, RATE
+from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, RATE
 from gswarm_agent.probes.gpu import STRIKES
 from tests.cluster.standin import Return, Scenario, read_counters
 from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
@@ -359,7 +359,7 @@ def test_what_is_switched_off_is_not_read_and_begins_again_with_its_rates(stage:
         for gpu in stage.scenario.gpus:
             gpu.answers = {}
         stage.write()
-        node.switch(*ALL_GROUPS)
+        node.switch(*DEFAULT_GROUPS)
         first = node.read()
         assert values(first, "pcie_tx_mb_s") == values(first, "nvlink_tx_mb_s") == [None, None]
         node.until(
