@@ -38,7 +38,7 @@ from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 from gswarm_tui.slurm.jobs import label_of_shell
 from gswarm_tui.trials.cost import expected_cost
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, RunOutcome
+from gswarm_tui.trials.outcome import FAILED, RunOutcome, failures
 from gswarm_tui.trials.plan import (
     AvailableNodes,
     TrialError,
@@ -382,7 +382,7 @@ async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
             break
         longest_time(plan, outcomes, run)
         await _submit_run(run, plan, db, options)
-    return 0 if all(outcome.ok for outcome in (await _trial_in(db, plan)).outcomes) else 1
+    return 1 if failures((await _trial_in(db, plan)).outcomes) else 0
 
 
 async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOptions) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
@@ -103,3 +103,10 @@ class RunOutcome:
             job=str(row["job"] or ""),
             session_id=row["session_id"],
         )
+
+
+def failures(outcomes: Iterable[RunOutcome]) -> int:
+    """Return the number of runs that ended without ever ending well."""
+    outcomes = list(outcomes)
+    ok = {outcome.run.number for outcome in outcomes if outcome.ok}
+    return len({outcome.run.number for outcome in outcomes} - ok)

@@ -22,7 +22,7 @@ from gswarm_tui.profiling.allocation import Allocation, find_job
 from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome, failures
 from gswarm_tui.trials.plan import AvailableNodes, TrialPlan, TrialRun
 from gswarm_tui.trials.trial_recorder import TrialRecorder
 
@@ -74,7 +74,7 @@ class TrialDriver:
         self._outcomes: list[RunOutcome] = []
 
     async def run(self, job_id: str, runs: Sequence[TrialRun], outcomes: Sequence[RunOutcome]) -> int:
-        """Do these runs, after those with outcomes; return how many of them all didn't end well.
+        """Do these runs, after those with outcomes; return how many of them all never ended well.
 
         Raises:
             StoppedTrialError: the trial ended before its last run.
@@ -101,7 +101,7 @@ class TrialDriver:
                 raise StoppedTrialError(ended)
             if outcome.ok and self._plan.floor is not None and self._plan.throughput_mark is not None:
                 await self._read_marks()
-        return sum(not outcome.ok for outcome in self._outcomes)
+        return failures(self._outcomes)
 
     async def _why_ended(self, job_id: str) -> str:
         """Return a sentence if the job no longer runs, else an empty text."""

@@ -106,3 +106,5 @@ def test_run_that_a_requeue_interrupted_is_found_in_its_job_alone(tmp_path: Path
     found = requeued(path, "4711")
     assert found is not None
     assert (found.run, found.status, round(found.wall_s, 3)) == (run, REQUEUED, 7.5)
+    add_event(path, TRIAL_RUN, "requeued", found.to_json())
+    assert rows(path, "SELECT session_id FROM trial_runs WHERE status = 'requeued'") == [(9,)]

@@ -10,7 +10,7 @@ from gswarm_tui.options.arguments import UsageError
 from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.trials.cost import expected_cost, expected_s
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome, failures
 from gswarm_tui.trials.plan import (
     SPREAD,
     AvailableNodes,
@@ -142,6 +142,8 @@ def test_runs_that_were_requeued_or_lost_a_node_are_repeated_when_resumed() -> N
     ended = tuple(done(run, 1, status) for run, status in zip(runs, statuses, strict=False))
     left = RecordedTrial(plan(runs), ended).left
     assert [run.number for run in left] == [3, 4, 5]
+    assert failures(ended) == 3
+    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 2, "the repeated one ended well"
     assert RecordedTrial(plan(runs), (done(runs[0], 1, TIMEOUT),)).left == runs[1:]
 
 

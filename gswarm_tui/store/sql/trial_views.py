@@ -5,7 +5,7 @@ from __future__ import annotations
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 
 # A trial that is resumed writes its plan again. A session's number changes when a recording is imported, its
-# start doesn't.
+# start doesn't. A run that a requeue interrupted has its session in the recording before.
 TRIALS = f"""
 SELECT min(ts) AS ts, plan ->> 'trial_id' AS trial, arg_max(message, ts) AS command,
        arg_max(plan, ts) AS plan, min(recording_id) AS recording_id
@@ -35,7 +35,6 @@ FROM (
         WHERE kind = '{TRIAL_RUN}')
   WHERE d ->> 'trial_id' IS NOT NULL
 ) r
-LEFT JOIN sessions s ON s.recording_id = r.recording_id
-  AND abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000
+LEFT JOIN sessions s ON abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000
 ORDER BY 1
 """  # noqa: S608 (own names)
