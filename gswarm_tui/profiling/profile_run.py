@@ -88,7 +88,7 @@ class _NodeFacts:
 
 
 class RunObserver(Protocol):
-    """Is told when the command starts and ends."""
+    """Receiver of the start and the end of a profiled command."""
 
     def started(self, allocation: Allocation) -> None:
         """The command starts on these nodes."""
