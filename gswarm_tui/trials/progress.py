@@ -57,6 +57,11 @@ class TrialProgress:
             return ended
         return ended + self.running.placement.gpus * max(0.0, now - self.since) / 3600
 
+    def late(self, now: float) -> bool:
+        """Whether the running run takes longer than expected."""
+        of_run = None if self.running is None else expected_s(self.running, self.trial.outcomes)
+        return of_run is not None and now - self.since > of_run
+
     def seconds_left(self, now: float) -> float | None:
         """Return the expected time to the end, without waiting for nodes; None if nothing is known yet."""
         cost = expected_cost(self.trial.plan, self.waiting, self.trial.outcomes)
@@ -65,7 +70,7 @@ class TrialProgress:
         if self.running is None:
             return cost.seconds
         of_run = expected_s(self.running, self.trial.outcomes)
-        return None if of_run is None else cost.seconds + max(0.0, of_run - (now - self.since))
+        return None if of_run is None else cost.seconds + of_run - (now - self.since)
 
 
 def load_progress(source: QuerySource, known: KnownFigures | None = None) -> TrialProgress | None:
@@ -112,11 +117,13 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
         lines.append(("running", "none; waiting for nodes"))
     cost = expected_cost(trial.plan, progress.waiting, trial.outcomes)
     words = f"{_hours(progress.gpu_hours(now))} GPU-h so far"
-    if cost is not None:
+    if cost is not None and progress.waiting:
         words += f", {'at most' if cost.bound else 'about'} {_hours(cost.gpu_hours)} GPU-h for the runs left"
     if trial.plan.max_gpu_hours is not None:
         words += f"; limit {_hours(trial.plan.max_gpu_hours)} GPU-h"
     lines.append(("cost", words))
+    if progress.late(now):
+        return [*lines, ("end", "later than expected: this run takes longer than others of its placement")]
     left = progress.seconds_left(now)
     if left is None:
         return [*lines, ("end", "unknown until the warm-up run has ended")]

@@ -88,6 +88,10 @@ async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: P
             assert "GPU-h so far, about" in line_with(app, "cost   ")
             # 3 s of this run, then 5 + 5 + 5 + 8 + 5 s are expected.
             assert "about 14:01, in 31 s" in line_with(app, "end   ")
+            made.time += 4
+            app.update_view()
+            await pilot.pause()
+            assert "later than expected" in line_with(app, "end   ")
             assert "2 nodes: 1.6 × as fast, 80 %; 4 nodes: 1.6 ×, 40 %" in screen_text(app)
     finally:
         await asyncio.to_thread(recorder.close, made.time)
