@@ -107,6 +107,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     save_plan(part.plan)
     if not part.resumes:
         print_notice(*_plan_lines(part.plan))
+    if sys.stderr.isatty():
+        print_notice("gswarm-tui attach in another terminal shows the trial: press R there")
     db: Path | None = part.db
     if part.plan.salloc is None:
         db, status = _run_in_job(part, options, environ)
