@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
@@ -20,8 +20,10 @@ from gswarm_tui.control.client import Head, connect_to, describe_missing_reply
 from gswarm_tui.control.messages import LENGTH, MessageError, decode, encode, message_length
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import pack_arrays, unpack_arrays
-from gswarm_tui.store.recording.profiles import ProfiledGpu, ProfileFacts, StoredProfile
 from gswarm_tui.store.sql.schema import PROFILE_EVENTS, TableSchema
+
+if TYPE_CHECKING:
+    from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
 
 MAX_STEP = 16 * 1024 * 1024
 """Bytes of a message; rows come in batches of about 4 MB."""
@@ -102,6 +104,9 @@ def _step(profile: StoredProfile, step: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def _facts(values: Any) -> ProfileFacts:
+    # With DuckDB, which a run without a recording doesn't load.
+    from gswarm_tui.store.recording.profiles import ProfiledGpu, ProfileFacts
+
     try:
         gpus = tuple(ProfiledGpu(**gpu) for gpu in values["gpus"])
         return ProfileFacts(**{**values, "gpus": gpus, "messages": tuple(values["messages"])})
