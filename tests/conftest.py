@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,12 @@ import hypothesis
 import pytest
 
 from tests.agent_pythons import VERSIONS, agent_pythons
+from tests.bytecode import write_bytecode
 from tests.cluster.standin import NoCompiler, build
 
 UMASK = os.umask(0o022)
 os.umask(UMASK)
 
-BYTECODE = ".pytest_cache/bytecode"
 CACHE = ".pytest_cache/cache"
 SLOWEST = (
     "cluster",
@@ -84,14 +83,11 @@ def pytest_report_header() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Register marks; prepare Ctrl-C and bytecode for the hundreds of processes that tests start.
 
-    What a script starts with ``&`` ignores Ctrl-C, and so would these processes. Without bytecode each would
-    compile the program.
+    What a script starts with ``&`` ignores Ctrl-C, and so would these processes.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # keep it away from the sources
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.rootpath / BYTECODE)
-        sys.dont_write_bytecode = False
+    write_bytecode()
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with the most tests
         config.option.loadscopereorder = False
     config.addinivalue_line("markers", "root(act): needs what only root can do")

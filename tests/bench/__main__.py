@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tests.bench.figures import Bench, BenchOptions, Figure, markdown
+from tests.bytecode import write_bytecode
 
 USUAL = (
     "start",
@@ -49,6 +50,7 @@ def main() -> int:
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    write_bytecode()  # start-up times are those of an installed program
     smoke = "; a smoke run, whose figures mean nothing" if asked.smoke else ""
     print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
