@@ -68,12 +68,22 @@ class EnergyMeters(NamedTuple):
         columns = (one.tolist() for one in np.broadcast_arrays(*self))
         return [GpuEnergy(*values) for values in zip(*columns, strict=True)]
 
-    def decide(self, counters: Floats, power_w: Floats, ts: float, interval_s: float | None) -> EnergyUsed:
-        """Return the energy of a frame with these counters (mJ); ``interval_s`` is None after a gap."""
-        if isinstance(self.at, float):  # as usual: all counters were read at once
+    def measure(
+        self, counters: Floats, power_w: Floats, ts: float, interval_s: float | None
+    ) -> tuple[EnergyUsed, EnergyMeters]:
+        """Return the energy of a frame with these counters (mJ), and the meters after it.
+
+        ``interval_s`` is None after a gap.
+        """
+        if isinstance(self.at, float):  # as usual: all counters were read at once, and are again
             grown, since_ms = counters - self.counter_mj, float(round((ts - self.at) * 1000))
             if since_ms > 0 and grown.min(initial=0.0) >= 0:
-                return EnergyUsed(grown, np.full(len(grown), since_ms))
+                used = EnergyUsed(grown, np.full(len(grown), since_ms))
+                return used, EnergyMeters(counters, ts, self.used_mj + grown)
+        used = self._decide(counters, power_w, ts, interval_s)
+        return used, self.after(counters, ts, used)
+
+    def _decide(self, counters: Floats, power_w: Floats, ts: float, interval_s: float | None) -> EnergyUsed:
         covers_ms = np.rint((ts - self.at) * 1000)
         with np.errstate(invalid="ignore"):
             mj = np.maximum(counters - self.counter_mj, 0.0)
@@ -84,11 +94,12 @@ class EnergyMeters(NamedTuple):
         return EnergyUsed(mj, np.where(np.isnan(mj), np.nan, np.where(known, covers_ms, interval_ms)))
 
     def after(self, counters: Floats, ts: float, used: EnergyUsed) -> EnergyMeters:
-        """Return the meters after this frame; counters that were read later keep their values."""
+        """Return the meters after a frame that used so much; counters that were read later keep their values.
+
+        If they keep none, ``counter_mj`` is ``counters``.
+        """
         answered = np.isfinite(counters)
-        total = self.used_mj + (used.mj if used.mj.min(initial=0.0) >= 0 else np.nan_to_num(used.mj))
-        if isinstance(self.at, float) and ts > self.at and answered.all():
-            return EnergyMeters(counters, ts, total)
+        total = self.used_mj + np.where(np.isnan(used.mj), 0.0, used.mj)
         newer = answered & ~(ts <= self.at)
         if newer.all():
             return EnergyMeters(counters, ts, total)

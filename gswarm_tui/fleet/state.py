@@ -397,15 +397,16 @@ class Fleet:
     ) -> None:
         """Decide the energy of a frame, which shows the energy used so far from now on."""
         counters = samples.gpus[:, ENERGY].copy()
-        used = event.energy
+        used, before = event.energy, node.energy
         if used is None:
-            used = node.energy.decide(counters, samples.gpus[:, POWER], event.ts, place.interval_s)
+            power_w = samples.gpus[:, POWER]
+            used, node.energy = before.measure(counters, power_w, event.ts, place.interval_s)
             event.decided(used)
-        node.energy = node.energy.after(counters, event.ts, used)
-        silent = np.isnan(counters)
+        else:
+            node.energy = before.after(counters, event.ts, used)
         samples.gpus[:, ENERGY] = node.energy.used_mj
-        if silent.any():
-            samples.gpus[silent & np.isnan(used.mj), ENERGY] = np.nan
+        if node.energy.counter_mj is not counters:  # some weren't read
+            samples.gpus[np.isnan(counters) & np.isnan(used.mj), ENERGY] = np.nan
         self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, used))
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
