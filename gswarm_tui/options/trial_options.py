@@ -165,7 +165,7 @@ def _parser() -> CommandParser:
         help="packed, or spread: as many GPUs on all nodes; or packed,spread (default: packed)",
     )
     add("--ntasks-per-node", metavar="N", help="ranks on each node, 1 for torchrun (default: one a GPU)")
-    add("--srun", metavar="TEXT", help="any other options of srun, quoted as in a shell")
+    add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
     add("--repeat", metavar="N", help=f"runs of each placement (default: {DEFAULT_REPEATS})")
     add("--auto", action="store_true", help="go up in size until the efficiency falls below --floor")
     add("--floor", metavar="SHARE", help=f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})")
@@ -183,7 +183,7 @@ def _parser() -> CommandParser:
     for key, metavar in (("partition", "NAME"), ("time", "TIME"), ("account", "NAME")):
         add(f"--{key}", metavar=metavar, help="as for salloc")
     add("--constraint", metavar="FEATURE", help="as for salloc")
-    add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
+    add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("recording").add_argument
     add("--resume", action="store_true", help="do what is left of the newest trial in a recording")
     add("--results", action="store_true", help="print the results of the newest trial in a recording")

@@ -21,9 +21,11 @@ from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.profiling.allocation import Allocation, find_job
 from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
 from gswarm_tui.slurm.hosts import fold
+from gswarm_tui.trials.cost import expected_cost
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
 from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome, failures
 from gswarm_tui.trials.plan import AvailableNodes, TrialPlan, TrialRun
+from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.trial_recorder import TrialRecorder
 
 LONGEST_LINE = 64 * 1024
@@ -96,7 +98,7 @@ class TrialDriver:
                 outcome = replace(outcome, reason=ended.rstrip("."))
             self._outcomes.append(outcome)
             await self._recorder.log_outcome(outcome, self._describe(outcome))
-            self._say(self._describe(outcome))
+            self._say(self._describe(outcome) + self._describe_left())
             if ended:
                 raise StoppedTrialError(ended)
             if outcome.ok and self._plan.floor is not None and self._plan.throughput_mark is not None:
@@ -195,6 +197,15 @@ class TrialDriver:
         if outcome.reason:
             how += f": {outcome.reason} (output: {self._folder / self._output_name(run)})"
         return f"run {run.number} of {len(self._plan.runs)}, {run}: {how}"
+
+    def _describe_left(self) -> str:
+        """Return a clause on the cost that is still to come, empty after the last run."""
+        left = RecordedTrial(self._plan, tuple(self._outcomes)).left
+        cost = expected_cost(self._plan, left, self._outcomes)
+        if not left or cost is None:
+            return ""
+        about = "at most" if cost.bound else "about"
+        return f"; {len(left)} left, {about} {cost.gpu_hours:.3g} GPU-hours in {duration(cost.seconds)}"
 
 
 class _Output:
