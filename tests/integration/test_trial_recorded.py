@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
 
+from gswarm_tui.cli import main
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.trials.outcome import FAILED, OK, REQUEUED, RunOutcome
@@ -108,3 +110,16 @@ def test_run_that_a_requeue_interrupted_is_found_in_its_job_alone(tmp_path: Path
     assert (found.run, found.status, round(found.wall_s, 3)) == (run, REQUEUED, 7.5)
     add_event(path, TRIAL_RUN, "requeued", found.to_json())
     assert rows(path, "SELECT session_id FROM trial_runs WHERE status = 'requeued'") == [(9,)]
+
+
+def test_command_of_a_recording_made_elsewhere_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "run.duckdb"
+    add_event(path, TRIAL_PLANNED, *plan_texts(PLAN))
+    assert main(["trial", "--resume", "--db", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"gswarm-tui: the trial in {path} has ended, or was started by another user or elsewhere; "
+        f"to add one to this file: gswarm-tui trial --db {path} -- COMMAND.\n"
+    )
