@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gswarm_tui.server.tokens import Tokens, are_removed
+from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_BODY = 1024 * 1024
 BODY_S = 10.0
@@ -67,7 +67,7 @@ class Guard:
     ) -> None:
         self._app = app
         self._control, self._scrape = map(_digest, (tokens.control.encode(), tokens.scrape.encode()))
-        self._uid = tokens.uid
+        self._tokens = tokens
         self._origins = frozenset(origins)
         self._hosts = own_hosts(self._origins)
         self._limits = {"control": _RateLimit(clock), "scrape": _RateLimit(clock)}
@@ -130,7 +130,7 @@ class Guard:
                 "gswarm-tui printed at the start.",
                 (b"www-authenticate", b"Bearer"),
             )
-        if self._uid and are_removed(self._uid):
+        if self._tokens.uid and are_replaced(self._tokens):
             raise RefusedRequestError(
                 401,
                 "The tokens of this recording were removed; restart the server for new ones.",

@@ -79,6 +79,14 @@ def are_removed(uid: str) -> bool:
     return False
 
 
+def are_replaced(tokens: Tokens) -> bool:
+    """Return whether the user removed a recording's tokens, even if another server made new ones since."""
+    try:
+        return token_path(tokens.uid).read_text().strip() != tokens.control
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+
+
 def remove_tokens(uid: str) -> None:
     """Remove the tokens of a recording that has ended, if it had any."""
     with suppress(OSError, ValueError, UserError):

@@ -108,9 +108,13 @@ async def test_nobody_gets_in_once_the_token_is_removed() -> None:
     header = {"authorization": f"Bearer {tokens.control}"}
     assert (await ask(guarded, headers=header))[0] == 200
     remove_tokens(tokens.uid)
-    status, why = refused(await ask(guarded, headers=header))
-    assert status == 401
-    assert "The tokens of this recording were removed; restart the server for new ones." in why
+    for _ in range(2):
+        status, why = refused(await ask(guarded, headers=header))
+        assert (status, why) == (
+            401,
+            "The tokens of this recording were removed; restart the server for new ones.",
+        )
+        read_tokens(tokens.uid)  # of another server
 
 
 async def test_the_scrape_token_only_reads_metrics() -> None:
