@@ -83,6 +83,9 @@ def test_counters_are_recorded_and_yielded_to_a_profiler_and_the_sites_lock(
         assert "CPU counters: held by nobody (owner of /var/run/likwid.lock)." in closed.stdout
         node.run("rm /run/likwid.lock")
         wait_until(tool, "the agent's perf again")
+        old = set(tool().split())
+        node.run("pkill -KILL --exact gswarm-agent")
+        wait_until(lambda: not old & set(tool().split()), "the end of the killed agent's perf")
         (folder / "done").touch()
         assert run.wait(60) == 0, run.stderr and run.stderr.read()
     wait_until(lambda: not counting(), "the end of perf with the job")
