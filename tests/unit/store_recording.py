@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, Recorde
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.sql.schema import literal
 
 T0 = 1_800_000_000.0
 INFO = RecordingInfo(
@@ -26,6 +29,8 @@ INFO = RecordingInfo(
     slurm_job_id="4711",
     slurm_cluster="tiny",
 )
+
+_READING = threading.Lock()
 
 
 def gpu_row(**values: float | None) -> Row:
@@ -126,6 +131,19 @@ def record(
 
 def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a query on a closed recording."""
-    with duckdb.connect(str(path), read_only=True) as connection:
-        rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+    with _READING:
+        execute = _reader().execute
+        execute(f"ATTACH {literal(str(path))} AS recording (READ_ONLY)")
+        try:
+            execute("USE recording")
+            rows: list[tuple[Any, ...]] = execute(sql).fetchall()
+        finally:
+            execute("USE memory")
+            execute("DETACH recording")
     return rows
+
+
+@cache
+def _reader() -> duckdb.DuckDBPyConnection:
+    """Return the connection of all queries: a new one takes 20 ms."""
+    return duckdb.connect()
