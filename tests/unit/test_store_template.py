@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import duckdb
 import pytest
 
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.template import template_file
 from tests.unit.store_recording import query, record
 
 CATALOG = (
@@ -69,6 +72,31 @@ def test_damaged_template_is_replaced(cache: Path, tmp_path: Path, content: byte
     assert catalog(tmp_path / "second.duckdb") == whole
     assert catalog(tmp_path / "third.duckdb") == whole
     assert template.stat().st_size > len(content)
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "link", "writable by the group"])
+def test_template_that_is_no_private_file_is_replaced(cache: Path, tmp_path: Path, kind: str) -> None:
+    template = template_file()
+    assert template is not None
+    foreign = tmp_path / "foreign.duckdb"
+    with duckdb.connect(str(foreign)) as connection:
+        connection.execute("CREATE TABLE foreign_table AS SELECT 1 AS a")
+    template.unlink()
+    if kind == "folder":
+        template.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(template)
+    elif kind == "link":
+        template.symlink_to(foreign)
+    else:
+        foreign.replace(template)
+        template.chmod(0o664)
+    assert template_file() == template
+    assert stat.filemode(template.lstat().st_mode) == "-rw-------"
+    with duckdb.connect(str(template), read_only=True) as connection:
+        tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    assert "gpu_samples" in tables
+    assert "foreign_table" not in tables
 
 
 def test_template_of_an_older_version_and_of_a_killed_process_are_removed(

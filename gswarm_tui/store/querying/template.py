@@ -6,7 +6,9 @@ The statements that make them, 560 comments of columns among them, take 0.2 s; a
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import stat
 import tempfile
 from contextlib import closing, suppress
 from functools import cache
@@ -32,7 +34,7 @@ def template_file() -> Path | None:
     """Return the template of this version, which is made if it is missing; None if it can't be kept."""
     with suppress(UserError, OSError, duckdb.Error):
         path = cache_folder() / f"{_PREFIX}{_digest()}.duckdb"
-        if not path.exists():
+        if not _is_own_file(path):
             _make(path)
         return path
     return None
@@ -45,7 +47,8 @@ def attach_template(connection: duckdb.DuckDBPyConnection, path: Path | None) ->
     try:
         connection.execute(f"ATTACH {literal(str(path))} AS template (READ_ONLY)")
     except duckdb.Error:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder may be read-only
+            path.unlink()
         return False
     return True
 
@@ -85,6 +88,15 @@ def differs(connection: duckdb.DuckDBPyConnection, path: Path | None) -> bool:
         connection.execute("DETACH template")
 
 
+def _is_own_file(path: Path) -> bool:
+    """Return whether it is a regular file that only this user can have written."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
 @cache
 def _digest() -> str:
     """Return a hash of everything that decides what is in the template."""
@@ -117,4 +129,5 @@ def _make(path: Path) -> None:
             connection.execute("COMMIT")
             connection.execute("USE memory")
             connection.execute("DETACH rec")
+        new.chmod(0o600)  # also where the umask lets a group write
         new.replace(path)
