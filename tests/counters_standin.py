@@ -27,7 +27,9 @@ if fault == "garbage":
     while True:
         sys.stderr.write("\\x1b[2Jwhat is this?\\n")
 if fault == "denied":
-    sys.exit("Error:\\nAccess to performance monitoring and observability operations is limited.")
+    sys.exit("Error:\\nAccess to performance monitoring and observability operations is limited.\\n"
+             "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting to open\\n"
+             "in /etc/sysctl.conf (e.g. kernel.perf_event_paranoid = <setting>)")
 events = words[words.index("-e") + 1].split(",")
 program = subprocess.Popen(words[words.index("--") + 1:])
 counts = {{"instructions": 3e9, "cycles": 2e9, "cache-misses": 5e6, "page-faults": 40,
@@ -40,6 +42,8 @@ while program.poll() is None:
         unit = "MiB" if event.startswith("uncore") else ""
         count = 1000 if unit else counts.get(event, 0)
         print(f"{{at:16.9f}},{{count:.0f}},{{unit}},{{event}},1000,100.00,,", file=sys.stderr, flush=True)
+    if fault == "stalls" and at == 3:
+        time.sleep(600)
     if fault == "dies" and at == 3:
         sys.exit("perf: Segmentation fault")
 """
@@ -74,7 +78,7 @@ class CounterTools:
         self.show("")
 
     def show(self, fault: str) -> None:
-        """Let perf die, hang, print garbage or endless output, or be denied; nothing with ""."""
+        """Let perf die, hang, stall, print garbage or endless output, or be denied; nothing with ""."""
         self._fault.write_text(fault)
 
     def add(self, name: str) -> None:

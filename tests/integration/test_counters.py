@@ -294,6 +294,15 @@ def test_a_tool_that_fails_is_ended_named_and_tried_again(node: NodeFiles, fault
     ticks.until(counts)
 
 
+def test_a_value_isnt_repeated_while_a_tool_stalls(node: NodeFiles) -> None:
+    node.tools.show("stalls")
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    ticks.until(lambda row: not counts(row))
+    assert ticks.messages == ["counts with perf every 1 s"]
+    assert tool_pids(node)
+
+
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "folder"])
 def test_a_lock_that_is_no_regular_file_is_not_followed_or_waited_for(node: NodeFiles, kind: str) -> None:
     if kind == "fifo":
@@ -343,6 +352,15 @@ def test_gpu_counters_of_a_node_with_dcgm(node: NodeFiles) -> None:
     )
 
 
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def cmdline(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 HOLDER = """
 import sys, time
 from gswarm_agent.probes.counter_tools import Perf, ToolProcess
@@ -353,11 +371,6 @@ while not process.lines():
 print(process.pid, flush=True)
 time.sleep(600)
 """
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
 
 
 def test_real_perf_ends_with_an_agent_that_is_killed() -> None:
@@ -388,15 +401,26 @@ def test_ranks_are_counted_by_real_perf(node: NodeFiles, monkeypatch: pytest.Mon
         ticks = Ticks(node.probe())
         rows: list[tuple[Any, ...]] = []
 
-        def measured() -> bool:
+        def faults() -> Any:
+            ticks.now += SECOND // 50 - SECOND
             ticks.tick()
             rows[:] = [s.row for s in ticks.probe.complete((sample, stranger))]
-            return rows[0][-1] is not None
+            return rows[0][-1]
+
+        def measured() -> bool:
+            return faults() is not None
 
         until(measured)
         assert rows[0][:6] == sample.row
         assert rows[0][-1] > 100, "page faults per second"
         assert rows[1] == (*stranger.row, None, None, None)
+        rank.send_signal(signal.SIGSTOP)
+        until(lambda: faults() == 0)
+        (counter,) = (pid for pid in children(os.getpid()) if f"-p\0{rank.pid}" in cmdline(pid))
+        os.kill(counter, signal.SIGKILL)
+        until(lambda: faults() is None)
+        ticks.now += 60 * SECOND
+        until(measured)
         node.run_program("nsys", "profile")
         ticks.tick()
         assert ticks.probe.complete((sample,))[0].row == (*sample.row, None, None, None)

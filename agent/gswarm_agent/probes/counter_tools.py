@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 LIFELINE = "cat"
 INTERVAL_MS = 1000
 """Time between the lines of a tool."""
-_ENDS_WITHIN_S = 0.05
+SILENT_NS, STALE_NS = 6_000_000_000, 2_500_000_000
+"""A tool that prints nothing for so long hangs; what it printed last counts for so long."""
+RETRY_NS = 60_000_000_000
+"""Pause after a tool failed."""
+_ENDS_WITHIN_S, _KILLED_WITHIN_S = 0.05, 0.2
 _CHUNK = 65536
 _MOST_UNREAD = 1024 * 1024
 """Bytes that one look takes from a tool, which print some kilobytes a second."""
@@ -104,6 +108,8 @@ class ToolProcess:
 
     def stop(self) -> None:
         """End it and everything that it started, within 50 ms or by force."""
+        import subprocess
+
         os.close(self._lifeline)
         until = time.monotonic() + _ENDS_WITHIN_S
         # It stays a zombie until its group was killed, so that no other group can have its number by then.
@@ -111,7 +117,8 @@ class ToolProcess:
             time.sleep(0.002)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # the kernel may take long to close many counters
+            self._process.wait(_KILLED_WITHIN_S)
         os.close(self._output)
 
     def _has_exited(self) -> bool:
@@ -125,11 +132,12 @@ class Tool(ABC):
     """Makes a tool's commands and understands its lines.
 
     ``reasons`` says why it doesn't measure a column, complete after the first interval. ``complaint`` is the
-    last line that is no measurement.
+    first or last line that is no measurement, whichever says more.
     """
 
     name = ""
     columns: Tuple[str, ...] = ()
+    _first_says_more = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -161,7 +169,9 @@ class Tool(ABC):
         if not (text := line.strip()):
             return
         self._complaints += 1
-        self.complaint = "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST_COMPLAINT]
+        if not (self._first_says_more and (self.complaint or text == "Error:")):
+            printable = "".join(sign if sign.isprintable() else "?" for sign in text)
+            self.complaint = printable[:_LONGEST_COMPLAINT]
         if self._complaints > _MOST_COMPLAINTS:
             raise ToolError(f"{self.name} printed something unexpected: {self.complaint}")
 
@@ -176,6 +186,7 @@ class Perf(Tool):
     """``perf stat`` of all CPUs, or of one process, whose columns are ``PROCESS_COUNTERS``."""
 
     name = "perf"
+    _first_says_more = True  # general advice follows
 
     def __init__(self, path: str, pid: Optional[int] = None) -> None:
         super().__init__(path)
@@ -187,6 +198,7 @@ class Perf(Tool):
         self._at = 0.0
         self._begun = 0.0
         self._current: Dict[str, Optional[float]] = {}
+        self._has_new = False
         self._sums: Dict[str, float] = {}
         self._spans: Dict[str, float] = {}
 
@@ -214,6 +226,7 @@ class Perf(Tool):
         if found.at > self._at and self._current:
             self._end_interval()
         self._at = found.at
+        self.complaint = ""
         self._current[found.event] = found.count
         self._unsupported[found.event] = not found.supported
 
@@ -221,8 +234,9 @@ class Perf(Tool):
         """See Tool."""
         if self._current and len(self._current) == len(self._events):
             self._end_interval()
-        if not self._spans:
+        if not self._has_new:
             return None
+        self._has_new = False
         rates = {event: total / self._spans[event] for event, total in self._sums.items()}
         self._sums, self._spans = {}, {}
         columns = {column: rates[event] for event, column in _SOFTWARE.items() if event in rates}
@@ -266,7 +280,10 @@ class Perf(Tool):
         return reasons
 
     def _end_interval(self) -> None:
-        span, self._begun = self._at - self._begun, self._at
+        span, self._begun, self._has_new = self._at - self._begun, self._at, True
+        if self._pid is not None and not any(count is not None for count in self._current.values()):
+            # perf counts nothing of a process that didn't run.
+            self._current = {event: 0.0 for event in self._current if not self._unsupported[event]}
         for event, count in self._current.items():
             if count is not None and span > 0:
                 self._sums[event] = self._sums.get(event, 0.0) + count

@@ -14,6 +14,9 @@ from gswarm_agent.metrics import COUNTER_COLUMNS
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.counter_tools import (
     INTERVAL_MS,
+    RETRY_NS,
+    SILENT_NS,
+    STALE_NS,
     Likwid,
     Perf,
     ToolError,
@@ -38,10 +41,6 @@ _IDLE_NS = 5 * SECOND_NS
 """How often to look who may count while nothing is counted."""
 _FREE_NS = SECOND_NS
 """How long counters must have been free before they are used again."""
-_RETRY_NS = 60 * SECOND_NS
-"""Pause after a tool failed."""
-_SILENT_NS = 6 * SECOND_NS
-"""A tool that prints nothing for so long hangs."""
 _NOTHING: Row = (None,) * len(COUNTER_COLUMNS)
 _STARTING = "counting has just begun"
 
@@ -68,7 +67,7 @@ class CountersProbe:
             self._rights = self._reader.read(self._watch.dcgm)
         self._notes: List[Note] = []
         self._on = False
-        self._due = 0
+        self._due = self._read_ns = 0
         self._processes = ProcessCounters()
         self._may_count = False
         self._running: Optional[Tuple[ToolProcess, Tool]] = None
@@ -107,7 +106,7 @@ class CountersProbe:
         """Return a row of COUNTER_COLUMNS: means since the call before, or those of the last second."""
         if not self._on and now_ns < self._due:
             return _NOTHING
-        self._due = now_ns + _IDLE_NS
+        self._due, self._read_ns = now_ns + _IDLE_NS, now_ns
         self._look_at_rights()
         if not self._on:
             return _NOTHING
@@ -125,7 +124,7 @@ class CountersProbe:
     def complete(self, samples: Sequence[ProcessSample]) -> Tuple[ProcessSample, ...]:
         """Return samples of processes with their PROCESS_COUNTERS, which they lack."""
         pids = [sample.pid for sample in samples] if self._on and self._may_count else []
-        counted = self._processes.read(pids)
+        counted = self._processes.read(pids, self._read_ns)
         nothing = (None,) * len(PROCESS_COUNTERS)
         return tuple([replace(s, row=(*s.row, *counted.get(s.pid, nothing))) for s in samples])
 
@@ -164,7 +163,7 @@ class CountersProbe:
 
     def _fail(self, reason: str, now_ns: int) -> None:
         self._stop_node()
-        self._retry_at = now_ns + _RETRY_NS
+        self._retry_at = now_ns + RETRY_NS
         if reason != self._obstacle:
             self._obstacle = reason
             self._note(WARNING, f"doesn't count: {reason}")
@@ -180,8 +179,10 @@ class CountersProbe:
         lines = process.lines()
         if lines:
             self._heard_at = now_ns
-        elif now_ns - self._heard_at > _SILENT_NS and not process.ended:
-            raise ToolError(f"{process.name} printed nothing for {_SILENT_NS // SECOND_NS} s")
+        elif now_ns - self._heard_at > SILENT_NS and not process.ended:
+            raise ToolError(f"{process.name} printed nothing for {SILENT_NS // SECOND_NS} s")
+        elif now_ns - self._heard_at > STALE_NS:
+            self._row = _NOTHING
         if self._listed is not None:
             self._listed += lines
             if process.ended:
