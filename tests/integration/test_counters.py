@@ -60,6 +60,13 @@ class NodeFiles:
         self.set_last_pid()
         return pid
 
+    def start_and_end_programs(self, number: int) -> None:
+        """Let the kernel give out so many process ids, beginning again from 300 after 32,768."""
+        self._last_pid += number
+        if self._last_pid > 32768:
+            self._last_pid -= 32768 - 300
+        self.set_last_pid()
+
     def end_program(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
 
@@ -251,6 +258,16 @@ def test_programs_that_only_read_files_take_no_counters(node: NodeFiles, words: 
     ticks.until(counts)
     node.run_program(*words)
     assert counts(ticks.tick())
+
+
+@pytest.mark.parametrize("before", [0, 32_000], ids=["", "ids begin again"])
+def test_a_profiler_is_noticed_among_thousands_of_short_processes(node: NodeFiles, before: int) -> None:
+    node.start_and_end_programs(before)
+    ticks = Ticks(node.probe())
+    ticks.until(counts)
+    node.run_program("perf", "stat", "-a")
+    node.start_and_end_programs(5_000)
+    assert not counts(ticks.tick())
 
 
 def test_a_shell_that_becomes_a_profiler_is_noticed(node: NodeFiles) -> None:

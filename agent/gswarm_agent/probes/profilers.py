@@ -15,7 +15,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, List, Optional, Sequence
 
 _NAMES = frozenset(
     (
@@ -49,7 +49,8 @@ DCGM = "nv-hostengine"
 _AGES_NS = (0, SECOND_NS // 20, SECOND_NS // 5, SECOND_NS, 2 * SECOND_NS)
 """When to examine a new process, counted from the look that found it."""
 _PORTION = 8
-_MOST_YOUNG = 1024
+_FEW_BORN = 64
+"""Processes that are examined by their ids; of more, /proc lists those that still run."""
 _LONGEST = 4096
 
 
@@ -134,12 +135,12 @@ class ProfilerWatch:
         if before is None or self._newest is None or before == self._newest:
             return
         times = [now_ns + age for age in _AGES_NS]
-        if before < self._newest:
-            born = range(max(before + 1, self._newest - _MOST_YOUNG), self._newest + 1)
-        else:  # the ids began again from a low one
-            born = range(max(2, self._newest - _MOST_YOUNG), self._newest + 1)
-        if len(self._young) > _MOST_YOUNG:
-            self._young.clear()
+        newest, restarted = self._newest, self._newest < before  # ids begin again from a low one
+        born: Sequence[int] = range(before + 1, newest + 1)
+        if restarted or len(born) > _FEW_BORN:
+            born = [
+                p for p in self._pids() if (p > before or p <= newest if restarted else before < p <= newest)
+            ]
         for pid in born:
             self._young[pid] = list(times)
 
