@@ -84,7 +84,10 @@ def _parser() -> CommandParser:
         "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"
     )
     parser.add_argument(
-        "--table", choices=TABLES, help="samples, events, or events of profiles, for CSV (default: gpu)"
+        "--table",
+        choices=TABLES,
+        metavar="TABLE",
+        help=f"rows of the CSV: {', '.join(TABLES)} (default: gpu)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file or export")
     parser.add_argument("--all-gpus", action="store_true", help="include GPUs that Slurm gave to others")
