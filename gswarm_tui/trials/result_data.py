@@ -41,6 +41,7 @@ _COLUMNS: dict[str, tuple[str, _Value]] = {
     "network_mb": ("DOUBLE", lambda _, row: row.network_mb),
     "util_mean_pct": ("DOUBLE", lambda _, row: row.util_mean_pct),
     "balance": ("DOUBLE", lambda _, row: row.balance),
+    "waiting_share": ("DOUBLE", lambda _, row: row.waiting),
     **{f"waiting_{cause}_share": ("DOUBLE", _wait(cause)) for cause in CAUSES},
 }
 

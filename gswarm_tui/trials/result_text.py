@@ -16,7 +16,7 @@ from gswarm_tui.common.quantities import (
     percent,
     plural,
 )
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT
+from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, OVER_LIMIT, REQUEUED, TIMEOUT
 from gswarm_tui.trials.plan import SPREAD, Placement
 from gswarm_tui.trials.results import (
     COMMUNICATION,
@@ -57,6 +57,7 @@ _STATUSES = {
     TIMEOUT: "timed out",
     REQUEUED: "was requeued by Slurm",
     NODE_LOST: "lost a node",
+    OVER_LIMIT: "ended by --max-gpu-hours",
 }
 
 
@@ -177,10 +178,6 @@ def _runs(row: PlacementResult) -> str:
     return f"{count}/{count + len(row.incomplete)}" if row.incomplete else str(count)
 
 
-def _waiting(row: PlacementResult) -> float | None:
-    return sum(row.waits.values()) if row.waits else None
-
-
 def _main_wait(row: PlacementResult) -> str:
     cause = max(row.waits, key=lambda each: row.waits[each], default="")
     return _WAITS[cause] if cause and row.waits[cause] >= 0.01 else DASH
@@ -196,7 +193,7 @@ _USAGE_COLUMNS: tuple[_Column, ...] = (
     ("balance", lambda row: share(row.balance)),
     ("NVLink", lambda row: _traffic(row.nvlink_mb)),
     ("network", lambda row: _traffic(row.network_mb)),
-    ("waiting", lambda row: share(_waiting(row))),
+    ("waiting", lambda row: share(row.waiting)),
 )
 _MAIN_WAIT: _Column = ("mostly for", _main_wait)
 

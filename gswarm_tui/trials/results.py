@@ -78,6 +78,7 @@ class PlacementResult:
     nvlink_mb: float | None = None
     network_mb: float | None = None
     waits: Mapping[str, float] = field(default_factory=dict)
+    waiting: float | None = None
     reason: str = ""
 
 
@@ -174,6 +175,7 @@ def _row(plan: TrialPlan, placement: Placement, runs: Sequence[MeasuredRun]) -> 
             for cause in CAUSES
             if any(run.figures and run.figures.waits for run in complete)
         },
+        waiting=_of_figures(complete, lambda one: sum(one.waits.values()) if one.waits else None),
     )
 
 

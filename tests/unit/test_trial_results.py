@@ -76,6 +76,15 @@ def printed(table: TextTable) -> list[str]:
     return out.getvalue().splitlines()
 
 
+def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else() -> None:
+    made = results(
+        measured(nodes(1), 1, 8, waits={NETWORK: 0.3}),
+        measured(nodes(1), 2, 8, waits={DISKS: 0.4}),
+        measured(nodes(1), 3, 8, waits={CPU: 0.5}),
+    )
+    assert column(usage_table(made), "waiting") == ["40 %"]
+
+
 def test_published_rapids_and_dask_figures() -> None:
     """254.0 s on one GPU and 128.7 s on two are 1.97 times as fast, at 98.7 %."""
     made = of_times({nodes(1, 1): [254.0], nodes(2, 1): [128.7]})
