@@ -93,10 +93,15 @@ def _outcome(source: QuerySource, plan: TrialPlan, row: Mapping[str, Any]) -> Ru
         _MARKED,
         row["recording_id"],
         str(row["ts"]),
-        f'$."{plan.throughput_mark}"',
+        _pointer(plan.throughput_mark),
         round(1e6 * outcome.wall_s),
     ).rows()
     return replace(outcome, throughput=marked)
+
+
+def _pointer(key: str) -> str:
+    """Return the JSON pointer of a mark's value (RFC 6901): a key may have any character."""
+    return "/" + key.replace("~", "~0").replace("/", "~1")
 
 
 def add_event(path: Path, kind: str, text: str, detail: str) -> None:

@@ -17,10 +17,11 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.trials.outcome import FAILED, OK, REQUEUED, RunOutcome
 from gswarm_tui.trials.plan import Placement, TrialPlan, ordered_runs
 from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials, requeued_run
+from gswarm_tui.trials.saved_plan import save_plan
 from gswarm_tui.trials.trial_recorder import plan_texts
 
 RUNS = ordered_runs([Placement(1, 2), Placement(2, 2)], 2, seed=3)
-PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput_mark="a b")
+PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput_mark='a "b/~')
 T0 = 1_700_000_000
 
 
@@ -46,7 +47,7 @@ def recorded(path: Path) -> None:
             connection.execute(
                 "INSERT INTO events (ts, recording_id, kind, message, detail) "
                 "VALUES (make_timestamp(?), 1, 'mark', 'step', ?)",
-                [(T0 + second) * 1_000_000, json.dumps({"a b": value})],
+                [(T0 + second) * 1_000_000, json.dumps({'a "b/~': value})],
             )
     ok = RunOutcome("abc", RUNS[0], OK, T0 + 0.25, 10.5, ("gpu01",), exit_status=0, job="4711")
     failed = RunOutcome(
@@ -122,4 +123,22 @@ def test_command_of_a_recording_made_elsewhere_is_not_run(
     assert capsys.readouterr().err == (
         f"gswarm-tui: the trial in {path} has ended, or was started by another user or elsewhere; "
         f"to add one to this file: gswarm-tui trial --db {path} -- COMMAND.\n"
+    )
+
+
+def test_dry_run_of_a_resumed_trial_prints_what_is_left_and_its_expected_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path, runs = tmp_path / "run.duckdb", ordered_runs([Placement(1, 4)], 2, seed=1)
+    plan = TrialPlan("abd", ("train",), runs, seed=1)
+    save_plan(plan)
+    add_event(path, TRIAL_PLANNED, *plan_texts(plan))
+    for run in runs[:2]:
+        add_event(path, TRIAL_RUN, "ended", RunOutcome("abd", run, OK, T0, 900.0).to_json())
+    assert main(["trial", "--resume", "--dry-run", "--db", str(path)]) == 0
+    assert capsys.readouterr().out == (
+        "1 run of train, in random order (seed 1)\n"
+        "  1 node × 4 GPUs: 1 run\n"
+        "  cost: about 1 GPU-hours in 00:15:00\n"
     )
