@@ -38,7 +38,7 @@ from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 from gswarm_tui.slurm.jobs import label_of_shell
 from gswarm_tui.trials.cost import expected_cost
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, RunOutcome, failures
+from gswarm_tui.trials.outcome import FAILED, OVER_LIMIT, RunOutcome, failures
 from gswarm_tui.trials.plan import (
     AvailableNodes,
     TrialError,
@@ -77,7 +77,7 @@ class _Part(NamedTuple):
     plan: TrialPlan
     db: Path | None = None
     only: int | None = None
-    resumes: bool = False
+    resumed: RecordedTrial | None = None
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -97,7 +97,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         _resumed(options, environ) if options.resume else _Part(_new_plan(options, environ), options.run.db)
     )
     if options.dry_run:
-        for line in _plan_lines(part.plan):
+        for line in _plan_lines(part.plan, part.resumed):
             print(line)
         return 0
     if status := check_command(part.plan.command[0]):
@@ -105,7 +105,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     for file in filter(None, (form.out, options.plot)):
         check_output_file(file, force=form.force, recording=part.db or Path())
     save_plan(part.plan)
-    if not part.resumes:
+    if part.resumed is None:
         print_notice(*_plan_lines(part.plan))
     if sys.stderr.isatty():
         print_notice("gswarm-tui attach in another terminal shows the trial: press R there")
@@ -223,7 +223,7 @@ def _resumed(options: TrialOptions, environ: Mapping[str, str]) -> _Part:
         f"resuming the trial of {_shown(plan)} in {db}: "
         f"{plural(len(newest.left), 'run')} of {len(plan.runs)} left"
     )
-    return _Part(plan, db, resumes=True)
+    return _Part(plan, db, resumed=newest)
 
 
 def _shown(plan: TrialPlan) -> str:
@@ -232,23 +232,26 @@ def _shown(plan: TrialPlan) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 
 
-def _plan_lines(plan: TrialPlan) -> list[str]:
-    """Return lines on a plan: its runs, their order, and what they cost."""
+def _plan_lines(plan: TrialPlan, resumed: RecordedTrial | None = None) -> list[str]:
+    """Return lines on a plan, or on what is left of a resumed one: its runs, their order and their cost."""
+    runs, outcomes = (plan.runs, ()) if resumed is None else (resumed.left, resumed.outcomes)
     order = "in random order" if plan.floor is None else "the smallest first, in random order for each size"
-    lines = [f"{plural(len(plan.runs), 'run')} of {_shown(plan)}, {order} (seed {plan.seed})"]
-    lines.append(f"  {plan.runs[0].placement}: warm-up")
+    lines = [f"{plural(len(runs), 'run')} of {_shown(plan)}, {order} (seed {plan.seed})"]
+    lines += [f"  {run.placement}: warm-up" for run in runs if run.warm_up]
     for placement in plan.placements:
-        count = sum(run.placement == placement and not run.warm_up for run in plan.runs)
-        lines.append(f"  {placement}: {plural(count, 'run')}")
+        if count := sum(run.placement == placement and not run.warm_up for run in runs):
+            lines.append(f"  {placement}: {plural(count, 'run')}")
     if plan.floor is not None:
         lines.append(f"  stops when the efficiency falls below {100 * plan.floor:.0f} %")
-    cost = expected_cost(plan, plan.runs, ())
+    cost = expected_cost(plan, runs, outcomes)
     limit = "" if plan.max_gpu_hours is None else f"; --max-gpu-hours ends it at {plan.max_gpu_hours:g}"
     if cost is None:
         lines.append(f"  cost: unknown until the warm-up run has ended{limit}")
     else:
-        most = f"at most {cost.gpu_hours:.3g} GPU-hours in {duration(cost.seconds)} (--timeout)"
-        lines.append(f"  cost: {most}{limit}")
+        about, why = ("at most", " (--timeout)") if cost.bound else ("about", "")
+        lines.append(
+            f"  cost: {about} {cost.gpu_hours:.3g} GPU-hours in {duration(cost.seconds)}{why}{limit}"
+        )
     return lines
 
 
@@ -278,7 +281,7 @@ def _run_in_job(part: _Part, options: TrialOptions, environ: Mapping[str, str]) 
     if nodes.job is None:
         raise TrialError("Slurm doesn't know the job of this shell; name one with --job ID.")
     interrupted = None
-    if part.resumes and part.db is not None:
+    if part.resumed is not None and part.db is not None:
         from gswarm_tui.run.headless import OpenRecording
         from gswarm_tui.run.interrupted import find
 
@@ -384,6 +387,9 @@ async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
             break
         longest_time(plan, outcomes, run)
         await _submit_run(run, plan, db, options)
+        trial = await _trial_in(db, plan)
+        if trial.outcomes and trial.outcomes[-1].status == OVER_LIMIT:
+            longest_time(plan, trial.outcomes, run)
     return 1 if failures((await _trial_in(db, plan)).outcomes) else 0
 
 

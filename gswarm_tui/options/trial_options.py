@@ -93,7 +93,7 @@ def parse_trial(
         run=options._replace(record=True),
         node_counts=_numbers("--node-counts", given.node_counts, MOST_NODES),
         gpus_per_node=_numbers("--gpus-per-node", given.gpus_per_node, MOST_GPUS),
-        placements=_placements(given.placements),
+        placements=_placements(given.placements, auto=given.auto),
         repeat=parse_number("--repeat", given.repeat, MOST_REPEATS) or DEFAULT_REPEATS,
         floor=_floor(given),
         timeout_s=parse_seconds("--timeout", given.timeout),
@@ -121,13 +121,14 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
     if given.trial:
         return
     if given.resume and given.results:
-        raise UsageError("--resume and --results are two actions; remove one of them.")
+        raise UsageError("--resume and --results exclude each other; remove one of them.")
     if given.resume or given.results:
         action = "--resume" if given.resume else "--results"
         if made := [key for key in _OF_PLAN if getattr(given, key)]:
-            raise UsageError(f"{action} is about an existing plan; remove --{made[0].replace('_', '-')}.")
+            raise UsageError(f"{action} keeps the plan of the trial; remove --{made[0].replace('_', '-')}.")
         if command:
-            raise UsageError(f"{action} is about an existing trial; remove -- and the command after it.")
+            does = "runs the trial's own command" if given.resume else "runs nothing"
+            raise UsageError(f"{action} {does}; remove -- and the command after it.")
         return
     if not command:
         raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
@@ -137,12 +138,14 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
         raise UsageError("--submit allocates nodes for each run; remove it, or --job.")
     if given.submit and not (given.node_counts and given.gpus_per_node):
         raise UsageError(
-            "--submit needs --node-counts and --gpus-per-node, as there is no job to take them of."
+            "--submit needs --node-counts and --gpus-per-node, because there is no job yet that has them."
         )
     if given.floor and not given.auto:
         raise UsageError("--floor is for --auto; add --auto, or remove it.")
     if given.throughput and given.throughput_mark:
-        raise UsageError("--throughput and --throughput-mark both name what is compared; remove one of them.")
+        raise UsageError("--throughput and --throughput-mark exclude each other; remove one of them.")
+    if given.throughput_mark == "":
+        raise UsageError("--throughput-mark needs the key of a mark.")
 
 
 def _parser() -> CommandParser:
@@ -162,7 +165,7 @@ def _parser() -> CommandParser:
     add(
         "--placements",
         metavar="WORDS",
-        help="packed, or spread: as many GPUs on all nodes; or packed,spread (default: packed)",
+        help="packed, spread (as many GPUs on more nodes), or packed,spread (default: packed; --auto: both)",
     )
     add("--ntasks-per-node", metavar="N", help="ranks on each node, 1 for torchrun (default: one a GPU)")
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
@@ -185,7 +188,7 @@ def _parser() -> CommandParser:
     add("--constraint", metavar="FEATURE", help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("recording").add_argument
-    add("--resume", action="store_true", help="do what is left of the newest trial in a recording")
+    add("--resume", action="store_true", help="run what is left of the newest trial in a recording")
     add("--results", action="store_true", help="print the results of the newest trial in a recording")
     add("--plot", metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add("--interval", metavar="TIME", help="time between samples (default: 1)")
@@ -209,8 +212,10 @@ def _numbers(flag: str, text: str | None, most: int) -> tuple[int, ...]:
     return tuple(sorted(number for number in found if number is not None))
 
 
-def _placements(text: str | None) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(part.strip() for part in (text or PLACEMENTS[0]).split(",")))
+def _placements(text: str | None, *, auto: bool) -> tuple[str, ...]:
+    if text is None:
+        return PLACEMENTS if auto else PLACEMENTS[:1]
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for word in words:
         if word not in PLACEMENTS:
             raise UsageError(f"--placements: {quote(word)} is neither packed nor spread.")

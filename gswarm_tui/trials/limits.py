@@ -8,6 +8,8 @@ from gswarm_tui.trials.cost import expected_cost, gpu_hours
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
+TIMEOUT_OPTION = "--timeout"
+
 
 class StoppedTrialError(TrialError):
     """The trial ended before all its runs; it can be resumed."""
@@ -41,16 +43,17 @@ def longest_time(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun)
     Raises StoppedTrialError if the run would exceed ``--max-gpu-hours``.
     """
     if plan.max_gpu_hours is None:
-        return plan.timeout_s, "--timeout"
+        return plan.timeout_s, TIMEOUT_OPTION
     used = gpu_hours(outcomes)
     expected = expected_cost(plan, [run], outcomes)
     cost = 0.0 if expected is None or expected.bound else expected.gpu_hours
     if used + cost >= plan.max_gpu_hours:
         about = f", and the next run takes about {cost:.3g}" if cost else ""
         raise StoppedTrialError(
-            f"the runs took {used:.3g} GPU-hours{about}; --max-gpu-hours is {plan.max_gpu_hours:g}."
+            f"the runs took {used:.3g} GPU-hours{about}; --max-gpu-hours is {plan.max_gpu_hours:g}. Raise it "
+            "to resume."
         )
     left_s = (plan.max_gpu_hours - used) * 3600 / run.placement.gpus
     if plan.timeout_s is not None and plan.timeout_s <= left_s:
-        return plan.timeout_s, "--timeout"
+        return plan.timeout_s, TIMEOUT_OPTION
     return left_s, "--max-gpu-hours"

@@ -13,9 +13,10 @@ from gswarm_tui.slurm.hosts import expand, fold
 from gswarm_tui.trials.plan import MOST_COUNTED, Placement, TrialRun
 
 OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
-STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST)
+OVER_LIMIT = "over_limit"
+STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST, OVER_LIMIT)
 """Only runs that are ``ok`` are compared; the others are kept and shown."""
-REPEATED = (REQUEUED, NODE_LOST)
+REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT)
 """Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""
 LONGEST_S = 1e9
 """Longer times are only in crafted recordings."""

@@ -24,6 +24,7 @@ _STATES = {
     "timeout": "timed out",
     "requeued": "requeued",
     "node_lost": "lost node",
+    "over_limit": "over limit",
 }
 
 
@@ -114,7 +115,7 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
         about = "" if expected is None else f" of about {duration(expected)}"
         lines.append(("running", f"{run_name(names, run)}: {duration(now - progress.since)}{about}"))
     else:
-        lines.append(("running", "none; waiting for nodes"))
+        lines.append(("running", "none" if trial.plan.salloc is None else "none; waiting for nodes"))
     cost = expected_cost(trial.plan, progress.waiting, trial.outcomes)
     words = f"{_hours(progress.gpu_hours(now))} GPU-h so far"
     if cost is not None and progress.waiting:

@@ -22,8 +22,17 @@ from gswarm_tui.profiling.allocation import Allocation, find_job
 from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.trials.cost import expected_cost
-from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome, failures
+from gswarm_tui.trials.limits import TIMEOUT_OPTION, StoppedTrialError, longest_time, reached_floor
+from gswarm_tui.trials.outcome import (
+    FAILED,
+    NODE_LOST,
+    OK,
+    OVER_LIMIT,
+    REQUEUED,
+    TIMEOUT,
+    RunOutcome,
+    failures,
+)
 from gswarm_tui.trials.plan import AvailableNodes, TrialPlan, TrialRun
 from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.trial_recorder import TrialRecorder
@@ -44,6 +53,7 @@ _STEP_VARIABLES = (
 _REQUEUED = re.compile(r"\bDUE TO JOB REQUEUE\b")
 _NODE_LOST = re.compile(r"\bNode failure on (\S+)|\bDUE TO NODE FAILURE\b")
 _CANCELLED = re.compile(r"\*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
+_TOO_FEW_CPUS = re.compile(r"\bMore processors requested than permitted\b")
 """Texts of slurmstepd and srun, from Slurm's sources."""
 _SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
 
@@ -101,6 +111,8 @@ class TrialDriver:
             self._say(self._describe(outcome) + self._describe_left())
             if ended:
                 raise StoppedTrialError(ended)
+            if outcome.status == OVER_LIMIT:
+                longest_time(self._plan, self._outcomes, run)
             if outcome.ok and self._plan.floor is not None and self._plan.throughput_mark is not None:
                 await self._read_marks()
         return failures(self._outcomes)
@@ -151,7 +163,8 @@ class TrialDriver:
             output.close()
             await asyncio.shield(self._recorder.stop_session(session.name))
         if status is None:
-            end, reason = TIMEOUT, f"it was ended by {why} after {duration(limit_s or 0)}"
+            end = TIMEOUT if why == TIMEOUT_OPTION else OVER_LIMIT
+            reason = f"it was ended by {why} after {duration(limit_s or 0)}"
         else:
             end, reason = classify(status, output.last_lines, self._plan.throughput, output.throughput)
         return RunOutcome(
@@ -278,6 +291,11 @@ def classify(
         return REQUEUED, "the job was requeued"
     if lost := _NODE_LOST.findall(slurm):
         return NODE_LOST, f"{max(lost) or 'a node'} failed"
+    if _TOO_FEW_CPUS.search(slurm):
+        return FAILED, (
+            "Slurm refused the step: the job has fewer CPUs on a node than ranks; allocate the job with "
+            "--ntasks-per-node, or start one rank on each node with --ntasks-per-node 1"
+        )
     if status == 0 and _CANCELLED.search(slurm):
         return FAILED, "the step was cancelled"
     if status == 0:

@@ -10,7 +10,16 @@ from gswarm_tui.options.arguments import UsageError
 from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.trials.cost import expected_cost, expected_s
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, REQUEUED, TIMEOUT, RunOutcome, failures
+from gswarm_tui.trials.outcome import (
+    FAILED,
+    NODE_LOST,
+    OK,
+    OVER_LIMIT,
+    REQUEUED,
+    TIMEOUT,
+    RunOutcome,
+    failures,
+)
 from gswarm_tui.trials.plan import (
     SPREAD,
     AvailableNodes,
@@ -136,14 +145,14 @@ def test_larger_placements_are_left_out_below_the_floor() -> None:
     )
 
 
-def test_runs_that_were_requeued_or_lost_a_node_are_repeated_when_resumed() -> None:
-    runs = ordered_runs([Placement(1, 1)], 4, seed=1)
-    statuses = (OK, FAILED, REQUEUED, NODE_LOST)
+def test_runs_that_slurm_or_the_limit_of_the_trial_ended_are_repeated_when_resumed() -> None:
+    runs = ordered_runs([Placement(1, 1)], 5, seed=1)
+    statuses = (OK, FAILED, REQUEUED, NODE_LOST, OVER_LIMIT)
     ended = tuple(done(run, 1, status) for run, status in zip(runs, statuses, strict=False))
     left = RecordedTrial(plan(runs), ended).left
-    assert [run.number for run in left] == [3, 4, 5]
-    assert failures(ended) == 3
-    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 2, "the repeated one ended well"
+    assert [run.number for run in left] == [3, 4, 5, 6]
+    assert failures(ended) == 4
+    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 3, "the repeated one ended well"
     assert RecordedTrial(plan(runs), (done(runs[0], 1, TIMEOUT),)).left == runs[1:]
 
 
@@ -166,6 +175,17 @@ def test_runs_that_were_requeued_or_lost_a_node_are_repeated_when_resumed() -> N
             None,
             None,
             (FAILED, "exit status 1: Unable to create step for job 5: Requested nodes are busy"),
+        ),
+        (
+            1,
+            ["srun: error: Unable to create step for job 5: More processors requested than permitted"],
+            None,
+            None,
+            (
+                FAILED,
+                "Slurm refused the step: the job has fewer CPUs on a node than ranks; allocate the job with "
+                "--ntasks-per-node, or start one rank on each node with --ntasks-per-node 1",
+            ),
         ),
         (1, [], None, None, (FAILED, "exit status 1")),
         (1, ["slurmstepd: error: *** STEP 5.0 ON gpu01 CANCELLED AT x DUE TO JOB REQUEUE ***"],
@@ -200,10 +220,16 @@ def test_outcome_of_a_run(
             ["--partition=a", "--", "x"],
             "--partition is for the allocations of --submit; remove it, or add --",
         ),
-        (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, as there is no job"),
-        (["--resume", "--repeat=2"], "--resume is about an existing plan; remove --repeat."),
-        (["--resume", "--", "x"], "--resume is about an existing trial; remove -- and the command after it."),
-        (["--resume", "--results"], "--resume and --results are two actions; remove one of them."),
+        (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, because there is no"),
+        (["--resume", "--repeat=2"], "--resume keeps the plan of the trial; remove --repeat."),
+        (
+            ["--resume", "--", "x"],
+            "--resume runs the trial's own command; remove -- and the command after it.",
+        ),
+        (["--results", "--", "x"], "--results runs nothing; remove -- and the command after it."),
+        (["--resume", "--results"], "--resume and --results exclude each other; remove one of them."),
+        (["--placements=", "--", "x"], '--placements: "" is neither packed nor spread.'),
+        (["--throughput-mark=", "--", "x"], "--throughput-mark needs the key of a mark."),
         (["--results", "--plot=a.txt"], '--plot: "a.txt" ends in none of .pdf, .png and .svg.'),
     ],
 )
@@ -218,3 +244,10 @@ def test_words_after_the_dashes_are_the_command_exactly() -> None:
     options = parse_trial(["--node-counts=4,1,2", "--", *command], {"XDG_CONFIG_HOME": "/nowhere"})
     assert options.command == command
     assert options.node_counts == (1, 2, 4)
+
+
+def test_auto_tries_packed_and_spread() -> None:
+    words, environ = ["--auto", "--", "x"], {"XDG_CONFIG_HOME": "/nowhere"}
+    assert parse_trial(words, environ).placements == PACKED_AND_SPREAD
+    assert parse_trial(["--placements=spread", *words], environ).placements == ("spread",)
+    assert parse_trial(["--", "x"], environ).placements == ("packed",)
