@@ -21,6 +21,8 @@ SERIAL, COMMUNICATION = "serial", "communication"
 """Terms of the fit, as reasons of a loss."""
 LOSS_WITH_REASON = 0.2
 """A lower loss of efficiency gets no reason: it is common, and runs differ by 8 % on other GPUs anyway."""
+SHORTEST_S, MOST_PER_S = 1e-6, 1e30
+"""Shorter times and larger throughputs, or their inverses, are only in crafted recordings."""
 _MOSTLY, _CLEARLY = 0.5, 2 / 3
 """Shares of a loss from which on a wait, or a term of the fit, is its reason."""
 
@@ -181,9 +183,14 @@ def _row(plan: TrialPlan, placement: Placement, runs: Sequence[MeasuredRun]) -> 
 
 def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
     """Return the time that is compared: of the run, or of a unit of its throughput."""
+    wall_s, throughput = run.outcome.wall_s, run.outcome.throughput
+    if wall_s < SHORTEST_S:
+        return None
     if not plan.higher_is_better:
-        return run.outcome.wall_s if run.outcome.wall_s > 0 else None
-    return 1 / run.outcome.throughput if run.outcome.throughput and run.outcome.throughput > 0 else None
+        return wall_s
+    if throughput is None or not 1 / MOST_PER_S <= throughput <= MOST_PER_S:
+        return None
+    return 1 / throughput
 
 
 def _compared(row: PlacementResult, baseline: PlacementResult, plan: TrialPlan) -> PlacementResult:

@@ -57,7 +57,14 @@ def fit_scaling(times: Sequence[tuple[float, float]]) -> ScalingFit | None:
     sizes = len({size for size, _ in times})
     if sizes < 2 or any(seconds <= 0 for _, seconds in times):
         return None
-    fit = _fit(times, min(sizes, len(_TERMS)), sizes)
+    longest = max(seconds for _, seconds in times)
+    fit = _fit([(size, seconds / longest) for size, seconds in times], min(sizes, len(_TERMS)), sizes)
+    fit = replace(
+        fit,
+        serial_s=fit.serial_s * longest,
+        parallel_s=fit.parallel_s * longest,
+        communication_s=fit.communication_s * longest,
+    )
     return fit if fit.error <= WORST_ERROR and fit.serial_s + fit.parallel_s > 0 else None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,9 +15,11 @@ import pytest
 
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.printing.table import show
 from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, TIMEOUT, RunOutcome
 from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.result_data import results_json
 from gswarm_tui.trials.result_text import notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import (
     CPU,
@@ -74,6 +78,29 @@ def printed(table: TextTable) -> list[str]:
     out = io.StringIO()
     show(table.names, table.rows, out, right=table.right, width=80)
     return out.getvalue().splitlines()
+
+
+def test_crafted_times_and_throughputs_do_not_end_the_results() -> None:
+    for one, two in ((1e9, 1e-300), (1e-308, 1e9), (0.0, 3.0)):
+        made = results(measured(nodes(1), 1, one), measured(nodes(2), 1, two))
+        assert json.dumps(results_json(made), allow_nan=False)
+        assert draw_trial(made, "svg")
+    for rate in (1e-308, 1e308, math.inf, math.nan, 0.0, -3.0):
+        runs = (measured(nodes(1), 1, 8, throughput=3.0), measured(nodes(2), 1, 8, throughput=rate))
+        made = results(*runs, throughput="(x)")
+        assert column(scaling_table(made), "speed-up") == ["1.00 ×", "–"]
+    made = results(*(measured(nodes(n), 1, 8, throughput=1e-30 * n**20) for n in (1, 8)), throughput="(x)")
+    assert json.dumps(results_json(made), allow_nan=False)
+    assert draw_trial(made, "svg")
+
+
+def test_fit_is_the_same_in_any_unit_of_time() -> None:
+    times = [(1, 22.0), (2, 12.6), (4, 8.8), (8, 8.7)]
+    for unit in (1e-12, 1.0, 1e12):
+        fit = fit_scaling([(size, seconds * unit) for size, seconds in times])
+        assert fit is not None
+        terms = fit.serial_s / unit, fit.parallel_s / unit, fit.communication_s / unit
+        assert terms == pytest.approx((2, 20, 0.6))
 
 
 def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else() -> None:
