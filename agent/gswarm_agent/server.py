@@ -590,6 +590,7 @@ def serve(
 ) -> None:
     """Be the agent of a recording's folder, until the end."""
     name_process()
+    recording = folder.name.partition("@")[0]
     signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
     spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
     with selectors.PollSelector() as selector:
@@ -598,11 +599,11 @@ def serve(
         if folder.top == top_below_home():
             server.report_place(folder)
         if limits.armed:
-            server.obstacles = trace.obstacles(folder.name.partition("@")[0])
+            server.obstacles = trace.obstacles(recording)
         _run(server, signals, None if limits.only_left else make_probe, simulated)
     server.finish(folder)
     remove_forgotten([folder.top])
-    trace.remove_forgotten()
+    trace.remove_forgotten(recording)
 
 
 def stream(

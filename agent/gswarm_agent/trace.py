@@ -24,7 +24,7 @@ If PyTorch can't make its pipe, the process dies. So the folder is one that exis
 is random: another user who knew it could take the name.
 """
 _SOCKETS = "kineto-"
-_PIPE_STARTS_S = 60.0
+_STARTS_S = 60.0
 _ALLOW_TRACER = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"  # PR_SET_PTRACER
 
 
@@ -67,8 +67,11 @@ def _why_no_stacks(proc: str) -> str:
     return f"ptrace_scope is {scope}, which only an administrator can change"
 
 
-def remove_forgotten() -> None:
-    """Remove socket folders without a recording on this node, and pipes of processes that have ended."""
+def remove_forgotten(ended: str = "") -> None:
+    """Remove socket folders without a recording on this node, and pipes of processes that have ended.
+
+    A new folder stays, except the ``ended`` recording's: there may be no agent yet.
+    """
     try:
         top = open_private(tops()[0])
     except OSError:
@@ -76,17 +79,20 @@ def remove_forgotten() -> None:
     names = os.listdir(top)  # noqa: PTH208
     recordings = {name[:8] for name in names if "@" in name}
     for name in names:
-        if name.startswith(_SOCKETS) and name[len(_SOCKETS) :] not in recordings:
-            _remove_sockets(top, name)
+        recording = name[len(_SOCKETS) :]
+        if name.startswith(_SOCKETS) and recording not in recordings:
+            _remove_sockets(top, name, min_age_s=0.0 if recording == ended[:8] else _STARTS_S)
     os.close(top)
     for name in os.listdir(PIPES_IN):  # noqa: PTH208
         if name.startswith(PIPE_PREFIX) and name.endswith(".pipe"):
             _remove_pipe(f"{PIPES_IN}/{name}")
 
 
-def _remove_sockets(top: int, name: str) -> None:
-    """Remove a socket folder; one that holds other files stays."""
+def _remove_sockets(top: int, name: str, min_age_s: float) -> None:
+    """Remove a socket folder of this age; one that holds other files stays."""
     try:
+        if time.time() - os.stat(name, dir_fd=top).st_mtime < min_age_s:
+            return
         folder = open_private(name, top)
         for entry in os.listdir(folder):  # noqa: PTH208
             if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -101,7 +107,7 @@ def _remove_pipe(path: str) -> None:
     """Remove a pipe of this user's that no process reads; PyTorch opens a new one at once."""
     try:
         status = os.lstat(path)
-        is_old = time.time() - status.st_mtime > _PIPE_STARTS_S
+        is_old = time.time() - status.st_mtime > _STARTS_S
         if not (stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid() and is_old):
             return
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW))

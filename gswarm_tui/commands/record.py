@@ -56,8 +56,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         job_id = job.job_id if job else ""
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid, job_id)
     status = batch.run()
-    if options.arm:
-        arming.clean_up()
+    if options.arm and batch.recording is not None:
+        arming.clean_up(batch.recording.uid)
     if batch.recording is not None:
         db = f"--db={batch.recording.path}"
         width = () if sys.stderr.isatty() else (f"--width={_MAIL_COLUMNS}",)

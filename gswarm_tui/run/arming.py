@@ -66,9 +66,9 @@ def _why_not(torch: str) -> str:
     return ""
 
 
-def clean_up() -> None:
-    """Remove the files that ``arm`` made on this machine, which may have no agent."""
-    trace.remove_forgotten()
+def clean_up(recording: str) -> None:
+    """Remove the files that ``arm`` made for a recording on this machine, which may have no agent."""
+    trace.remove_forgotten(recording)
 
 
 def _torch_version(command: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -51,18 +51,28 @@ def test_socket_folder_stays_while_its_recording_has_a_folder_here(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         monkeypatch.chdir(trace.socket_folder(RECORDING))  # the whole path is too long here
         client.bind("dynoconfigclient-1")
-    trace.remove_forgotten()
+    trace.remove_forgotten(RECORDING)
     assert Path(trace.socket_folder(RECORDING)).exists()
     (top / f"{RECORDING}@gpu01").rmdir()
-    trace.remove_forgotten()
+    trace.remove_forgotten(RECORDING)
     assert list(top.iterdir()) == []
+
+
+def test_new_socket_folder_of_another_recording_stays(top: Path) -> None:
+    trace.make_socket_folder(RECORDING)
+    folder = Path(trace.socket_folder(RECORDING))
+    trace.remove_forgotten("another")
+    assert folder.exists()
+    os.utime(folder, (0, 0))
+    trace.remove_forgotten("another")
+    assert not folder.exists()
 
 
 def test_socket_folder_with_a_trace_stays(top: Path) -> None:
     trace.make_socket_folder(RECORDING)
     kept = Path(trace.socket_folder(RECORDING)) / "trace.json"
     kept.write_text("{}")
-    trace.remove_forgotten()
+    trace.remove_forgotten(RECORDING)
     assert kept.exists()
 
 
