@@ -59,8 +59,8 @@ exec 5<&0; cat <&5 >/dev/null & wait; leave
 )
 
 # One rank: the profiler's own output goes to a log; the command's output and exit status are its own. nsys
-# ends with the capture, and the command may go on. With ranks "," none is profiled and nothing holds the
-# node, so what the command left is ended here.
+# ends with the capture, and the command may go on. What a rank leaves behind, such as nsys's own agent, is
+# ended with it: the agent holds the step's output open, and srun would wait for it.
 RUN = (
     """
 token=$1; ranks=$2; count=$3; shift 3; rank=${SLURM_PROCID:-0}; mark=$token-$rank-
@@ -88,7 +88,7 @@ main=$!; wait $main; ended=$?
 while kill -0 $main 2>/dev/null; do wait $main; ended=$?; done
 while [ ! -e "$name.status" ] && kill -0 "$(cat "$name.pid" 2>/dev/null)" 2>/dev/null; do sleep 0.2; done
 kill $watch 2>/dev/null
-[ "$ranks" = , ] && kill_marked "$mark"
+kill_marked "$mark"
 [ -s "$name.status" ] && exit "$(cat "$name.status")"
 [ -e "$name.log" ] || exit $ended
 [ -e "$name.pid" ] || cat "$name.log" >&2

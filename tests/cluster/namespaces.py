@@ -59,7 +59,16 @@ def _started(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, *rest = text.rpartition(")")[2].split()  # the command in parentheses may hold blanks
-    return None if state in "ZX" else int(rest[18])
+    # A first thread that has ended is a zombie as long as others of its process end, which still hold files.
+    ended = state in "ZX" and len(_threads(pid)) <= 1
+    return None if ended else int(rest[18])
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [thread.name for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def marked(variable: str, value: str) -> list[ProcessId]:
