@@ -24,7 +24,7 @@ _SIGNS = {
     **dict(zip("▏▎▍▌▋▊▉▐", "||||####", strict=True)),
     **dict(zip("▀▔░▒▓", '""-=#', strict=True)),
     **dict(zip("●○◆▲╳■≈‼▸►‖‹›", "@o+!X#~U>>|<>", strict=True)),
-    **dict(zip("·…×°⏎", ".~xo=", strict=True)),  # screens name ⏎: enter_sign
+    **dict(zip("·…×°±⏎", ".~xo~=", strict=True)),  # screens name ⏎: enter_sign
     "\N{REPLACEMENT CHARACTER}": "?",
 }
 _BRAILLE, _UPPER_DOTS = 0x2800, 0b00011011
