@@ -133,7 +133,7 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a query on a closed recording."""
     with _READING:
         execute = _reader().execute
-        execute(f"ATTACH {literal(str(path))} AS recording (READ_ONLY)")
+        execute(f"ATTACH {literal(str(path.absolute()))} AS recording (READ_ONLY)")
         try:
             execute("USE recording")
             rows: list[tuple[Any, ...]] = execute(sql).fetchall()
