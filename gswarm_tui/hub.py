@@ -47,6 +47,8 @@ LATE_FLUSH_S = 0.5
 """A flush that is this late means that the head itself was paused, so its nodes don't count as silent."""
 STANDSTILL_S = 5.0
 """A longer pause is logged as an event."""
+CATCH_UP_S = 5.0
+"""Nodes have this long after such a pause to send what waits; until then only old frames arrive."""
 SLOW_COMMIT_S = 1.2
 """After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 
@@ -252,7 +254,7 @@ class Hub:
     def _check_standstill(self, late_s: float) -> None:
         """Don't count a pause of the head itself as its nodes' silence."""
         if late_s > LATE_FLUSH_S:
-            self.fleet.excuse_silence(late_s)
+            self.fleet.excuse_silence(late_s + (CATCH_UP_S if late_s > STANDSTILL_S else 0.0))
         if late_s > STANDSTILL_S:
             message = f"gswarm-tui itself was paused for {late_s:.0f} s (stopped, suspended or without CPU)"
             self.publish(EventLogged(self.now(), "standstill", WARNING, message))

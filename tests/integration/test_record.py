@@ -218,10 +218,12 @@ def test_status_of_a_killed_step_is_explained(tmp_path: Path) -> None:
 
 def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
     script = (
-        "import signal, time\n"
-        "signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
+        "import signal, threading, time\n"
+        "came = threading.Event()\n"
+        "def interrupted(*_): print('interrupted', flush=True); came.set()\n"
+        "signal.signal(signal.SIGINT, interrupted)\n"
         "print('ready', flush=True)\n"
-        "signal.pause()\n"
+        "came.wait()\n"
         "time.sleep(0.5)\n"
         "print('over', flush=True)\n"
     )
