@@ -72,7 +72,7 @@ class InterruptedTrialError(TrialError):
 
 
 class _Part(NamedTuple):
-    """What this process does of a trial: all runs, those that are left, or a single one."""
+    """Part of a trial that this process does: all runs, those that are left, or a single one."""
 
     plan: TrialPlan
     db: Path | None = None

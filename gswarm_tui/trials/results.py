@@ -16,7 +16,7 @@ from gswarm_tui.trials.scaling import ScalingFit, fit_scaling
 
 NETWORK, DISKS, CPU, SLOWEST, UNKNOWN = "network", "disks", "cpu", "slowest_gpu", "unknown"
 CAUSES = (NETWORK, DISKS, CPU, SLOWEST, UNKNOWN)
-"""What a GPU waits for, as far as samples show it; the first that applies counts."""
+"""Causes for which a GPU waits, as far as samples show; the first that applies counts."""
 SERIAL, COMMUNICATION = "serial", "communication"
 """Terms of the fit, as reasons of a loss."""
 LOSS_WITH_REASON = 0.2

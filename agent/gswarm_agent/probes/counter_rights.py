@@ -1,4 +1,4 @@
-"""Who may use a node's hardware counters: the site's lock, the kernel's and the driver's settings.
+"""Rights to use a node's hardware counters: the site's lock, the kernel's and the driver's settings.
 
 Nothing is opened but files that every user can read, and nothing is written.
 """
@@ -67,7 +67,7 @@ class CounterRights:
 
     @property
     def cpu(self) -> str:
-        """Who may use the CPUs' counters, in one sentence without a full stop."""
+        """Return who may use the CPUs' counters, as a sentence without a full stop."""
         if self.obstacle:
             return self.obstacle
         reasons = [] if self.lock_owner is None else [f"owner of {self.lock}"]
@@ -77,7 +77,7 @@ class CounterRights:
 
     @property
     def gpu(self) -> str:
-        """Who may use the GPUs' counters, in one sentence without a full stop."""
+        """Return who may use the GPUs' counters, as a sentence without a full stop."""
         if self.gpu_admin_only is None:
             return "the NVIDIA driver isn't loaded or doesn't say who may use them"
         closed = self.gpu_admin_only and "CAP_SYS_ADMIN" not in self.privileges

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 KIND = "counters"
 """The kind of this module's notes."""
 _IDLE_NS = 5 * SECOND_NS
-"""How often to look who may count while nothing is counted."""
+"""Interval of looking at the rights while nothing is counted."""
 _FREE_NS = SECOND_NS
 """How long counters must have been free before they are used again."""
 _NOTHING: Row = (None,) * len(COUNTER_COLUMNS)

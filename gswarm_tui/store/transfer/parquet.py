@@ -109,7 +109,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Written:
-    """What a dataset holds: the numbers of GPU samples and of profiles."""
+    """Contents of a dataset: the numbers of GPU samples and of profiles."""
 
     samples: int
     profiles: int
