@@ -23,15 +23,24 @@ SELECT (epoch_us(started_at) - epoch_us(zero_at)) * 1000, (epoch_us(ended_at) - 
        epoch_us(zero_at)
 FROM profiles WHERE profile_id = ? AND zero_at IS NOT NULL
 """
-# $1 profile, $2 start, $3 end, $4 length of a bin, $5 last bin; a long event is in each bin that it reaches
+# $1 profile, $2 start, $3 end, $4 length of a bin, $5 last bin; a long event is in each bin that it reaches.
+# Of events at the same time, such as nested ranges, each adds only what those before it left free.
 _LANE = """
-SELECT place, sum(least(end_ns, $2 + (place + 1) * $4) - greatest(start_ns, $2 + place * $4))
-FROM (
-  SELECT start_ns, start_ns + duration_ns AS end_ns,
-         unnest(range(greatest(0, (start_ns - $2) // $4),
-                      least($5, (start_ns + duration_ns - 1 - $2) // $4) + 1)) AS place
+WITH found AS (
+  SELECT greatest(start_ns, $2) AS start_ns, least(start_ns + duration_ns, $3) AS end_ns
   FROM {table}
   WHERE profile_id = $1 AND start_ns < $3 AND start_ns + duration_ns > $2 {on_gpu}
+), free AS (
+  SELECT greatest(start_ns, coalesce(max(end_ns) OVER before, start_ns)) AS start_ns, end_ns
+  FROM found
+  WINDOW before AS (ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+)
+SELECT place, sum(least(end_ns, $2 + (place + 1) * $4) - greatest(start_ns, $2 + place * $4))
+FROM (
+  SELECT start_ns, end_ns,
+         unnest(range((start_ns - $2) // $4, least($5, (end_ns - 1 - $2) // $4) + 1)) AS place
+  FROM free
+  WHERE start_ns < end_ns
 )
 GROUP BY place
 """

@@ -21,6 +21,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from gswarm_tui.analysis.profile_stretch import captured, load_stretch
+from gswarm_tui.analysis.profiles import load_profiles, profile_details
 from gswarm_tui.cli import main
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import recording_of_node
@@ -136,6 +138,35 @@ def test_a_recording_of_a_report_alone_has_its_node_gpus_and_time(a100: Path) ->
     ]
     busy = query(a100, "SELECT kernels, round(kernel_s, 6), no_kernel_pct FROM profile_gpus")
     assert busy == [(5, 0.088573, 97.4)]
+
+
+def test_timeline_counts_nested_ranges_and_kernels_of_two_streams_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, last = CAPTURE
+    length = last - first
+    nested = [
+        (first, first + length // 2),
+        (first + 1, first + length // 4),
+        (first + 2, first + length // 4),
+    ]
+    kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
+    sql = [
+        'CREATE TABLE NVTX_EVENTS (start, "end", eventType, text)',
+        *(f"INSERT INTO NVTX_EVENTS VALUES ({start}, {end}, 59, 'step')" for start, end in nested),
+        f"CREATE TABLE again AS SELECT * FROM {kernels}",
+        "UPDATE again SET streamId = 8",
+        f"INSERT INTO {kernels} SELECT * FROM again",
+    ]
+    db = tmp_path / "run.duckdb"
+    import_report(capsys, write_standin(tmp_path / "standin.sqlite", sql=sql), "--db", db)
+    with closing(FileSource(db)) as source:
+        (profile,) = load_profiles(source)
+        device = profile_details(source, profile).devices[0]
+        lanes = load_stretch(source, profile, device, captured(source, profile), 4).lanes
+    assert [round(share, 2) for share in lanes["ranges"]] == [1, 1, 0, 0]
+    assert sum(lanes["kernels"]) / 4 == pytest.approx(0.5, abs=0.01)
+    assert device.no_kernel_pct == 50.0
 
 
 @pytest.fixture(scope="module")
