@@ -224,4 +224,4 @@ def _host(options: ProfileOptions) -> SlurmHost:
     if not run.jump:
         return ThisMachine()
     config = "" if run.ssh_config is None else str(run.ssh_config)
-    return LoginHost(LoginNode(SshSettings(user=run.user or "", config=config, jump=run.jump)))
+    return LoginHost(LoginNode(SshSettings(config=config, jump=run.jump)))

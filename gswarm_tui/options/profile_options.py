@@ -18,7 +18,7 @@ TOOLS = ("nsys", "ncu")
 _SECONDS = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|m|h|)")
 _RANKS = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*")
 _MAX_RANKS = 100_000
-_CONNECTION = ("user", "ssh_config", "jump", "setup")
+_CONNECTION = ("ssh_config", "jump", "setup")
 
 
 class ProfileOptions(NamedTuple):
@@ -122,8 +122,7 @@ def _parser() -> CommandParser:
     add("--constraint", metavar="FEATURE", help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
     add = parser.add_argument_group("connection").add_argument
-    add("--jump", metavar="HOST", help="login node on which Slurm's commands run, as for ssh -J")
-    add("--user", metavar="NAME", help="SSH user name")
+    add("--jump", metavar="HOST", help="login node with Slurm's commands, [user@]host[:port]")
     add("--ssh-config", metavar="PATH", help="SSH config file")
     add("--setup", metavar="COMMAND", help="shell command to run on each node first, such as module load")
     add = parser.add_argument_group("results").add_argument

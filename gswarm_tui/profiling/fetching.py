@@ -241,8 +241,10 @@ async def left_behind(host: SlurmHost) -> list[str]:
 
 def how_to_fetch(host: SlurmHost, folder: str) -> str:
     """Return how the user fetches and removes a folder of reports on the login node, as a clause."""
-    there = shlex.quote(folder)
-    return f"fetch them with scp -r {host.name}:{there} . and remove them with ssh {host.name} rm -r {there}"
+    parent, _, name = folder.rpartition("/")
+    fetch = host.ssh.jump_host_command(shlex.join(["tar", "-C", parent, "-c", name]))
+    remove = host.ssh.jump_host_command(shlex.join(["rm", "-r", folder]))
+    return f"fetch them with `{fetch} | tar -x` and remove them with `{remove}`"
 
 
 async def fetch_staged(

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.launch.base import LaunchError
+from gswarm_tui.launch.ssh.launcher import SshSettings
 from gswarm_tui.launch.ssh.login import LoginConnection, LoginNode
 
 HEARTBEAT_S = 15.0
@@ -69,9 +70,10 @@ class KeptCommand(Protocol):
 
 
 class SlurmHost(Protocol):
-    """Where Slurm's commands run; ``name`` is empty for this machine."""
+    """Where Slurm's commands run; ``name`` is empty for this machine, ``ssh`` is how another is reached."""
 
     name: str
+    ssh: SshSettings
 
     async def start(self, words: Sequence[str], *, passes_output: bool, grace_s: int) -> KeptCommand:
         """Start a command, whose output is read, or passed on as this program's.
@@ -120,6 +122,7 @@ class ThisMachine(SlurmHost):
     """Runs Slurm's commands here."""
 
     name = ""
+    ssh = SshSettings()
 
     async def start(self, words: Sequence[str], *, passes_output: bool, grace_s: int) -> _LocalCommand:
         """Start a command in a session of its own, out of reach of the terminal's Ctrl-C."""
@@ -164,7 +167,8 @@ class LoginHost(SlurmHost):
 
     def __init__(self, login: LoginNode) -> None:
         self._login = login
-        self.name = login.name
+        self.ssh = login.settings
+        self.name = self.ssh.jump
 
     async def start(self, words: Sequence[str], *, passes_output: bool, grace_s: int) -> _RemoteCommand:
         """Start a command in a login shell there."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import hashlib
 import os
 import resource
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from gswarm_tui.launch.ssh.launcher import SshSettings
+from gswarm_tui.launch.ssh.login import LoginNode
 from gswarm_tui.profiling import fetching
 from gswarm_tui.profiling.fetching import Fetcher, RemoteReport, check_room, left_behind
-from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine
+from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, ThisMachine
+from tests.integration.sshd import running
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -99,23 +105,31 @@ async def test_parts_of_killed_transfers_are_removed_where_files_need_a_name(
     assert sorted(home.iterdir()) == sorted([under_way, path])
 
 
-async def test_reports_that_a_killed_profile_left_on_the_login_node_are_named(
-    report: RemoteReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_lines_about_reports_on_the_login_node_fetch_and_remove_them_as_they_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    login = ThisMachine()
-    login.name = "login"
-    assert await left_behind(login) == []
-    folder = tmp_path / "gswarm-tui" / "profiles" / "job7-0a"
-    folder.mkdir(parents=True)
-    Path(report.path).rename(folder / report.name)
-    (sentence,) = await left_behind(login)
-    assert sentence.startswith(
-        "login has reports of another profile, which was killed unless it still runs (1."
-    )
-    assert sentence.endswith(
-        f"fetch them with scp -r login:{folder} . and remove them with ssh login rm -r {folder}."
-    )
+    cache, home, keys = (tmp_path / name for name in ("ada's cache [1]", "my home", "keys"))
+    folder = cache / "gswarm-tui" / "profiles" / "job7-0a"
+    for made in (folder, home, keys):
+        made.mkdir(parents=True)
+    (folder / "gpu01-rank0-job7.nsys-rep").write_bytes(CONTENT)
+    monkeypatch.chdir(home)
+    with running(keys, SetEnv=f'"XDG_CACHE_HOME={cache}"') as server:
+        config = shutil.copy(server.config("  StrictHostKeyChecking yes"), home / "my config")
+        server.trust()
+        jump = f"{getpass.getuser()}@127.0.0.1:{server.port}"
+        login = LoginHost(LoginNode(SshSettings(config=str(config), jump=jump)))
+        try:
+            (sentence,) = await left_behind(login)
+            start = f"{jump} has reports of another profile, which was killed unless it still runs (1."
+            assert sentence.startswith(start)
+            for command in sentence.split("`")[1::2]:
+                subprocess.run(["bash", "-c", command], check=True, timeout=60)
+            assert await left_behind(login) == []
+        finally:
+            await login.close()
+    assert (home / "job7-0a" / "gpu01-rank0-job7.nsys-rep").read_bytes() == CONTENT
+    assert not folder.exists()
 
 
 def test_reports_that_do_not_fit_are_refused_before_the_transfer(home: Path) -> None:

@@ -120,6 +120,10 @@ def test_suggested_ssh_command_has_the_options_of_the_command_line() -> None:
     settings = SshSettings(user="ada", config="my config", jump="login")
     assert settings.command("gpu01") == "ssh -F 'my config' -J login -l ada gpu01"
     assert settings.command("login", jump_host=True) == "ssh -F 'my config' login"
+    settings = SshSettings(config="cfg", jump="first,ada@[fe80::1]:2222")
+    assert settings.jump_host_command("ls 'my reports'") == (
+        """ssh -F cfg -J first -p 2222 -l ada fe80::1 'ls '"'"'my reports'"'"''"""
+    )
 
 
 async def test_host_key_accepted_later_is_found(server: SshServer) -> None:

@@ -74,6 +74,17 @@ class SshSettings:
             words += [*(["-J", self.jump] if self.jump else []), *(["-l", self.user] if self.user else [])]
         return shlex.join([*words, host])
 
+    def jump_host_command(self, command: str) -> str:
+        """Return the ssh command that runs a shell's command on the last jump host, to suggest it."""
+        before, user, host, port = split_jump(self.jump)
+        words = [
+            *("ssh", *(["-F", self.config] if self.config else [])),
+            *(["-J", before] if before else []),
+            *(["-p", str(port)] if port else []),
+            *(["-l", user] if user else []),
+        ]
+        return shlex.join([*words, host, command])
+
 
 class SshLauncher(Launcher):
     """Launcher with one SSH connection for each node; nodes behind a jump host share its connection."""
@@ -238,15 +249,20 @@ class SshLauncher(Launcher):
         return await asyncio.shield(task)
 
     async def _open_jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
-        before, _, last = jump.rpartition(",")
-        user, _, address = last.rpartition("@")
-        host, _, port = address.rpartition(":") if _HAS_PORT.search(address) else (address, "", "0")
-        host = host.strip("[]")
+        before, user, host, port = split_jump(jump)
         try:
             check_name(host, "--jump")
-            return await self._connect(host, user, before, (*through, jump), int(port))
+            return await self._connect(host, user, before, (*through, jump), port)
         except LaunchError as error:
             raise of_jump_host(host, error) from None
+
+
+def split_jump(jump: str) -> tuple[str, str, str, int]:
+    """Return the jump hosts before the last of ``[user@]host[:port],…``, and its user, host and port or 0."""
+    before, _, last = jump.rpartition(",")
+    user, _, address = last.rpartition("@")
+    host, _, port = address.rpartition(":") if _HAS_PORT.search(address) else (address, "", "0")
+    return before, user, host.strip("[]"), int(port)
 
 
 def sockets(recording: str, node: str, top: str = "") -> list[str]:

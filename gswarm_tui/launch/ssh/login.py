@@ -16,10 +16,10 @@ _END_S = 60.0
 
 
 class LoginNode:
-    """A login node that is reached as jump host; ``name`` is as for ``ssh -J``."""
+    """A login node that is reached as jump host: ``settings.jump`` is its name, as for ``ssh -J``."""
 
     def __init__(self, settings: SshSettings) -> None:
-        self.name = settings.jump
+        self.settings = settings
         self._launcher = SshLauncher(settings)
 
     async def run(self, line: str) -> LoginConnection:
