@@ -26,7 +26,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if not path.exists():
         raise UserError(f"there is no file or folder {path}.")
     if not path.is_dir() and not path.is_file():
-        raise UserError(f"{path} is a pipe or a device; import reads a JSON file or a folder of Parquet.")
+        raise UserError(f"{path} is a pipe or a device; import reads a file, or a folder of Parquet.")
     if is_database(path):
         raise UserError(f"{path} is a recording already; other commands read it with --db.")
     if path.suffix == SUFFIX:

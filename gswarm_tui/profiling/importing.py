@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from gswarm_tui.control.profiles import SentProfile
 from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.ncu_report import NcuReport
 from gswarm_tui.profiling.nsys_events import NsysEvents
-from gswarm_tui.profiling.nsys_export import NsysExport
+from gswarm_tui.profiling.nsys_export import UNREADABLE, NsysExport
 from gswarm_tui.profiling.nsys_facts import read_facts
 from gswarm_tui.profiling.nsys_tool import exported
 from gswarm_tui.profiling.pytorch_trace import digest_of, is_trace, open_trace
@@ -36,7 +35,7 @@ class ImportedProfile:
 
 def is_report(path: Path) -> bool:
     """Return whether a file is a profiler's report: by its name, a trace of PyTorch by its beginning."""
-    return path.suffix in SUFFIXES or is_trace(path)
+    return path.is_file() and (path.suffix in SUFFIXES or is_trace(path))
 
 
 def import_report(
@@ -63,6 +62,10 @@ def import_report(
     def place(facts: ProfileFacts) -> ProfileFacts:
         return replace(facts, node=node or facts.node, rank=facts.rank if rank is None else rank)
 
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ReportError(f"{path} can't be read: {error.strerror}.") from None
     if path.suffix not in SUFFIXES:
         digest = digest_of(path)
         with open_trace(path, report) as trace, _writer(db, place(trace.facts(digest)), environ) as target:
@@ -84,7 +87,7 @@ def import_report(
                     rows = events.run()
                     facts = _widened(facts, events.span_ns)
                     target.finish(facts)
-            except sqlite3.Error as error:
+            except UNREADABLE as error:
                 raise export.unreadable(error) from error
     return ImportedProfile(target.profile_id, rows, facts, target.on_known_node)
 

@@ -61,7 +61,7 @@ class NsysEvents:
     def __init__(
         self, export: NsysExport, target: ProfileWriter, report: Callable[[float], None] = lambda _share: None
     ) -> None:
-        """``report`` is called with the share done. Raises ReportError, sqlite3.Error."""
+        """``report`` is called with the share done. Raises ReportError, UNREADABLE."""
         self._export, self._target, self._report = export, target, report
         self._name_ids: npt.NDArray[np.int32] = np.zeros(export.most("StringIds", "id") + 1, dtype=np.int32)
         self._text_ids: dict[str, int] = {}
@@ -70,7 +70,7 @@ class NsysEvents:
         self.span_ns: tuple[int, int] | None = None
 
     def run(self) -> int:
-        """Write all tables and return the number of rows. Raises ReportError, StoreError, sqlite3.Error."""
+        """Write all tables and return the number of rows. Raises ReportError, StoreError, UNREADABLE."""
         tables = {
             "CUPTI_ACTIVITY_KIND_RUNTIME": self._api,
             "OSRT_API": self._os_runtime,

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gswarm_tui.common.errors import printable
 from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.report_text import clean_text
 
 SCHEMAS = ("2", "3")
 _METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""Errors of a damaged file; SQLite's message may have its bytes, which sqlite3 then can't decode."""
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 
@@ -20,7 +23,7 @@ _MAGIC = b"SQLite format 3\0"
 class NsysExport:
     """A SQLite export of Nsight Systems, open for reading; ``close`` it afterwards.
 
-    Its methods raise sqlite3.Error where the file is damaged; ``unreadable`` makes a sentence of it.
+    Its methods raise ``UNREADABLE`` where the file is damaged; ``unreadable`` makes a sentence of it.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -39,7 +42,7 @@ class NsysExport:
                 for (name,) in tables
             }
             self.metadata = self._read_metadata()
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise self.unreadable(error) from error
 
     def close(self) -> None:
@@ -103,9 +106,11 @@ class NsysExport:
             f"{self._name} isn't a valid report: its table {table} {problem}. Export it again."
         )
 
-    def unreadable(self, error: sqlite3.Error) -> ReportError:
+    def unreadable(self, error: Exception) -> ReportError:
         """Return the error for a damaged file."""
-        return ReportError(f"{self._name} is damaged or cut short ({error}). Copy or export it again.")
+        return ReportError(
+            f"{self._name} is damaged or cut short ({printable(str(error))}). Copy or export it again."
+        )
 
 
 def _check_whole(path: Path, name: str) -> None:

@@ -24,7 +24,7 @@ _PROBLEM = re.compile(
 
 
 def read_facts(export: NsysExport, file: str) -> ProfileFacts:
-    """Return the description of a report with the name ``file``. Raises ReportError, sqlite3.Error."""
+    """Return the description of a report with the name ``file``. Raises ReportError, UNREADABLE."""
     system: dict[str, object] = {}
     if export.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
         system = dict(export.rows("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"))

@@ -15,7 +15,12 @@ LONGEST = 4_000
 LONGEST_READ = 4 * LONGEST
 """Characters of a name that are read; secrets and folders among them are removed before it is shortened."""
 
-_FOLDERS = re.compile(r"(?<![\w.~)\]>/-])~?(?:/[\w.+@~-]+)+/(?=[\w.+@~-])")
+_SEGMENT = r"[^\s/'\"<>|]"
+_FOLDERS = re.compile(
+    # In quotes or from the beginning on, folders may have spaces.
+    rf"""(?:^|(?<=["']))~?(?:/+{_SEGMENT}+(?:\s{_SEGMENT}+)*)+/+(?={_SEGMENT})"""
+    rf"""|(?:file:/*(?=/)|(?<![\w.~)\]>/$}}-])(?:~\w*|\.\.?|\$\{{?\w+\}}?)?)(?:/+{_SEGMENT}+)+/+(?={_SEGMENT})"""
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 

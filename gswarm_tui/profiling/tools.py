@@ -56,7 +56,7 @@ def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, st
             f"Load a module with {name} {made} or later, and import it again."
         )
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip() and "%" not in line]
-    why = f" ({printable(lines[-1][:200].rstrip('.'))})" if lines else ""
+    why = f" ({printable(lines[-1].removeprefix('==ERROR== ')[:200].rstrip('.'))})" if lines else ""
     return ReportError(f"{path} can't be read by {name} {here}{why}. It may be cut short: copy it again.")
 
 

@@ -366,6 +366,10 @@ def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
     whole = write_standin(tmp_path / "standin.sqlite", kernels=2000).read_bytes()
     files = {
         "cut.sqlite": (whole[: len(whole) // 2], "is cut short. Copy or export it again."),
+        "damaged.sqlite": (
+            whole.replace(b"TABLE StringIds", b"TABL\xf6 StringIds"),
+            "is damaged or cut short (",
+        ),
         "text.sqlite": (b"hello", "isn't a SQLite file. Export it with nsys export --type sqlite."),
         "cut.nsys-rep": (report.read_bytes()[:100_000], "can't be read by nsys "),
         "text.nsys-rep": (b"hello", "can't be read by nsys "),
@@ -381,7 +385,37 @@ def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
         file.write_bytes(content)
         line = refusal(capsys, file, "--db", tmp_path / "new.duckdb")
         assert line.startswith(f"gswarm-tui: {file} {why}"), line
+    for name in ("folder.sqlite", "folder.nsys-rep", "folder.ncu-rep"):
+        (tmp_path / name).mkdir()
+        assert "is not an export of gswarm-tui" in refusal(
+            capsys, tmp_path / name, "--db", tmp_path / "new.duckdb"
+        )
     assert not (tmp_path / "new.duckdb").exists()
+
+
+def test_two_imports_into_a_new_file_at_once_leave_that_of_the_first(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_standin(
+            tmp_path / f"rank{number}.sqlite",
+            kernels=20_000,
+            sql=[f"UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + {number}"],
+        )
+    imports = [
+        subprocess.Popen(
+            [sys.executable, "-m", "gswarm_tui", "import", f"rank{number}.sqlite", "--db", "new.duckdb"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in (1, 2)
+    ]
+    said = [process.communicate()[1] for process in imports]
+    done = [f"rank{number}.sqlite" for number, one in enumerate(imports, 1) if one.returncode == 0]
+    assert done, said
+    assert all(
+        "new.duckdb is in use by " in text for text, one in zip(said, imports, strict=True) if one.returncode
+    )
+    assert query(tmp_path / "new.duckdb", "SELECT file FROM profiles ORDER BY 1") == [(one,) for one in done]
 
 
 def test_an_import_that_is_terminated_ends_nsys_and_leaves_no_export(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
-from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.errors import FileInUseError, StoreError, explain, open_error
 from gswarm_tui.store.querying.opening import SUFFIXES
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.minutes import add_all_sums
@@ -265,13 +265,19 @@ def importing(path: Path) -> Iterator[Importing]:
         connection.execute("USE rec")
         connection.execute("BEGIN")
         target = Importing(path, connection)
+        new = new and target.next_free("recording_id") == 1  # else another import was faster
         yield target
         target.finish()
         connection.execute("COMMIT")
         connection.execute("CHECKPOINT rec")
         done = True
+    except FileInUseError:
+        new = False  # another import made it at the same time
+        raise
     except duckdb.Error as error:
-        raise StoreError(explain(error, path)) from error
+        raised = open_error(error, path)
+        new = new and not isinstance(raised, FileInUseError)
+        raise raised from error
     finally:
         connection.close()
         for suffix in SUFFIXES if new and not done else ():
