@@ -390,7 +390,8 @@ time.sleep(600)
 """
 
 
-def test_real_perf_ends_with_an_agent_that_is_killed() -> None:
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "perf is stopped"])
+def test_real_perf_ends_with_an_agent_that_is_killed(stopped: bool) -> None:
     perf = shutil.which("perf")
     assert perf, "install linux-perf"
     with subprocess.Popen(
@@ -400,6 +401,8 @@ def test_real_perf_ends_with_an_agent_that_is_killed() -> None:
         pid = int(holder.stdout.readline())
         tools = [pid, *children(pid)]
         assert len(tools) == 2, "perf and the program at its lifeline"
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
         os.kill(holder.pid, signal.SIGKILL)
         until(lambda: all(gone(each) for each in tools))
 

@@ -55,7 +55,13 @@ def parse_perf_line(line: str) -> Optional[PerfLine]:
 
 
 def _without_modifiers(event: str) -> str:
-    return re.sub(r":[a-zA-Z]+$", "", event)
+    return re.sub(r":[a-zA-Z]+$|(?<=/)[a-zA-Z]+$", "", event)
+
+
+def split_core_kind(event: str) -> Tuple[str, str]:
+    """Split an event of one kind of cores, as ``cpu_core/cycles/``: kind, which may be empty, and event."""
+    found = re.fullmatch(r"([^/]+)/([^/]+)/", event)
+    return (found[1], found[2]) if found else ("", event)
 
 
 def _number(text: str) -> Optional[float]:

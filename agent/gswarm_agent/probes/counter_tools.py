@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -22,11 +23,12 @@ from gswarm_agent.probes.counter_output import (
     parse_likwid_names,
     parse_perf_line,
     parse_perf_list,
+    split_core_kind,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 LIFELINE = "cat"
 INTERVAL_MS = 1000
@@ -61,14 +63,19 @@ class ToolProcess:
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
         self.name = os.path.basename(command[0])
+        # A process group, but no session of its own: if this process is killed while the tool is stopped, the
+        # kernel sends SIGHUP and SIGCONT to the orphaned group.
+        group: Dict[str, Any] = {"preexec_fn": os.setpgrp}  # a single system call, safe beside other threads
+        if sys.version_info >= (3, 11):
+            group = {"process_group": 0}
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=lifeline,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
                 env={**os.environ, "LC_ALL": "C"},
+                **group,
             )
         except OSError as error:
             os.close(self._lifeline)
@@ -82,7 +89,7 @@ class ToolProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also its session's."""
+        """Its process id, which is also its process group's."""
         return self._process.pid
 
     def lines(self) -> List[str]:
@@ -183,7 +190,10 @@ _GIGA, _MEGA = 1e9, 1e6
 
 
 class Perf(Tool):
-    """``perf stat`` of all CPUs, or of one process, whose columns are ``PROCESS_COUNTERS``."""
+    """``perf stat`` of all CPUs, or of one process, whose columns are ``PROCESS_COUNTERS``.
+
+    On a CPU with two kinds of cores, perf prints a hardware event once for each kind. These are added up.
+    """
 
     name = "perf"
     _first_says_more = True  # general advice follows
@@ -194,10 +204,11 @@ class Perf(Tool):
         self._flops: List[str] = []
         self._memory: List[str] = []
         self._events: Tuple[str, ...] = ()
-        self._unsupported: Dict[str, bool] = {}
+        self._supported: Dict[str, Dict[str, bool]] = {}  # by event and kind of cores
+        self._counted: Set[str] = set()
         self._at = 0.0
         self._begun = 0.0
-        self._current: Dict[str, Optional[float]] = {}
+        self._current: Dict[str, Dict[str, Optional[float]]] = {}
         self._has_new = False
         self._sums: Dict[str, float] = {}
         self._spans: Dict[str, float] = {}
@@ -208,27 +219,32 @@ class Perf(Tool):
 
     def counting(self, listed: Sequence[str]) -> List[str]:
         """See Tool."""
-        events = [_INSTRUCTIONS, _CYCLES, _FAULTS]
+        events = [_INSTRUCTIONS, _CYCLES]
         if self._pid is None:
             self._flops, self._memory = parse_perf_list("\n".join(listed))
-            events += [_MISSES, _SWITCHES, _MIGRATIONS, *self._flops, *self._memory]
-        self._events = tuple(events)
+            events += [_MISSES, *self._flops, *self._memory, _SWITCHES, _MIGRATIONS]
+        # Last an event that has one line, so that an interval has all its lines once each event has one.
+        self._events = (*events, _FAULTS)
         scope = ["-a"] if self._pid is None else ["-p", str(self._pid)]
-        stat = [self._path, "stat", *scope, "-I", str(INTERVAL_MS), "-x,", "-e", ",".join(events)]
+        stat = [self._path, "stat", *scope, "-I", str(INTERVAL_MS), "-x,", "-e", ",".join(self._events)]
         return [*stat, "--", LIFELINE]
 
     def feed(self, line: str) -> None:
         """See Tool."""
         found = parse_perf_line(line)
-        if found is None or found.event not in self._events or found.at < self._at:
+        if found is None or found.at < self._at:
+            self._complain(line)
+            return
+        kind, event = ("", found.event) if found.event in self._events else split_core_kind(found.event)
+        if event not in self._events:
             self._complain(line)
             return
         if found.at > self._at and self._current:
             self._end_interval()
         self._at = found.at
         self.complaint = ""
-        self._current[found.event] = found.count
-        self._unsupported[found.event] = not found.supported
+        self._current.setdefault(event, {})[kind] = found.count
+        self._supported.setdefault(event, {})[kind] = found.supported
 
     def take(self) -> Optional[Dict[str, float]]:
         """See Tool."""
@@ -248,7 +264,7 @@ class Perf(Tool):
             columns["cycles_g_s"] = rates[_CYCLES] / _GIGA
             if _INSTRUCTIONS in rates and rates[_CYCLES] > 0:
                 columns["ipc"] = rates[_INSTRUCTIONS] / rates[_CYCLES]
-        if self._flops and all(event in rates for event in self._flops):
+        if self._flops and not self._of_some_cores and all(event in rates for event in self._flops):
             columns["flops_g_s"] = sum(rates[e] * FLOP_EVENTS[e] for e in self._flops) / _GIGA
         if self._memory and all(event in rates for event in self._memory):
             columns["memory_bandwidth_mb_s"] = sum(rates[e] * MEMORY_EVENTS[e] for e in self._memory) / _MEGA
@@ -267,9 +283,9 @@ class Perf(Tool):
             "memory_bandwidth_mb_s": self._memory,
         }
         reasons = {}
-        no_hardware = self._unsupported.get(_CYCLES) and self._unsupported.get(_INSTRUCTIONS)
+        no_hardware = not self._is_supported(_CYCLES) and not self._is_supported(_INSTRUCTIONS)
         for column, events in needs.items():
-            missing = [event for event in events if self._unsupported.get(event)]
+            missing = [event for event in events if not self._is_supported(event)]
             if no_hardware and column not in _SOFTWARE.values():
                 reasons[column] = f"perf: <not supported>: {VIRTUAL}"
             elif not events:
@@ -277,15 +293,38 @@ class Perf(Tool):
                 reasons[column] = f"perf lists no event of this CPU for {what}"
             elif missing:
                 reasons[column] = f"perf: <not supported>: {', '.join(missing)}"
+            elif uncounted := [event for event in events if event not in self._counted]:
+                reasons[column] = f"perf: <not counted>: {', '.join(uncounted)}: too few free counters"
+            elif column == "flops_g_s" and self._of_some_cores:
+                reasons[column] = "perf counts floating-point operations on one kind of this CPU's cores only"
         return reasons
+
+    def _is_supported(self, event: str) -> bool:
+        return all(self._supported.get(event, {}).values())
+
+    @property
+    def _of_some_cores(self) -> bool:
+        """Whether floating-point operations are counted on fewer kinds of cores than there are."""
+        kinds = len(self._supported.get(_CYCLES, {}))
+        return any(len(self._supported.get(event, {})) < kinds for event in self._flops)
+
+    def _count(self, event: str) -> Optional[float]:
+        """Return an event's count in the current interval, the sum of all kinds of cores."""
+        counts = self._current[event].values()
+        counted = [count for count in counts if count is not None]
+        # A process may run on one kind of cores only.
+        is_whole = len(counted) == len(counts) or (self._pid is not None and counted)
+        return sum(counted) if is_whole and self._is_supported(event) else None
 
     def _end_interval(self) -> None:
         span, self._begun, self._has_new = self._at - self._begun, self._at, True
-        if self._pid is not None and not any(count is not None for count in self._current.values()):
+        counts = {event: self._count(event) for event in self._current}
+        if self._pid is not None and not any(count is not None for count in counts.values()):
             # perf counts nothing of a process that didn't run.
-            self._current = {event: 0.0 for event in self._current if not self._unsupported[event]}
-        for event, count in self._current.items():
+            counts = {event: 0.0 for event in counts if self._is_supported(event)}
+        for event, count in counts.items():
             if count is not None and span > 0:
+                self._counted.add(event)
                 self._sums[event] = self._sums.get(event, 0.0) + count
                 self._spans[event] = self._spans.get(event, 0.0) + span
         self._current = {}

@@ -148,7 +148,7 @@ class CountersProbe:
 
     def _profiler(self, now_ns: int) -> str:
         own = [] if self._running is None else [self._running[0].pid]
-        self._watch.own_sessions = own + self._processes.pids
+        self._watch.own_groups = own + self._processes.pids
         profiler = self._watch.look(now_ns)
         return "" if profiler is None else f"in use by {profiler}"
 

@@ -42,7 +42,7 @@ class ProcessCounters:
 
     @property
     def pids(self) -> List[int]:
-        """The process ids of the tools, which are also those of their sessions."""
+        """The process ids of the tools, which are also those of their groups."""
         return [process.pid for process, _ in self._counted.values()]
 
     def read(self, pids: Sequence[int], now_ns: int) -> Dict[int, Row]:

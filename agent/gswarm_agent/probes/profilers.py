@@ -70,22 +70,22 @@ class Profiler:
 
 @dataclass(frozen=True)
 class _Stat:
-    """Of /proc/PID/stat: name, state, session and start."""
+    """Of /proc/PID/stat: name, state, process group and start."""
 
     name: str
     state: str
-    session: int
+    group: int
     started: int
 
 
 class ProfilerWatch:
-    """Finds profilers of all users. ``own_sessions`` are sessions whose processes don't count.
+    """Finds profilers of all users. ``own_groups`` are process groups that don't count.
 
     ``dcgm`` is the pid of DCGM's host engine, None while none was seen.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
-        self.own_sessions: List[int] = []
+        self.own_groups: List[int] = []
         self.dcgm: Optional[int] = None
         self._proc = proc
         self._loadavg = KeptFile(f"{proc}/loadavg")
@@ -177,7 +177,7 @@ class ProfilerWatch:
         return _parse_stat(_content(f"{self._proc}/{pid}/stat"))
 
     def _profiler(self, pid: int, found: _Stat) -> Optional[Profiler]:
-        if found.state in "ZX" or found.session in self.own_sessions:
+        if found.state in "ZX" or found.group in self.own_groups:
             return None
         if found.name == DCGM:
             self.dcgm = pid
@@ -204,7 +204,7 @@ def _parse_stat(text: bytes) -> Optional[_Stat]:
         begin, end = text.index(b"(") + 1, text.rindex(b")")
         fields = text[end + 1 :].split(None, 21)
         name = text[begin:end].decode("utf-8", "replace")
-        return _Stat(name, fields[0].decode("ascii", "replace"), int(fields[3]), int(fields[19]))
+        return _Stat(name, fields[0].decode("ascii", "replace"), int(fields[2]), int(fields[19]))
     except (ValueError, IndexError):
         return None
 
