@@ -75,14 +75,18 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         log_file.begin()
         return asyncio.run(finish(chosen, settings, sys.stdout, abandon=arguments.abandon))
 
+    from gswarm_tui.slurm.jobs import Slurm
+
+    options, plan = chosen.restore(settings)
+    plan = plan.with_current_job(Slurm())
     if arguments.detach:
         from gswarm_tui.run.detach import detach
         from gswarm_tui.run.headless import OpenRecording
 
         recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
-        print_notice(detach(*chosen.restore(settings), recording, environ))
+        print_notice(detach(options, plan, recording, environ))
         return 0
 
     from gswarm_tui.run.watch import run_app
 
-    return run_app(*chosen.restore(settings), ["recover", *args], chosen)
+    return run_app(options, plan, ["recover", *args], chosen)

@@ -287,7 +287,8 @@ def _run_in_job(part: _Part, options: TrialOptions, environ: Mapping[str, str]) 
 
         for each in find(Path(), part.db)[0]:
             if not each.needs_consent and each.preview(run_options)[1].job_id == nodes.job_id:
-                run_options, nodes = each.restore(run_options)
+                run_options, resumed = each.restore(run_options)
+                nodes = replace(resumed, job=nodes.job)
                 interrupted = OpenRecording(each.interrupted.uid, each.path)
     words = ["trial", "--trial", part.plan.trial_id]
     headless = Headless(run_options, nodes, words, "")

@@ -59,6 +59,7 @@ async def monitor(
     _publish_notices(hub, plan, recorder)
     launcher = build.build_launcher(options, plan, "" if recorder is None else recorder.uid)
     build.add_links(hub, launcher, options, recorder)
+    _refuse_counters(hub)
     lifetime = Lifetime(
         hub,
         launcher,
@@ -114,6 +115,18 @@ def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
     if recorder is not None and (message := _interrupted_message(recorder)):
         print_notice(message)
         hub.publish(EventLogged(hub.now(), "interrupted", WARNING, message))
+
+
+def _refuse_counters(hub: Hub) -> None:
+    """Switch off hardware counters that may not be read, as in a resumed recording whose job has ended."""
+    from gswarm_agent.frame import WARNING
+    from gswarm_agent.metrics import COUNTERS
+    from gswarm_tui.fleet.events import EventLogged
+
+    groups = hub.fleet.metrics
+    if COUNTERS in groups and hub.counters_refusal:
+        hub.set_metrics(tuple(group for group in groups if group != COUNTERS))
+        hub.publish(EventLogged(hub.now(), "notice", WARNING, hub.counters_refusal))
 
 
 def _interrupted_message(recorder: Recorder) -> str:

@@ -54,13 +54,13 @@ class Plan:
         """
         if self.job is None:
             return (
-                "hardware counters need a node-exclusive Slurm job, as they count all users' processes; "
-                "start inside one, or name it with --job"
+                "hardware counters count all users' processes, so they are measured in node-exclusive Slurm "
+                "jobs only: start inside one, or name it with --job; without Slurm, run perf stat yourself"
             )
         if self.job.exclusive is None:
             return (
-                f"hardware counters need a node-exclusive job, and Slurm doesn't say whether job "
-                f"{self.job.label} is; check that scontrol show job works here"
+                f"hardware counters need a running node-exclusive job, and Slurm doesn't say that job "
+                f"{self.job.label} is one; check scontrol show job {self.job.label}"
             )
         if not self.job.exclusive:
             return (
@@ -68,8 +68,23 @@ class Plan:
                 "its nodes; request it with --exclusive"
             )
         if strangers := [node for node in self.nodes if node not in _names_in(self.job, self.nodes)]:
-            return f"hardware counters: job {self.job.label} doesn't hold {hosts.fold(strangers)}"
+            names = hosts.fold(strangers)
+            return (
+                f"hardware counters need a node-exclusive job, and job {self.job.label} doesn't hold "
+                f"{names}; leave {names} out"
+            )
         return ""
+
+    def with_current_job(self, slurm: Slurm) -> Plan:
+        """Return the plan with what Slurm says now about its job's nodes and whether it is exclusive."""
+        if self.job is None:
+            return self
+        try:
+            job = slurm.job(self.job.label)
+        except SlurmError:
+            return dataclasses.replace(self, job=dataclasses.replace(self.job, exclusive=None))
+        job = dataclasses.replace(self.job, nodes=job.nodes, exclusive=job.exclusive)
+        return dataclasses.replace(self, job=job)
 
     @property
     def title(self) -> str:

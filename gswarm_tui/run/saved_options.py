@@ -22,8 +22,6 @@ from gswarm_tui.slurm.jobs import Job
 T = TypeVar("T")
 
 _TEXTS = ("user", "jump", "agent_python")
-_OLD_JOB = 3
-"""Values that versions before 0.3 saved of a job: without ``exclusive``."""
 
 
 def save_options(options: Options, plan: Plan) -> str:
@@ -40,7 +38,7 @@ def save_options(options: Options, plan: Plan) -> str:
             "arm": options.arm,
             "demo": None if options.demo is None else [options.demo.nodes, options.demo.gpus],
             "nodes": list(plan.nodes),
-            "job": None if job is None else [job.job_id, job.label, job.cluster, job.exclusive],
+            "job": None if job is None else [job.job_id, job.label, job.cluster],
             "allocation": None if allocation is None else {n: sorted(m) for n, m in allocation.items()},
         }
     )
@@ -98,14 +96,7 @@ def _setup(note: ResumeNote | None, given: str | None) -> str:
 
 def _job(saved: Sequence[Any], nodes: tuple[str, ...]) -> Job:
     job_id, label = map(values.job_id, saved[:2])
-    exclusive = saved[3] if len(saved) > _OLD_JOB else None
-    return Job(
-        job_id,
-        label,
-        nodes,
-        cluster=None if saved[2] is None else str(saved[2]),
-        exclusive=exclusive if isinstance(exclusive, bool) else None,
-    )
+    return Job(job_id, label, nodes, cluster=None if saved[2] is None else str(saved[2]))
 
 
 def _parsed(parse: Callable[[object], T], value: object) -> T | None:

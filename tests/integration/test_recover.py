@@ -429,6 +429,43 @@ def test_resumed_run_keeps_the_last_interval_and_metric_groups(tmp_path: Path) -
     assert hub.fleet.metrics == GROUPS
 
 
+@pytest.mark.parametrize(("shared", "on"), [("NO", True), ("OK", False)], ids=["exclusive", "shared by now"])
+def test_resumed_recording_reads_hardware_counters_only_if_its_job_is_exclusive_now(
+    path: Path, monkeypatch: pytest.MonkeyPatch, shared: str, on: bool
+) -> None:
+    scontrol = path.parent / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"""#!/bin/sh
+echo 'JobId=4711 JobName=train
+   UserId=ada({os.getuid()}) GroupId=staff(50)
+   JobState=RUNNING Reason=None Dependency=(null)
+   StartTime=2026-11-21T08:05:10 EndTime=Unknown Deadline=N/A
+   NodeList={socket.gethostname()}
+   OverSubscribe={shared} Contiguous=0'
+""")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
+    nodes = (socket.gethostname(),)
+    job = Job("4711", "4711", nodes, exclusive=True)
+    options = save_options(parse(["--launcher", "local"], {}), Plan(nodes, job))
+    recorder = Recorder(path, replace(INFO, uid="e4d0", options=options), lambda _status: None)
+    recorder.open()
+    groups = ("core", "counters")
+    fleet = build.build_hub(SETTINGS, Plan(nodes)).fleet
+    recorder.submit([introduced(nodes[0]), *fleet.apply(MetricsChanged(T0 + 1, groups))])
+    recorder.close(None)
+    write_note("e4d0", json.loads(options), ResumeNote())
+    with head("recover", "e4d0", "--db", str(path)) as running:
+        running.wait_for("1/1")
+        os.kill(running.process.pid, signal.SIGTERM)
+        running.exit_status()
+    counters = query(path, "SELECT message FROM events WHERE kind = 'counters' AND message LIKE 'count%'")
+    off = query(path, "SELECT message FROM events WHERE message = 'metrics: counters switched off'")
+    refusals = query(path, "SELECT message FROM events WHERE message LIKE '%job 4711 shares its nodes%'")
+    assert (len(off), len(refusals)) == ((0, 0) if on else (1, 1))
+    assert on or not counters
+
+
 VALID = json.loads(save_options(SETTINGS, Plan(("a",))))
 
 

@@ -106,16 +106,28 @@ def test_counters_are_read_in_an_exclusive_job_only() -> None:
         "its nodes; request it with --exclusive."
     )
     assert refusal(f"{counters} --nodes other") == (
-        "--metrics counters: hardware counters need a node-exclusive Slurm job, as they count all users' "
-        "processes; start inside one, or name it with --job."
+        "--metrics counters: hardware counters count all users' processes, so they are measured in "
+        "node-exclusive Slurm jobs only: start inside one, or name it with --job; without Slurm, run perf "
+        "stat yourself."
     )
     assert refusal(counters, INSIDE, Jobs()) == (
-        "--metrics counters: hardware counters need a node-exclusive job, and Slurm doesn't say whether job "
-        "4711 is; check that scontrol show job works here."
+        "--metrics counters: hardware counters need a running node-exclusive job, and Slurm doesn't say that "
+        "job 4711 is one; check scontrol show job 4711."
     )
     assert refusal(f"{counters} --nodes gpu01 other", INSIDE, Jobs(replace(JOB, exclusive=True))) == (
-        "--metrics counters: hardware counters: job 4711 doesn't hold other."
+        "--metrics counters: hardware counters need a node-exclusive job, and job 4711 doesn't hold other; "
+        "leave other out."
     )
+
+
+def test_job_of_a_resumed_recording_is_what_slurm_says_now() -> None:
+    saved = Plan(("gpu01", "gpu09"), Job("4711", "4711", ("gpu01", "gpu09")))
+    now = saved.with_current_job(Jobs(replace(JOB, exclusive=True)))
+    assert now.counters_refusal == (
+        "hardware counters need a node-exclusive job, and job 4711 doesn't hold gpu09; leave gpu09 out"
+    )
+    assert "a running node-exclusive job" in now.with_current_job(Jobs()).counters_refusal
+    assert Plan(("gpu01",)).with_current_job(Jobs()) == Plan(("gpu01",))
 
 
 def test_job_without_gpus_has_no_allocation() -> None:
