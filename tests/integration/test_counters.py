@@ -210,10 +210,7 @@ def test_counters_are_yielded_to_the_locks_new_owner_within_a_tick(
         assert tool_pids(node) == []
         held = f"held by {owner} (owner of {node.lock})"
         assert ticks.probe.reasons["cpu_counters"] == ticks.probe.reasons["ipc"] == held
-        assert ticks.messages[-2:] == [
-            f"CPU counters: {held}",
-            f"stopped counting: the CPU counters are {held}",
-        ]
+        assert ticks.messages[1:] == [f"stopped counting: the CPU counters are {held}"]
     ticks.until(counts)
     assert ticks.messages[-1] == "counts with perf every 1 s"
 
@@ -403,6 +400,7 @@ def test_real_perf_ends_with_an_agent_that_is_killed(stopped: bool) -> None:
         assert len(tools) == 2, "perf and the program at its lifeline"
         if stopped:
             os.kill(pid, signal.SIGSTOP)
+            until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
         os.kill(holder.pid, signal.SIGKILL)
         until(lambda: all(gone(each) for each in tools))
 

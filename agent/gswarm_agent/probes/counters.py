@@ -10,7 +10,7 @@ import os
 
 from gswarm_agent.frame import INFO, WARNING, Note
 from gswarm_agent.frozen import replace
-from gswarm_agent.metrics import COUNTER_COLUMNS
+from gswarm_agent.metrics import COUNTER_COLUMNS, HOST_BY_NAME
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.counter_tools import (
     INTERVAL_MS,
@@ -142,7 +142,8 @@ class CountersProbe:
         before, self._rights = self._rights, self._reader.read(self._watch.dcgm)
         if self._rights.cpu != before.cpu:
             self._retry_at = 0
-            self._note(INFO, f"CPU counters: {self._rights.cpu}")
+            if not self._on or not self._rights.obstacle:  # else the note on the end of counting has it
+                self._note(INFO, f"CPU counters: {self._rights.cpu}")
         if self._rights.gpu != before.gpu:
             self._note(INFO, f"GPU counters: {self._rights.gpu}")
 
@@ -225,8 +226,9 @@ class CountersProbe:
     def _announce(self, tool: Tool) -> None:
         """Note once with which tool it counts, and what it can't measure."""
         text = f"counts with {tool.name} every {INTERVAL_MS // 1000} s"
-        if self._missing:
-            text += f"; not measured: {', '.join(self._missing)}: {next(iter(self._missing.values()))}"
+        for reason in dict.fromkeys(self._missing.values()):
+            names = [HOST_BY_NAME[name].label for name, why in self._missing.items() if why == reason]
+            text += f"; without {', '.join(names)} ({reason})"
         if text != self._announced:
             self._announced = text
             self._note(INFO, text)
