@@ -34,7 +34,7 @@ def with_agents(pid: int) -> list[int]:
     """Return a head with its processes on this machine: relays, and the agents of its recordings."""
     there = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     words = {other: _words(other) for other in there}
-    started = [words[child] for child in _children(pid) if child in words]
+    started = [words[child] for child in children(pid) if child in words]
     recordings = {said[said.index("--recording") + 1] for said in started if "--recording" in said}
     return [pid, *(other for other, said in words.items() if recordings & set(said))]
 
@@ -47,7 +47,7 @@ def _words(pid: int) -> list[str]:
         return []
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Return the running children of a process."""
     found: list[int] = []
     with suppress(OSError):
@@ -60,7 +60,7 @@ def descendants(pid: int, module: str) -> list[int]:
     """Return the running processes below a process that run this Python module."""
     below = [pid]
     for each in below:
-        below += _children(each)
+        below += children(each)
     return [each for each in below if module in _words(each)]
 
 
