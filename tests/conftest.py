@@ -81,12 +81,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register marks; prepare Ctrl-C and bytecode for the hundreds of processes that tests start.
+    """Register marks; prepare signals and bytecode for the hundreds of processes that tests start.
 
-    What a script starts with ``&`` ignores Ctrl-C, and so would these processes.
+    What a script starts with ``&`` ignores Ctrl-C, and below ``nohup`` the end of a terminal; so would these
+    processes.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     write_bytecode()
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with the most tests
         config.option.loadscopereorder = False

@@ -412,7 +412,7 @@ class Fleet:
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
         """Apply a frame that is fresh: the node is healthy, and its lateness is current."""
         logged, frame = [], event.frame
-        node.last_arrival = event.at
+        node.last_arrival = max(node.last_arrival or event.at, event.at)  # later while silence is excused
         if node.stale_logged or node.unhealthy_logged:
             node.stale_logged = node.unhealthy_logged = False
             logged.append(EventLogged(event.at, "fresh", INFO, "data arrives again", node.name))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -255,7 +255,8 @@ def test_closed_terminal_ends_the_command_and_keeps_its_status(tmp_path: Path) -
             os.close(terminal)
             assert running.wait(PATIENCE_S) == 7
         finally:
-            running.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -369,6 +369,15 @@ def test_pause_of_the_head_does_not_count_as_a_slow_start() -> None:
     assert len(fleet.tick(T0 + 131)) == 1
 
 
+def test_frames_that_waited_during_a_pause_of_the_head_do_not_end_its_grace() -> None:
+    fleet = live(1)
+    fleet.apply(frame(1, T0, None))
+    fleet.excuse_silence(20 + 5)
+    fleet.apply(replace(frame(2, T0 + 1, None), at=T0 + 20))
+    assert fleet.tick(T0 + 20 + 5) == []
+    assert [event.kind for event in fleet.tick(T0 + 20 + 5 + 4)] == ["stale"]
+
+
 def test_session_reports_partial_coverage() -> None:
     fleet = live(1, Fleet(["gpu01", "gpu02"]))
     fleet.apply(SessionStarted("a", T0, "all", T0))
