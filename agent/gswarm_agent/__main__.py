@@ -1,4 +1,4 @@
-"""The agent's command line: some commands are for the head; ``status``, ``mark`` and ``once`` for people."""
+"""The agent's command line: commands that the head runs, and ``status``, ``mark`` and ``once`` for people."""
 
 from __future__ import annotations
 

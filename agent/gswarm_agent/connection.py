@@ -21,7 +21,7 @@ _CHUNK = 65536
 
 
 class AgentConnection:
-    """One head, or a short request for the status or with a mark.
+    """Connection of a head, or of a short request: ``status`` or ``mark``.
 
     ``reading`` is the descriptor to wait on. A head may pass a pipe along with its first bytes: all bytes for
     it is written to that pipe then.
@@ -71,7 +71,7 @@ class AgentConnection:
             selector.unregister(self._writing)
 
     def close(self, selector: selectors.BaseSelector) -> None:
-        """Close the connection; a pipe first, because the relay ends it as soon as its socket closes."""
+        """Close the descriptors: the pipe before the socket, whose end makes the relay exit."""
         selector.unregister(self.reading)
         if self._socket is None:
             with suppress(OSError):

@@ -35,11 +35,11 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class GpuLink:
-    """The way from a GPU to a peer on its node; ``gpu`` is the GPU's position in ``Hello.gpus``.
+    """Connection of a GPU to a peer on its node; ``gpu`` is the GPU's position in ``Hello.gpus``.
 
     ``peer`` is GPU and an NVML index ("GPU3"), "NVSwitch", a network adapter ("mlx5_0") or "host". ``kind``
     is as nvidia-smi topo -m prints it: NV18, PIX, PXB, PHB, NODE, SYS; "PCIe" to the host. ``links`` counts
-    NVLinks, to the host PCIe lanes; ``version`` is theirs. ``gb_s`` is what the way carries in one direction,
+    NVLinks, to the host PCIe lanes; ``version`` is theirs. ``gb_s`` is the bandwidth in one direction,
     in 10**9 bytes per second.
     """
 

@@ -188,7 +188,7 @@ def config(request: RequestTrace, path: str) -> str:
 
 
 class _Endpoint:
-    """The socket in one private folder."""
+    """Socket in one private folder, to which PyTorch processes send their requests."""
 
     def __init__(self, path: str) -> None:
         """Bind it. Raises OSError."""

@@ -250,7 +250,7 @@ class Server:
             probe.close()
 
     def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
-        """Begin a new life; return the sampler to run, or None if the server ends already."""
+        """Begin a new life; return the sampler to run, or None if the server is ending."""
         facts = probe.facts()
         with self._lock:
             if self.ending:
@@ -588,7 +588,7 @@ class Server:
 def serve(
     folder: Folder, listener: socket.socket, make_probe: Callable[[], Probe], simulated: bool, limits: Limits
 ) -> None:
-    """Be the agent of a recording's folder, until the end."""
+    """Run the agent of a recording's folder until it ends."""
     name_process()
     recording = folder.name.partition("@")[0]
     signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
@@ -611,7 +611,7 @@ def stream(
 ) -> int:
     """Serve the head on standard streams until it disconnects or a signal arrives; return an exit status.
 
-    ``make_probe`` is called while the head's start is on its way.
+    ``make_probe`` is called before the head's ``Start`` arrives, to save time.
     """
     name_process()
     signals = Signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT))

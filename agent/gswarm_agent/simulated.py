@@ -337,7 +337,7 @@ class SimulatedNode:
         return host, gpus, {"mem_temp_c": reason} if old else {}
 
     def links(self) -> Tuple[GpuLink, ...]:
-        """Return the ways of a node with NVSwitches and an adapter for each GPU."""
+        """Return the connections of a node with NVSwitches and an adapter for each GPU."""
         return _links(self._simulation.gpus)
 
     def switch(self, groups: Sequence[str]) -> None:

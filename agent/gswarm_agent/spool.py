@@ -395,7 +395,7 @@ class LifeCount:
 
 
 class Tally:
-    """The counts of this life and of former ones that the head doesn't have completely; survives a SIGKILL.
+    """Frame counts of this life and of former ones with undelivered frames; they survive a SIGKILL.
 
     They are in a file mapped into memory, because writing to that costs no system call.
     """

@@ -249,7 +249,7 @@ class FrameReader:
         )
 
     def _read_processes(self, value: Any) -> Processes:
-        """Most processes are those of the frame before: their identities are checked and stored once."""
+        """Read the processes; those of the frame before share their identities, which are checked once."""
         *identities, numbers = read_array(value, "processes", 7, 7)
         if self._processes is not None and identities == self._identities:
             p = self._processes

@@ -1,4 +1,4 @@
-"""A stretch of a profile's time in bins: the share with kernels, copies and ranges; samples beside it."""
+"""Part of a profile's time in bins: busy shares of kernels, copies and ranges, and the GPU's samples."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import json_export
 from gswarm_tui.exchange.csv_export import PROFILE_TABLES, TABLES, CsvTable, write_csv
-from gswarm_tui.exchange.time_windows import micros, profile_span
+from gswarm_tui.exchange.time_windows import profile_span, utc_micros
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.formats import add_csv_safe, check_csv_safe, text_out
 from gswarm_tui.printing.progress import Progress
@@ -137,7 +137,7 @@ def _lack(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
 
 
 def _has(source: QuerySource, query: str, period: Period) -> bool:
-    samples = micros(period.started_at), micros(period.until)
+    samples = utc_micros(period.started_at), utc_micros(period.until)
     span = profile_span(period) if query is _PROFILE_IN else samples
     return bool(source.query(query, period.recording_id, *span).rows())
 

@@ -14,7 +14,7 @@ from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import describe_hang, running_heads
-from gswarm_tui.control.source import HeadSource
+from gswarm_tui.control.head_source import HeadSource
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource

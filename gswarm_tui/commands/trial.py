@@ -395,7 +395,7 @@ async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
 
 
 async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOptions) -> None:
-    """Do one run in an allocation. Raises TrialError if it can't be told how it went."""
+    """Do one run in an allocation. Raises TrialError if its outcome is unknown."""
     placement, host = run.placement, ThisMachine()
     salloc = (
         f"--nodes={placement.nodes}",

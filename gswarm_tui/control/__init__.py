@@ -1,1 +1,1 @@
-"""The private socket on which a running head runs queries and takes marks for its user's commands."""
+"""A running head's private socket: its state, queries, intents, and streams to viewers."""

@@ -1,4 +1,4 @@
-"""Carries out intents through the hub: the one code path of keys, commands and viewers elsewhere."""
+"""Carries out intents of commands and viewers on the hub; the head's own screen calls the hub directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intents: requests to a running head, from a key, a command or a viewer elsewhere.
+"""Intents: requests to change a running head, from commands, viewers and HTTP clients.
 
 Each checks its values when it is created, on both ends of a connection. ``execution.py`` carries them out.
 """

@@ -256,7 +256,7 @@ class ControlServer:
 
     @contextlib.asynccontextmanager
     async def _source(self, request: dict[str, Any]) -> AsyncIterator[tuple[ArraySource, str, list[Any]]]:
-        """Return where to run a request's query, its SQL and its values; cancel it at the end."""
+        """Return the source that runs a request's query, its SQL and its values; cancel it at the end."""
         sql, values = request.get("sql"), request.get("values")
         if self._recording is None:
             raise QueryError("this gswarm-tui records nothing, so it can't run queries")

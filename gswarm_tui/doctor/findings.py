@@ -90,7 +90,7 @@ def _difference(
     value: Callable[[NodeReport], str | int | None],
     remedy: str,
 ) -> Iterator[Finding]:
-    """Return a finding for each value that isn't the usual one."""
+    """Return a finding for each value that differs from that of most nodes."""
     values = {node.node: str(found) for node in nodes if (found := value(node)) is not None}
     if len(set(values.values())) < 2:
         return

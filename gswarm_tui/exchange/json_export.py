@@ -27,7 +27,7 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.json_profiles import write_profiles
-from gswarm_tui.exchange.time_windows import micros, sample_span, windows
+from gswarm_tui.exchange.time_windows import sample_span, utc_micros, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
@@ -176,7 +176,12 @@ def write_json(
     own = "true" if all_gpus else "g.allocated IS NOT FALSE"
     places = _PLACES.format(recording=period.recording_id, own=own)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]
-    span = {"begin": micros(period.started_at), "end": micros(period.until), "since": begin, "until": end}
+    span = {
+        "begin": utc_micros(period.started_at),
+        "end": utc_micros(period.until),
+        "since": begin,
+        "until": end,
+    }
     query = _DEVICES.format(places=places, longest_s=LONGEST_INTERVAL_S, **span)
     devices = source.query(query).dicts()
     layout = _layout(devices)
@@ -258,7 +263,7 @@ def _head(
 
 def _interval_ms(source: QuerySource, period: Period, first_ms: int | None) -> int | None:
     """Return the sampling interval at the start of a period, for a recording that began with ``first_ms``."""
-    changes = source.query(_INTERVAL_CHANGES, period.recording_id, 0, micros(period.started_at)).dicts()
+    changes = source.query(_INTERVAL_CHANGES, period.recording_id, 0, utc_micros(period.started_at)).dicts()
     return (new_interval_ms(changes[-1]["detail"]) if changes else None) or first_ms
 
 

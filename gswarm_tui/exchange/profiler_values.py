@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.common.errors import quote
-from gswarm_tui.exchange.time_windows import micros
+from gswarm_tui.exchange.time_windows import utc_micros
 
 FIRST_YEAR, LAST_YEAR = 1971, 2500
 
@@ -194,4 +194,4 @@ def moment(text: Any) -> int:
         raise WrongValueError(f"{quote(text)} isn't a time such as 2026-01-31T12:00:00") from None
     if not FIRST_YEAR <= at.year < LAST_YEAR:
         raise WrongValueError(f"{quote(text)} is out of range")
-    return micros(at)
+    return utc_micros(at)

@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALL = 0, 2**60
 
 
-def micros(at: datetime) -> int:
+def utc_micros(at: datetime) -> int:
     """Convert a naive UTC time to Unix microseconds."""
     return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
@@ -23,12 +23,12 @@ def sample_span(period: Period) -> tuple[int, int]:
     Not the one at its start, whose interval lies before it.
     """
     shift = period.session_id is not None
-    return micros(period.started_at) + shift, micros(period.until) + shift
+    return utc_micros(period.started_at) + shift, utc_micros(period.until) + shift
 
 
 def profile_span(period: Period) -> tuple[int, int]:
     """Return from when to before when profiles count, in Unix µs: all of a whole recording."""
-    return _ALL if period.session_id is None else (micros(period.started_at), micros(period.until))
+    return _ALL if period.session_id is None else (utc_micros(period.started_at), utc_micros(period.until))
 
 
 def windows(

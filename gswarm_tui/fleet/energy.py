@@ -94,7 +94,7 @@ class EnergyMeters(NamedTuple):
         return EnergyUsed(mj, np.where(np.isnan(mj), np.nan, np.where(known, covers_ms, interval_ms)))
 
     def after(self, counters: Floats, ts: float, used: EnergyUsed) -> EnergyMeters:
-        """Return the meters after a frame that used so much; counters that were read later keep their values.
+        """Return the meters after a frame with this energy; counters that were read later keep their values.
 
         If they keep none, ``counter_mj`` is ``counters``.
         """

@@ -88,7 +88,7 @@ class LinkMeasured:
 
 @dataclass(frozen=True)
 class RefreshMeasured:
-    """A node's driver was seen to change metrics more slowly than they are sampled: every so many ms."""
+    """A node's driver refreshes metrics more slowly than they are sampled: the time between changes in ms."""
 
     node: str
     at: float
@@ -112,7 +112,7 @@ class FrameArrived:
     energy: EnergyUsed | None = field(default=None, compare=False)
 
     def decided(self, energy: EnergyUsed) -> None:
-        """Set the energy, once: nobody else has the frame yet."""
+        """Set the energy, once, before the event is handed on."""
         object.__setattr__(self, "energy", energy)
 
     @cached_property

@@ -180,7 +180,7 @@ def binned(series: Series, start: float, end: float, bins: int) -> npt.NDArray[n
 
 
 def weights_of(intervals: Singles) -> Floats:
-    """Return the seconds by which samples count in a mean: their intervals, else a moment."""
+    """Return the weights of samples in a mean: their intervals in seconds, without one almost none."""
     return np.fmax(intervals.astype(np.float64), _MOMENT_S)
 
 

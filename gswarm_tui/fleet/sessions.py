@@ -83,7 +83,7 @@ class Session:
         self.covered_s.clear()
 
     def add(self, node: str, sums: GpuTotals, seconds: float) -> None:
-        """Add so many seconds of a node's frame to the figures."""
+        """Add a node's frame to the figures, weighted by its seconds within the session."""
         self.covered_s[node] = self.covered_s.get(node, 0.0) + seconds
         self.util_sum += sums.util * seconds
         self.util_s += sums.util_count * seconds

@@ -395,7 +395,7 @@ class Fleet:
     def _take_in(
         self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition
     ) -> None:
-        """Decide the energy of a frame, which shows the energy used so far from now on."""
+        """Decide the energy of a frame, and replace its counters by the energy used so far."""
         counters = samples.gpus[:, ENERGY].copy()
         used, before = event.energy, node.energy
         if used is None:

@@ -180,7 +180,7 @@ class Reserve:
         return TokenBucket(self._rate(each), most, begun, at, reserve)
 
     def set_interval(self, interval_ms: int, at: float, buckets: Sequence[tuple[TokenBucket, int]]) -> None:
-        """Note a new sampling interval, also for a node's buckets with what each gets in an interval.
+        """Adapt the reserve, and a node's ``buckets`` with the amount that each gets, to a new interval.
 
         The shortest one counts, as a node out of reach keeps it.
         """

@@ -101,7 +101,7 @@ class Fetcher:
     async def fetch(
         self, host: SlurmHost, report: RemoteReport, words: Callable[[int], Sequence[str]]
     ) -> Path:
-        """Fetch one report and return its path here; ``words`` prints it from an offset on.
+        """Fetch one report and return its path here; ``words(offset)`` prints the report from there on.
 
         Raises ProfileError.
         """

@@ -61,7 +61,7 @@ class ProfileSettings:
 
 
 class FetchedReport(NamedTuple):
-    """A report here, with the node and the rank that it is about."""
+    """A report that was fetched to this machine, with its node and rank."""
 
     path: Path
     node: str
@@ -70,7 +70,7 @@ class FetchedReport(NamedTuple):
 
 @dataclass
 class ProfileResult:
-    """Result of a run: the command's exit status, the job and the reports here."""
+    """Result of a run: the command's exit status, the job and the fetched reports."""
 
     status: int
     job: str

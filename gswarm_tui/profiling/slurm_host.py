@@ -70,7 +70,7 @@ class KeptCommand(Protocol):
 
 
 class SlurmHost(Protocol):
-    """Where Slurm's commands run; ``name`` is empty for this machine, ``ssh`` is how another is reached."""
+    """Machine on which Slurm's commands run; ``name`` is empty for this one, ``ssh`` reaches another."""
 
     name: str
     ssh: SshSettings

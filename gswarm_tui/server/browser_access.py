@@ -47,7 +47,7 @@ class BrowserAccess:
 
 
 def _find(given: str, known: Mapping[Permission, str]) -> Permission | None:
-    """Return whose secret is given; takes equally long for all."""
+    """Return the permission with this secret, None without one; takes equally long for all."""
     digest = hashlib.sha256(given.encode()).digest()
     found = [
         permission

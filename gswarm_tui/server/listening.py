@@ -1,4 +1,4 @@
-"""What is checked before an HTTP server starts: the extra, its TLS files, the port."""
+"""Checks before an HTTP server starts: the extra, its TLS files, the port."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def listen(settings: ServerSettings, option: str = "--http") -> socket.socket:
     return listening
 
 
-def allow_many_files() -> None:
-    """Raise this process's limit of open files; TLS handshakes that strangers don't finish take many."""
+def allow_many_connections() -> None:
+    """Raise the limit of open files: TLS handshakes that strangers don't finish take many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
     if soft < wanted:

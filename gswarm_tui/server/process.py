@@ -15,7 +15,7 @@ from gswarm_tui.server.connections import uvicorn_options
 from gswarm_tui.server.event_stream import FrameStream
 from gswarm_tui.server.exports import SessionExports
 from gswarm_tui.server.guard import Guard
-from gswarm_tui.server.listening import allow_many_files
+from gswarm_tui.server.listening import allow_many_connections
 from gswarm_tui.server.profiler_api import profiler_router
 from gswarm_tui.server.requests import RecorderRequests
 from gswarm_tui.server.scrape import Scrapes, metrics_router
@@ -26,7 +26,7 @@ class Service:
     """HTTP service on an attached run."""
 
     def __init__(self, attached: AttachedRun, settings: ServerSettings, tokens: Tokens) -> None:
-        allow_many_files()
+        allow_many_connections()
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # strangers could fill the log with warnings
         options = uvicorn_options()
         if settings.tls_cert is not None:

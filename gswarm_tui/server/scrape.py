@@ -1,4 +1,7 @@
-"""Metrics of an attached run for Prometheus: rendered on request, at most once an interval."""
+"""``GET /metrics``: a recorder's metrics for Prometheus, rendered on request, at most once an interval.
+
+This process collects them (``exposition.py``), and a child process renders the text (``rendering.py``).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _TEXT = {"schema": {"type": "string"}}
 
 
 class Scrapes:
-    """Texts of a run's metrics; scrapers that come in the same interval get the same text."""
+    """Texts of a run's metrics: all scrapers of one interval get the same text."""
 
     def __init__(self, run: AttachedRun) -> None:
         self._run = run

@@ -22,7 +22,7 @@ from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.guard import host_of, is_address, own_hosts
-from gswarm_tui.server.listening import allow_many_files
+from gswarm_tui.server.listening import allow_many_connections
 from gswarm_tui.server.screen_process import ScreenProcess
 
 MAX_SCREENS = 8
@@ -114,7 +114,7 @@ class WebServer:
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve on a socket that listens."""
         logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers could fill the log with errors
-        allow_many_files()
+        allow_many_connections()
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         handshake_s = None if tls is None else FIRST_REQUEST_S

@@ -107,7 +107,7 @@ class RunOutcome:
 
 
 def failures(outcomes: Iterable[RunOutcome]) -> int:
-    """Return the number of runs that ended without ever ending well."""
+    """Return how many runs failed; one that was repeated and then ended well doesn't count."""
     outcomes = list(outcomes)
     ok = {outcome.run.number for outcome in outcomes if outcome.ok}
     return len({outcome.run.number for outcome in outcomes} - ok)

@@ -49,7 +49,7 @@ class RecordedTrial:
 
     @property
     def left(self) -> tuple[TrialRun, ...]:
-        """The runs that are to be done, in the order of the plan."""
+        """The runs still to be done, the next one first: without those that the trial's floor leaves out."""
         done = {outcome.run.number for outcome in self.outcomes if outcome.status not in REPEATED}
         left = [run for run in self.plan.runs if run.number not in done]
         first = {run.placement.gpus: run for run in reversed(left)}

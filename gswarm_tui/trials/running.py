@@ -86,7 +86,7 @@ class TrialDriver:
         self._outcomes: list[RunOutcome] = []
 
     async def run(self, job_id: str, runs: Sequence[TrialRun], outcomes: Sequence[RunOutcome]) -> int:
-        """Do these runs, after those with outcomes; return how many of them all never ended well.
+        """Do these runs, which follow those with outcomes; return how many runs of the trial failed.
 
         Raises:
             StoppedTrialError: the trial ended before its last run.

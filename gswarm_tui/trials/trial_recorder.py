@@ -1,4 +1,4 @@
-"""The recorder of a trial, which runs in another process and may be restarted."""
+"""Access to the recorder of a trial, which runs in another process and may be restarted meanwhile."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gswarm_tui.control.client import (
     list_sessions,
     running_heads,
 )
+from gswarm_tui.control.head_source import HeadSource
 from gswarm_tui.control.intents import MAX_NOTE, Intent, LogTrial, StartSession, StopSession
-from gswarm_tui.control.source import HeadSource
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.trials.outcome import RunOutcome
@@ -49,7 +49,7 @@ class StartedSession:
 
 
 class TrialRecorder:
-    """Sends a trial's sessions and events to the recorder of this recording, by its uid."""
+    """Sends a trial's sessions and events to the recorder of the recording with this uid."""
 
     def __init__(self, uid: str, environ: Mapping[str, str]) -> None:
         self._uid = uid

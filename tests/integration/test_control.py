@@ -37,6 +37,7 @@ from gswarm_tui.control.client import (
     list_sessions,
     running_heads,
 )
+from gswarm_tui.control.head_source import HeadSource
 from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
@@ -59,7 +60,6 @@ from gswarm_tui.control.messages import (
     message_length,
 )
 from gswarm_tui.control.server import ControlServer
-from gswarm_tui.control.source import HeadSource
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import FileInUseError, StoreError

@@ -22,7 +22,7 @@ from gswarm_tui.store.recording.database import (
     MEMORY,
     Database,
     RecordingInfo,
-    file_size,
+    file_bytes,
     rewrite_path,
     wal_path,
 )
@@ -270,7 +270,7 @@ def test_a_kill_during_the_rewrite_leaves_the_file_whole(path: Path, seen: str) 
     moments: dict[str, Callable[[], bool]] = {
         "the file": new.exists,
         "its log": wal_path(new).exists,
-        "a megabyte": lambda: file_size(new) > 1_000_000,
+        "a megabyte": lambda: file_bytes(new) > 1_000_000,
         "the end": lambda: False,
     }
     command = [sys.executable, "-c", _COMPACTOR, str(path)]

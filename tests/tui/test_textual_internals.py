@@ -13,6 +13,7 @@ from textual import _compositor
 from textual.app import App
 from textual.drivers import _writer_thread
 from textual.drivers.linux_driver import LinuxDriver
+from textual.drivers.web_driver import WebDriver
 from textual.events import Key
 from textual.geometry import Region
 from textual.screen import Screen
@@ -20,6 +21,7 @@ from textual.strip import Strip
 from textual.widgets import TextArea
 
 import gswarm_tui
+from gswarm_tui.server.screen_process import BEGINNING
 
 PACKAGE = Path(gswarm_tui.__file__ or "").parent
 HOME = PACKAGE / "tui" / "textual_internals"
@@ -89,6 +91,28 @@ def test_linux_driver_keeps_the_attributes_that_the_driver_module_reads() -> Non
         "LinuxDriver no longer writes to _file in a WriterThread; driver.py keeps that thread alive"
     )
     assert hasattr(_writer_thread, "MAX_QUEUED_WRITES"), "test_driver.py fills the writer's queue"
+
+
+def test_web_driver_writes_the_packets_that_the_web_server_reads() -> None:
+    driver, packets = object.__new__(WebDriver), list[bytes]()
+    collect: Any = packets.append
+    driver._write = collect
+    driver.write("é")
+    driver.write_meta({"type": "exit"})
+    meta = b'{"type": "exit"}'
+    assert packets == [b"D\0\0\0\x02\xc3\xa9", b"M\0\0\0\x10" + meta], (
+        "WebDriver writes other packets, or not by _write; screen_process.py reads them"
+    )
+    assert BEGINNING.strip() in inspect.getsource(WebDriver.start_application_mode).encode(), (
+        "WebDriver begins with other bytes; screen_process.py skips all output before them"
+    )
+
+
+def test_web_driver_keeps_the_attributes_that_the_browser_driver_module_reads() -> None:
+    source = inspect.getsource(WebDriver)
+    for name in ("self._write = ", "self.fileno = ", "self.exit_event = "):
+        assert name in source, f"WebDriver has no {name.rstrip(' =')}; browser_driver.py uses it"
+    assert "target=self.run_input_thread" in source, "browser_driver.py overrides run_input_thread"
 
 
 async def test_forwarded_keys_are_marked() -> None:

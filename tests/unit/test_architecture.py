@@ -278,7 +278,7 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(component) for component in components if len(component) > 1)
 
 
-def test_circles_are_found() -> None:
+def test_a_circle_of_imports_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
 
 

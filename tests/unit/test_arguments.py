@@ -123,7 +123,7 @@ def test_every_flag_sets_its_option(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("24h", 86_400), ("1 d", 86_400)])
-def test_linger_in_seconds_minutes_hours_and_days(text: str, seconds: int) -> None:
+def test_linger_is_read_in_seconds_minutes_hours_and_days(text: str, seconds: int) -> None:
     assert options("--linger", text).linger_s == seconds
 
 
@@ -156,7 +156,7 @@ def test_invalid_linger_and_spool_sizes_are_refused(words: str, said: str) -> No
     ("text", "milliseconds"),
     [("1", 1000), ("0.5s", 500), ("500ms", 500), ("60", 60_000), (".1", 100), ("100ms", 100), ("2 s", 2000)],
 )
-def test_interval_in_seconds_and_milliseconds(text: str, milliseconds: int) -> None:
+def test_interval_is_read_in_seconds_and_milliseconds(text: str, milliseconds: int) -> None:
     assert options("--interval", text).interval_ms == milliseconds
 
 

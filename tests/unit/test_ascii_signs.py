@@ -31,24 +31,24 @@ def on_terminal(text: str) -> str:
 
 
 @pytest.mark.parametrize("picture", sorted(PICTURES.glob("*.txt")), ids=lambda path: path.stem)
-def test_no_cell_of_a_screen_moves(picture: Path) -> None:
+def test_lines_of_screens_keep_their_width_in_ascii(picture: Path) -> None:
     for line in picture.read_text().splitlines():
         assert len(on_terminal(line)) == cell_len(line)
 
 
-def test_every_sign_of_the_screens_has_a_counterpart() -> None:
+def test_every_sign_of_the_screens_has_an_ascii_sign() -> None:
     signs = {sign for picture in PICTURES.glob("*.txt") for sign in picture.read_text() if ord(sign) > 127}
     assert len(signs) > 50, "pictures without signs prove nothing"
     assert [sign for sign in sorted(signs) if on_terminal(sign) == "?"] == []
 
 
-def test_states_of_nodes_stay_distinct() -> None:
+def test_signs_of_node_states_stay_distinct_in_ascii() -> None:
     states = [sign for sign, _ in signs_of("fleet", "live") if " " in sign and not sign.isascii()]
     assert len({on_terminal(sign) for sign in states}) == len(states)
 
 
 @given(st.text())
-def test_any_clean_text_keeps_its_cells(text: str) -> None:
+def test_any_clean_text_keeps_its_width_in_ascii(text: str) -> None:
     safe = clean(text)
     assert sum(len(ascii_sign(char, cell_len(char))) for char in safe) == sum(map(cell_len, safe))
     assert on_terminal(safe).isascii()
@@ -70,14 +70,14 @@ def test_letters_lose_their_accents(char: str, shown: str) -> None:
     assert ascii_sign(char, cells_of(char)) == shown
 
 
-def test_fuller_blocks_are_different_signs() -> None:
+def test_fuller_blocks_have_different_ascii_signs() -> None:
     assert [on_terminal(block) for block in "▂▃▄▅▆▇█"] == list("_.-=+*#")
 
 
 @pytest.mark.parametrize(
     ("encoding", "utf8"), [("UTF-8", True), ("utf8", True), ("iso8859-1", False), ("ascii", False)]
 )
-def test_utf8_is_known_by_all_its_names(encoding: str, utf8: bool) -> None:
+def test_utf8_is_recognised_by_all_its_names(encoding: str, utf8: bool) -> None:
     assert is_utf8(encoding) is utf8
 
 
@@ -93,5 +93,5 @@ def test_enter_key_is_named_on_terminals_without_its_sign(
     assert enter_sign(file, {}) == shown
 
 
-def test_degrees_are_readable() -> None:
+def test_degree_sign_becomes_the_letter_o() -> None:
     assert on_terminal("66 °C") == "66 oC"

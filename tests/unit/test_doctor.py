@@ -155,7 +155,7 @@ def test_what_is_to_fix_comes_first_and_is_counted() -> None:
     assert report.verdict == "3 of 4 nodes ready, 1 thing to fix."
 
 
-def test_this_machine_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_this_machine_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     report = check_here({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"}, 4, tmp_path)
     assert report.slurm_commands == ()

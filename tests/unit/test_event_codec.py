@@ -57,7 +57,7 @@ def through_a_message(event: Event, reader: EventReader) -> Event:
     return reader.event(values)
 
 
-def test_every_kind_of_event_is_tried() -> None:
+def test_examples_cover_every_kind_of_event() -> None:
     assert {*PLAIN, NodeIntroduced, FrameArrived} == set(get_args(Event))
 
 

@@ -203,7 +203,9 @@ class Library(Collector):
     st.floats(0, 2.0**40, width=32) | st.none(),
     st.integers(0, 10**15),
 )
-def test_text_is_the_library_s_for_any_label_and_value(model: str, power: float | None, energy: int) -> None:
+def test_text_equals_that_of_prometheus_client_for_any_label_and_value(
+    model: str, power: float | None, energy: int
+) -> None:
     fleet = live_fleet("n1")
     introduced = hello("n1")
     gpus = tuple(replace(gpu, name=model) for gpu in introduced.gpus)
@@ -218,7 +220,7 @@ def test_text_is_the_library_s_for_any_label_and_value(model: str, power: float 
     assert {sample.labels["hpc_job"] for sample in parsed["gswarm_node_up"].samples} == {'4711"\\'}
 
 
-def test_openmetrics_is_written_when_asked_for() -> None:
+def test_openmetrics_is_written_when_the_client_prefers_it() -> None:
     prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
     assert [negotiated(accept) for accept in ("", "*/*", "text/plain", prometheus)] == [PLAIN] * 3 + [
         OPENMETRICS

@@ -102,7 +102,7 @@ async def test_a_missing_or_wrong_token_is_refused(header: dict[str, str]) -> No
     assert TOKENS.control not in str(answer)
 
 
-async def test_nobody_gets_in_once_the_token_is_removed() -> None:
+async def test_requests_are_refused_once_the_token_is_removed() -> None:
     tokens = read_tokens("a-recording-of-this-test")
     guarded = Guard(echo, tokens)
     header = {"authorization": f"Bearer {tokens.control}"}
@@ -125,7 +125,7 @@ async def test_the_scrape_token_only_reads_metrics() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8091", "localhost:9999", "[::1]:8091", "LOCALHOST", "10.1.2.3"])
-async def test_hosts_that_no_stranger_can_name_are_served(host: str) -> None:
+async def test_requests_to_addresses_and_localhost_are_served(host: str) -> None:
     assert (await ask(Guard(echo, TOKENS), headers={**CONTROL, "host": host}))[0] == 200
 
 
@@ -235,7 +235,7 @@ async def test_answers_are_never_cached_or_interpreted() -> None:
     assert headers["x-content-type-options"] == "nosniff"
 
 
-async def test_other_protocols_get_nothing() -> None:
+async def test_websockets_get_no_answer() -> None:
     sent: list[Any] = []
 
     async def send(message: Message) -> None:

@@ -100,7 +100,7 @@ def test_ranges_expand_to_all_numbers(
 
 
 @given(st.lists(names, unique=True, max_size=30))
-def test_fold_and_expand_round_trip(given_names: list[str]) -> None:
+def test_expanding_a_folded_list_returns_the_same_names(given_names: list[str]) -> None:
     assert expand([",".join(given_names)]) == tuple(given_names)
     assert sorted(expand([fold(given_names)])) == sorted(given_names)
 

@@ -46,7 +46,7 @@ EXAMPLES = [
 ]
 
 
-def test_examples_have_every_kind() -> None:
+def test_examples_cover_every_kind_of_intent() -> None:
     assert {type(example) for example in EXAMPLES} == set(INTENTS.values())
 
 

@@ -59,7 +59,7 @@ def answered(
     return tuple(configs)
 
 
-def test_a_process_gets_the_configuration_once_and_the_socket_goes(
+def test_a_process_gets_the_configuration_once_and_the_socket_is_removed(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = answered(folder, monkeypatch)
@@ -69,7 +69,7 @@ def test_a_process_gets_the_configuration_once_and_the_socket_goes(
     assert not Path(folder, "dynolog").exists()
 
 
-def test_another_user_is_not_answered(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_other_users_get_no_answer(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answered(folder, monkeypatch, foreign=True) == ({}, {})
 
 
@@ -127,7 +127,7 @@ def test_iterations_are_rounded_up_so_that_ranks_start_at_the_same_one() -> None
     assert "PROFILE_START_TIME" not in lines
 
 
-def test_a_launcher_is_told_from_its_ranks_and_a_rank_from_its_workers() -> None:
+def test_launchers_ranks_and_their_workers_are_distinguished() -> None:
     torchrun = candidate(10, None)
     rank = TraceCandidate(11, 0, (("RANK", "0"),), {}, "/env/torch", (10, 1))
     worker = TraceCandidate(12, 0, (("RANK", "0"),), {}, "/env/torch", (11, 10, 1))

@@ -178,7 +178,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 
 
 @given(rows=st.lists(st.tuples(TEXTS, st.floats(allow_nan=False)), min_size=1, max_size=5))
-def test_csv_round_trip(rows: list[tuple[str, float]]) -> None:
+def test_csv_is_read_back_unchanged(rows: list[tuple[str, float]]) -> None:
     out = io.StringIO()
     formats._write_csv(
         answer({"text": "VARCHAR", "number": "DOUBLE"}, *rows), out, formats.OutputOptions("csv")

@@ -53,7 +53,7 @@ def test_options_of_the_allocation_come_from_flags_and_the_config_file(tmp_path:
         (["--nodes=gpu01", "--", "x"], '--nodes: "gpu01" isn\'t a number from 1 to 100,000.'),
     ],
 )
-def test_mistakes_are_explained(words: list[str], message: str) -> None:
+def test_mistakes_on_the_command_line_get_one_sentence(words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parsed(*words)
     assert str(caught.value) == message

@@ -56,7 +56,7 @@ def test_other_texts_are_no_origins(text: str) -> None:
         parse_origin(text)
 
 
-def test_other_options_need_a_server() -> None:
+def test_server_options_without_http_are_refused() -> None:
     with pytest.raises(UsageError, match="--http-public applies only to an HTTP server; add --http"):
         parse(["--http-public"], {})
 
@@ -73,12 +73,12 @@ def test_without_the_option_there_is_no_server() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_this_machine_is_safe(host: str) -> None:
+def test_loopback_addresses_need_no_tls(host: str) -> None:
     check_settings(ServerSettings(host, 8091))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "login.example"])
-def test_other_machines_need_tls_or_a_proxy(host: str) -> None:
+def test_addresses_that_other_machines_reach_need_tls_or_a_proxy(host: str) -> None:
     with pytest.raises(UserError, match="can be reached from other machines"):
         check_settings(ServerSettings(host, 8091))
     with pytest.raises(UserError, match="--http-public needs --http-tls-cert and --http-tls-key"):
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_named() -> None:
             listen(settings)
 
 
-def test_settings_are_made_of_flags() -> None:
+def test_flags_set_the_server_settings() -> None:
     given = {
         "http": "8091",
         "http_origin": ["https://a.example/", "http://b:3000"],

@@ -238,7 +238,7 @@ minors = st.sets(st.integers(0, 127), min_size=1, max_size=16)
 @given(
     st.dictionaries(st.integers(0, 999).map("gpu{:03}".format), minors, min_size=1, max_size=8), st.booleans()
 )
-def test_any_allocation_round_trips(allocated: dict[str, set[int]], ranges: bool) -> None:
+def test_any_allocation_is_parsed_as_slurm_prints_it(allocated: dict[str, set[int]], ranges: bool) -> None:
     by_minors: dict[frozenset[int], list[str]] = {}
     for node, chosen in allocated.items():
         by_minors.setdefault(frozenset(chosen), []).append(node)

@@ -15,7 +15,7 @@ def test_default_file_is_named_after_the_job_or_the_minute() -> None:
     assert next(default_paths(Path("/data"), NOW)) == Path("/data/gswarm-20261121-0930.duckdb")
 
 
-def test_default_names_are_numbered() -> None:
+def test_further_default_names_are_numbered() -> None:
     names = default_paths(Path("/data"), NOW, "4711")
     assert [next(names).name for _ in range(3)] == [
         "gswarm-job4711.duckdb",

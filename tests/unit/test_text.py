@@ -16,5 +16,5 @@ from gswarm_tui.tui.drawing.text import wrap
         ("1,234,567 rows", 9, ["1,234,567", "rows"]),
     ],
 )
-def test_a_number_stays_on_one_line_with_its_unit(text: str, cells: int, lines: list[str]) -> None:
+def test_wrapping_keeps_a_number_on_one_line_with_its_unit(text: str, cells: int, lines: list[str]) -> None:
     assert wrap(text, cells) == lines

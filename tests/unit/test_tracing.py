@@ -92,7 +92,7 @@ async def test_traces_over_the_limit_or_without_room_are_named_and_leave_no_file
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_transfer_goes_on_where_the_connection_broke(tmp_path: Path) -> None:
+async def test_a_transfer_resumes_where_the_connection_broke(tmp_path: Path) -> None:
     (tmp_path / "killed-rank0-gpu01.json.gz.part").write_bytes(b"of a recorder that was killed")
     node = Node()
     run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported)

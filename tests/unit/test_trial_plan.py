@@ -50,7 +50,7 @@ def done(run: TrialRun, wall_s: float, status: str = OK) -> RunOutcome:
     return RunOutcome("abc", run, status, 1e9, wall_s)
 
 
-def test_without_counts_the_job_is_halved_and_halved_again() -> None:
+def test_node_counts_default_to_powers_of_two_and_all_nodes() -> None:
     assert shorts(placements_of((), (), ("packed",), FOUR)) == ["1x8", "2x8", "4x8"]
     three = AvailableNodes(dict(list(FOUR.gpus.items())[:3]), "4711")
     assert shorts(placements_of((), (4,), ("packed",), three)) == ["1x4", "2x4", "3x4"]
@@ -198,7 +198,7 @@ def test_runs_that_slurm_or_the_limit_of_the_trial_ended_are_repeated_when_resum
          None, None, (NODE_LOST, "a node failed")),
     ],
 )  # fmt: skip
-def test_outcome_of_a_run(
+def test_status_and_last_lines_decide_the_outcome_of_a_run(
     status: int, lines: list[str], pattern: str | None, throughput: float | None, expected: tuple[str, str]
 ) -> None:
     assert classify(status, lines, pattern, throughput) == expected
@@ -246,7 +246,7 @@ def test_words_after_the_dashes_are_the_command_exactly() -> None:
     assert options.node_counts == (1, 2, 4)
 
 
-def test_auto_tries_packed_and_spread() -> None:
+def test_auto_plans_packed_and_spread_placements() -> None:
     words, environ = ["--auto", "--", "x"], {"XDG_CONFIG_HOME": "/nowhere"}
     assert parse_trial(words, environ).placements == PACKED_AND_SPREAD
     assert parse_trial(["--placements=spread", *words], environ).placements == ("spread",)

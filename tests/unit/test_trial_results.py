@@ -112,7 +112,7 @@ def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else(
     assert column(usage_table(made), "waiting") == ["40 %"]
 
 
-def test_published_rapids_and_dask_figures() -> None:
+def test_published_rapids_and_dask_figures_are_reproduced() -> None:
     """254.0 s on one GPU and 128.7 s on two are 1.97 times as fast, at 98.7 %."""
     made = of_times({nodes(1, 1): [254.0], nodes(2, 1): [128.7]})
     assert sentence(made) == "2 nodes: 2.0 × as fast, 99 %."
@@ -253,7 +253,7 @@ def test_a_wait_that_the_baseline_has_too_is_no_reason() -> None:
     assert "waiting" not in sentence(made)
 
 
-def test_packed_and_spread_placements_are_told_apart() -> None:
+def test_packed_and_spread_placements_have_distinct_names() -> None:
     made = of_times({nodes(1, 4): [100.0], nodes(2, 4): [55.0], nodes(4, 2, SPREAD): [70.0]})
     assert column(scaling_table(made), "placed") == ["packed", "packed", "spread"]
     assert sentence(made).startswith("2 nodes × 4 GPUs: 1.8 × as fast")

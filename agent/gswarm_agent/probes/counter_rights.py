@@ -45,7 +45,7 @@ class CounterRights:
 
     @property
     def obstacle(self) -> str:
-        """Why this user may not count at all; empty if the lock and the kernel allow own processes."""
+        """Why this user may not count at all; empty if lock and kernel allow counting own processes."""
         if self.lock_problem:
             return f"{self.lock} {self.lock_problem}; ask the node's administrators"
         if self.lock_owner not in (None, self.user):
@@ -54,7 +54,7 @@ class CounterRights:
 
     @property
     def node_obstacle(self) -> str:
-        """Why perf may not count all CPUs, as ``obstacle``."""
+        """Why perf may not count on all CPUs; empty if it may."""
         return self.obstacle or self._above(ALL_CPUS)
 
     def _above(self, highest: int) -> str:
@@ -92,12 +92,12 @@ class CounterRights:
 
     @property
     def sentences(self) -> Dict[str, str]:
-        """Both sentences, by their names in a node's capabilities."""
+        """``cpu`` and ``gpu``, by their names in a node's capabilities."""
         return {CPU_COUNTERS: self.cpu, GPU_COUNTERS: self.gpu}
 
 
 class RightsReader:
-    """Reads ``CounterRights`` again and again, below ``root``.
+    """Reader of ``CounterRights``, which may change at any time; ``root`` is the root of the files.
 
     ``environ`` may have other paths for the lock and for ``perf_event_paranoid``.
     """

@@ -1,4 +1,4 @@
-"""The programs that count: ``perf stat`` and ``likwid-perfctr``, each as a process that ends with this one.
+"""Tools that read hardware counters, ``perf stat`` and ``likwid-perfctr``: events, columns, child processes.
 
 A tool runs ``cat`` as the program to measure. Its standard input is a pipe that only this process holds open:
 once the pipe is closed, also because this process was killed, ``cat`` ends, and the tool with it.

@@ -1,7 +1,8 @@
 """Hardware counters of the node, counted only while nobody else may or wants to use them.
 
-At each tick the probe looks who may count here and whether a profiler runs. If somebody else has the
-counters, it ends its own tool within the tick, and starts it again when they are free.
+At each tick the probe checks who may count here and whether a profiler runs. If somebody else has the
+counters, it ends its own tool within the tick, and starts it again when they are free. The tools, their
+events and the columns made of them are in ``counter_tools.py``.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class CountersProbe:
         return self._row
 
     def complete(self, samples: Sequence[ProcessSample]) -> Tuple[ProcessSample, ...]:
-        """Return samples of processes with their PROCESS_COUNTERS, which they lack."""
+        """Return samples of processes with the values of PROCESS_COUNTERS appended."""
         pids = [sample.pid for sample in samples] if self._on and self._may_count else []
         counted = self._processes.read(pids, self._read_ns)
         nothing = (None,) * len(PROCESS_COUNTERS)

@@ -156,7 +156,7 @@ class Gpu:
 
     @property
     def reachable(self) -> bool:
-        """Whether other threads may expect an answer."""
+        """Whether the GPU answers, so that other threads may query it."""
         return self.handle is not None and self.lost is None and not self.hanging
 
     def open(self) -> None:

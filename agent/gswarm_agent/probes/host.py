@@ -112,7 +112,7 @@ class Load(HostSource):
     file_name = "loadavg"
 
     def read(self, now_ns: int) -> HostValues:
-        """Return the number of tasks."""
+        """Return the load average."""
         return (parse_loadavg(self._file.read()),)
 
 
@@ -123,7 +123,7 @@ class Memory(HostSource):
     file_name = "meminfo"
 
     def read(self, now_ns: int) -> HostValues:
-        """Return both in MiB."""
+        """Return memory and swap in use, in MiB."""
         kib = parse_meminfo(self._file.read())
         memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
         return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10

@@ -32,7 +32,7 @@ def lane_bytes(generation: int) -> float:
 
 
 def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
-    """Return the time of 2**32 bytes over a link at full speed; an unknown link counts as the fastest."""
+    """Return the seconds that 2**32 bytes take at full speed; an unknown link counts as the fastest."""
     lane = _LANE_BYTES.get(generation or 0)
     if lane is None or not width:
         generation, width = _FASTEST
@@ -41,7 +41,7 @@ def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
 
 
 class GpuPoller(ABC):
-    """A thread that visits one GPU after the other, again and again.
+    """A thread that polls GPUs in turn.
 
     A GPU that hangs keeps the thread; ``isolate_slow_gpu`` gives the other GPUs to a new thread.
     """
@@ -116,7 +116,7 @@ class WrapGuard(GpuPoller):
         self._round_at = 0.0
 
     def pause(self) -> float:
-        """Return the seconds until the counters will not have been read for most of the time to wrap."""
+        """Return the seconds until the counters have to be read again, well before they wrap."""
         now, period = time.monotonic(), min(self._periods.values(), default=0.0)
         counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
         if not counted_at:

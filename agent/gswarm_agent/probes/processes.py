@@ -313,7 +313,7 @@ class ProcessProbe:
 
 
 class _TrackedProcess:
-    """One process: what stays the same, its open files and its rates."""
+    """A followed process: its constant facts, its open files and its rates."""
 
     def __init__(self, folder: str) -> None:
         self.user: Optional[str] = None

@@ -149,7 +149,7 @@ def parse_net_dev(text: bytes) -> Dict[str, Tuple[int, int]]:
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """Of /proc/PID/stat: CPU time and start time in clock ticks, resident memory in pages."""
+    """CPU time and start time in clock ticks, and resident memory in pages, from /proc/PID/stat."""
 
     cpu: int
     started: int

@@ -1,4 +1,4 @@
-"""Looks for programs on this node that use hardware counters, at a cost that doesn't show.
+"""Finds programs on this node that use hardware counters, such as profilers, at negligible cost.
 
 Each look reads the last process id that the kernel gave out: unless it changed, no process is new. New
 processes are examined for two seconds, since a shell forks first and becomes the profiler afterwards. All
@@ -64,13 +64,13 @@ class Profiler:
     started: int
 
     def __str__(self) -> str:
-        """Return it for a sentence."""
+        """Return it as part of a sentence."""
         return f"{self.name} (pid {self.pid}) of {self.user}"
 
 
 @dataclass(frozen=True)
 class _Stat:
-    """Of /proc/PID/stat: name, state, process group and start."""
+    """Name, state, process group and start time from /proc/PID/stat."""
 
     name: str
     state: str
@@ -194,7 +194,7 @@ class ProfilerWatch:
 
 
 def _first_argument(words: List[str], name: str) -> str:
-    """Return the word after a program's own, before which a script's interpreter may stand."""
+    """Return the first argument of a program, which may be a script after its interpreter."""
     own = next((at for at, word in enumerate(words) if os.path.basename(word).startswith(name)), 0)
     return words[own + 1] if own + 1 < len(words) else ""
 

@@ -66,7 +66,7 @@ def _text(path: str) -> str:
 
 
 def pci_kind(one: str, other: str) -> str:
-    """Return the way between two PCI devices, by their folders in /sys, as nvidia-smi topo -m prints it."""
+    """Return the connection of two PCI devices, by their folders in /sys, as nvidia-smi topo -m prints it."""
     paths = [folder.partition("/devices/")[2].split("/") for folder in (one, other)]
     common = 0
     for first, second in zip(*paths):
@@ -138,6 +138,6 @@ def _bundle(gpu: int, peer: str, links: Sequence[NvLink], count: int) -> GpuLink
 
 
 def _slower(gpu: int, peer: str, kind: str, one: Optional[GpuLink], other: Optional[GpuLink]) -> GpuLink:
-    """Return a way over PCIe that carries what the slower of two devices can."""
+    """Return a connection over PCIe with the bandwidth of the slower of two devices."""
     both = [link.gb_s for link in (one, other) if link is not None and link.gb_s is not None]
     return GpuLink(gpu, peer, kind, 0, None, min(both, default=None))

@@ -328,7 +328,7 @@ class Database:
             # DETACH alone would leave the checkpoint to the last query that reads the file.
             execute("CHECKPOINT copy")
             execute("DETACH copy")
-            if file_size(wal_path(copy)):
+            if file_bytes(wal_path(copy)):
                 raise OSError("the copy isn't complete without its write-ahead log")
             if _inode(self.path) != self._inode:
                 raise OSError("it was deleted, moved or replaced")
@@ -355,11 +355,11 @@ class Database:
 
     def bytes(self) -> int:
         """Return the size of the file with its write-ahead log."""
-        return file_size(self.path) + self.wal_bytes()
+        return file_bytes(self.path) + self.wal_bytes()
 
     def wal_bytes(self) -> int:
         """Return the size of the write-ahead log."""
-        return file_size(wal_path(self.path))
+        return file_bytes(wal_path(self.path))
 
     def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
         try:
@@ -447,7 +447,7 @@ def wal_path(path: Path) -> Path:
     return path.with_name(path.name + ".wal")
 
 
-def file_size(path: Path) -> int:
+def file_bytes(path: Path) -> int:
     """Return the size of a file in bytes, 0 if it doesn't exist."""
     try:
         return path.stat().st_size

@@ -1,4 +1,7 @@
-"""The default name of a recording file, and checks of existing files."""
+"""The default name of a recording file, and checks that existing files belong to this user.
+
+What is in a file is checked in ``store/querying/opening.py``.
+"""
 
 from __future__ import annotations
 

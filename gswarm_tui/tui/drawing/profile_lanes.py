@@ -29,7 +29,7 @@ def columns_of(width: int) -> int:
     return max(10, width - LABEL - 1)
 
 
-def timeline_lines(
+def stretch_lines(
     stretch: Stretch, origin_ns: int, memory_mib: float | None, power_w: float | None, scale: int = 1
 ) -> list[Spans]:
     """Return the lines of a stretch, with lanes of ``scale`` times their height.
@@ -47,7 +47,7 @@ def timeline_lines(
     tops = {"util_pct": 100.0, "mem_used_mib": memory_mib, "power_w": power_w}
     for at, name in enumerate(SAMPLED):
         label, shown = _SHOWN[name]
-        values = in_bins(stretch.samples, at, stretch, bins)
+        values = _in_bins(stretch.samples, at, stretch, bins)
         known = values[np.isfinite(values)]
         top = tops[name] or (float(known.max()) if len(known) else 0.0) or 1.0
         text = shown(float(known.mean())) if len(known) else DASH
@@ -55,7 +55,7 @@ def timeline_lines(
     return lines
 
 
-def in_bins(samples: Sequence[Sampled], at: int, stretch: Stretch, bins: int) -> Floats:
+def _in_bins(samples: Sequence[Sampled], at: int, stretch: Stretch, bins: int) -> Floats:
     """Return a sampled value in the middle of each bin, NaN where no sample covers it."""
     values = np.full(bins, np.nan)
     if not samples:

@@ -61,7 +61,7 @@ class Trends:
 
     @property
     def span_label(self) -> str:
-        """ "last 5 min" """
+        """Words for the time range: "last 5 min"."""
         return f"last {self.span_s / 60:g} min"
 
     def settle(self, nodes: Iterable[NodeState], now: float, last: str = "now") -> None:

@@ -15,7 +15,7 @@ from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import brief_time, percent
 from gswarm_tui.tui.actions import PROFILE, TIMELINE, bindings_of
-from gswarm_tui.tui.drawing.profile_lanes import columns_of, timeline_lines
+from gswarm_tui.tui.drawing.profile_lanes import columns_of, stretch_lines
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.analysis_tables import show_table, wrapped
@@ -141,7 +141,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         memory = None if facts is None else facts.memory_total_mib
         power = None if facts is None else facts.power_limit_w
         scale = 2 if self.size.height >= TALL else 1
-        canvas.show(timeline_lines(self._stretch, self._captured[0], memory, power, scale))
+        canvas.show(stretch_lines(self._stretch, self._captured[0], memory, power, scale))
         table.empty = "no kernel in the time shown"
         rows = [
             (brief_time(ns), f"{calls:,}", brief_time(ns / calls), name)
