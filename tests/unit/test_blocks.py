@@ -60,7 +60,9 @@ def test_decoding_many_frames_equals_decoding_each(
     found = list(frame_values(frames))
     for (gpus, host), reading in zip(pairs, found, strict=True):
         assert reading.gpus.shape == (gpus.count, len(GPU_COLUMNS))
-        np.testing.assert_array_equal(reading.gpus, np.array(shown(gpus, GPU_COLUMNS), float).reshape(-1, 20))
+        np.testing.assert_array_equal(
+            reading.gpus, np.array(shown(gpus, GPU_COLUMNS), float).reshape(reading.gpus.shape)
+        )
         np.testing.assert_array_equal(reading.host, np.array(shown(host, HOST_COLUMNS)[0], float))
 
 
