@@ -108,10 +108,16 @@ def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> Non
     from gswarm_tui.run import build
 
     jumps = [jump.rpartition("@")[2].partition(":")[0] for jump in (options.jump or "").split(",")]
+    # Folders and files that texts name, as their names may hold spaces.
+    paths = {str(path) for path in (Path.home(), Path.cwd(), log.parent, options.ssh_config) if path} - {"/"}
+    if options.hostfile is not None:
+        paths |= {str(options.hostfile), options.hostfile.name}
     names = Placeholders(
         [node.node for node in report.nodes],
-        [socket.gethostname(), socket.gethostname().partition(".")[0], *jumps],
+        [socket.gethostname(), socket.gethostname().partition(".")[0], *jumps, *report.job_server],
         [build.user_name(), options.user or ""],
+        report.other_users,
+        paths,
     )
     with atomic_file(file) as part:
         parts = write_bundle(part, report.as_json(), log, names)

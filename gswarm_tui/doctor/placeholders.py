@@ -17,11 +17,11 @@ _LIBRARIES = frozenset(
 _SYSTEM = re.compile(r"/(?:proc|sys|dev|etc|usr|bin|lib|lib64|run|var/run)(?:/|\Z)")
 _OWN = re.compile(r"(/(?:var/)?tmp/gswarm-tui-(?:heads-)?)\d+(?=/|\Z)")
 _CODE = re.compile(r".*(?=/(?:gswarm_tui|gswarm_agent|site-packages|lib/python3)(?:\.\d+)?/)")
-_PATH = re.compile(r"(?<![\w.:/])(?:~|/)[\w.@+~-]*(?:/[\w.@+~-]+)+/?|(?<![\w.:/])/[\w.@+~-]{2,}")
+_PATH = r"(?:~|/)[\w.@+~-]*(?:/[\w.@+~-]+)+/?|/[\w.@+~-]{2,}"
 _AT = re.compile(r"[\w.+-]+@[\w.-]+\w")
 _DOMAIN = re.compile(r"(?<![\w./])(?:[A-Za-z0-9-]+\.){2,}[A-Za-z]{2,}(?![\w.])")
 _ADDRESS = re.compile(
-    r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(?![\w:])"
+    r"(?<![\w.:])[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?![\w:])|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w)"
 )
 _UUID = re.compile(r"\b(?:GPU-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 _DIGITS = re.compile(r"\d+")
@@ -33,9 +33,18 @@ class Placeholders:
     """Replaces names in texts. ``nodes`` are node01 and so on in this order, ``hosts`` are other hosts.
 
     Names that differ from a node's only in their numbers count as nodes, too: an old log may have them.
+    ``users`` are names of this user, ``others`` those of other users. ``paths`` are files and folders whose
+    names may hold spaces.
     """
 
-    def __init__(self, nodes: Sequence[str], hosts: Iterable[str], users: Iterable[str]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        hosts: Iterable[str],
+        users: Iterable[str],
+        others: Iterable[str] = (),
+        paths: Iterable[str] = (),
+    ) -> None:
         self._width = max(2, len(str(len(nodes))))
         self._given: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -53,14 +62,20 @@ class Placeholders:
         for user in users:
             if len(user) >= _LETTERS:
                 self._given.setdefault(user, "user")
+        for other in others:
+            if len(other) >= _LETTERS:
+                self._placeholder("user", other)
+        longest_first = sorted(paths, key=len, reverse=True)
+        known = "".join(f"{re.escape(path)}(?:/[\\w.@+~-]+)*/?(?!\\w)|" for path in longest_first)
+        self._paths = re.compile(rf"(?<![\w.:/])(?:{known}{_PATH})")
         names = [re.escape(name) for name in sorted(self._given, key=len, reverse=True)]
         words = "|".join([*names, *sorted(families)])
-        self._names = re.compile(rf"(?<![\w-])(?:{words})(?:\.[\w.-]*\w)?(?![\w-])") if words else None
+        self._names = re.compile(rf"(?<!\w)(?:{words})(?:\.[\w.-]*\w)?(?!\w)") if words else None
 
     def hide(self, text: str) -> str:
         """Return a text with placeholders for names."""
         text = _UUID.sub(lambda found: self._placeholder("uuid", found[0]), text)
-        text = _PATH.sub(self._path, text)
+        text = self._paths.sub(self._path, text)
         text = _ADDRESS.sub(self._address, text)
         text = _AT.sub(lambda found: f"user@{self._placeholder('host', found[0].partition('@')[2])}", text)
         if self._names is not None:

@@ -218,7 +218,22 @@ def test_agent_leaves_out_what_a_node_lacks(tmp_path: Path) -> None:
 @pytest.fixture
 def names() -> Placeholders:
     nodes = ["gpu01.hpc.example.org", "gpu02.hpc.example.org", "10.1.2.3"]
-    return Placeholders(nodes, ["login1", "jump.example.org"], ["ada", "adalove"])
+    paths = ["/home/ada", "/home/ada/new idea", "rack 7.txt"]
+    return Placeholders(nodes, ["login1", "jump.example.org"], ["ada", "adalove"], ["eve"], paths)
+
+
+def test_report_knows_the_server_of_its_job_and_other_users() -> None:
+    held = dataclasses.replace(
+        READY,
+        likwid_lock_owner="eve",
+        counters_in_use_by="perf (pid 7) of bob",
+        spool_problems=("/tmp/x: it belongs to mallory", "/tmp/y: it isn't a folder"),
+    )
+    nodes = (held, dataclasses.replace(READY, likwid_lock_owner="root"))
+    report = DoctorReport("PBS job 1234[7].pbs01 (PBS_NODEFILE)", HERE, nodes, ())
+    assert report.job_server == ("pbs01",)
+    assert report.other_users == {"eve", "bob", "mallory"}
+    assert DoctorReport("job 4711_3", HERE, nodes, ()).job_server == ()
 
 
 @pytest.mark.parametrize(
@@ -229,6 +244,10 @@ def names() -> Placeholders:
         ("gpu17 of an older run, twice gpu17", "node04 of an older run, twice node04"),
         ("try `ssh -l adalove gpu01`", "try `ssh -l user node01`"),
         ("10.1.2.3 and 192.168.7.9", "node03 and address01"),
+        ("192.168.7.9:22 and gpu01:22", "address01:22 and node01:22"),
+        ("gpu02-ib0", "node02-ib0"),
+        ("it belongs to eve", "it belongs to user01"),
+        ("/home/ada/new idea/a.duckdb, host file rack 7.txt", "path01, host file path02"),
         ("fe80::12 at 05:41:17,123", "address01 at 05:41:17,123"),
         ("login1 through jump.example.org", "host01 through host02"),
         ("mail eve@other.example.com", "mail user@host03"),
