@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -105,10 +106,16 @@ def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, 
     if chosen.report.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--report: {chosen.report} doesn't end in .html; name an HTML file.")
     requeued = environ.get("SLURM_RESTART_COUNT", "0") != "0"
-    check_output_file(chosen.report, force=chosen.force or requeued, recording=db or Path())
-    if not os.access(chosen.report.parent, os.W_OK):
-        folder = chosen.report.parent.absolute()
-        raise UserError(f"--report: the folder {folder} is read-only for you; name another.")
+    check_output_file(
+        chosen.report, force=chosen.force or requeued, recording=db or Path(), option="--report"
+    )
+    try:  # root may write to read-only folders, except to those of a read-only file system
+        tempfile.TemporaryFile(dir=chosen.report.parent).close()
+    except OSError as error:
+        folder = printable(str(chosen.report.parent.absolute()))
+        raise UserError(
+            f"--report: no file can be written to {folder}: {error.strerror}; name another folder."
+        ) from None
 
 
 def _print(*words: str) -> None:

@@ -23,6 +23,7 @@ from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.store.querying.results import QuerySource
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
@@ -68,7 +69,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             profiled = profile_line(source, period)
             kernels = longest_kernels(source, period) if profiled and arguments.by is None else None
         if summary.whole is None and not profiled:
-            raise UserError(_no_samples(source.path, period))
+            raise UserError(_no_samples(source, period))
         with formats.text_out(form.out) as out:
             parts = _parts(summary, listed, arguments.by)
             if profiled:
@@ -89,13 +90,14 @@ def _width(text: str | None) -> int | None:
     return int(text)
 
 
-def _no_samples(path: Path, period: Period) -> str:
+def _no_samples(source: QuerySource, period: Period) -> str:
     hint = "gswarm-tui sessions lists others"
-    if period.ended_at is None:
-        hint = "no node has answered yet"
-    elif period.session_id is None:
+    if period.ended_at is None and source.running:
+        hint = "no GPU has been sampled yet"
+    elif period.session_id is None or period.ended_at is None:
         hint = "the table events may hold the reason"
-    return f"{period.name} in {printable(str(path))} has no GPU samples; {hint}."
+    subject = period.name if period.session_id is None else f"session {period.name}"
+    return f"{subject} in {printable(str(source.path))} has no GPU samples; {hint}."
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     if status := check_command(part.plan.command[0]):
         return status
-    for file in filter(None, (form.out, options.plot)):
-        check_output_file(file, force=form.force, recording=part.db or Path())
+    _check_files(form, options.plot, part.db or Path())
     save_plan(part.plan)
     if part.resumed is None:
         print_notice(*_plan_lines(part.plan))
@@ -136,10 +135,15 @@ def _print_results(db: Path, form: OutputOptions, plot: Path | None, environ: Ma
         if not (trials := load_trials(source)):
             raise TrialError(f"{db} has no trial; name another recording with --db.")
         results = load_results(source, trials[-1])
-        for file in filter(None, (form.out, plot)):
-            check_output_file(file, force=form.force, recording=source.path)
+        _check_files(form, plot, source.path)
     _write(results, form, plot)
     return 0
+
+
+def _check_files(form: OutputOptions, plot: Path | None, recording: Path) -> None:
+    """Refuse output files that can't be written. Raises UserError."""
+    check_output_file(form.out, force=form.force, recording=recording)
+    check_output_file(plot, force=form.force, recording=recording, option="--plot")
 
 
 def _write(results: TrialResults, form: OutputOptions, plot: Path | None) -> None:

@@ -338,7 +338,7 @@ def test_report_is_written_and_replaces_that_of_a_requeued_run(
     page = (tmp_path / "train.html").read_bytes()
     with record(tmp_path, *words) as running:
         assert running.end()[0] == 2
-    assert "train.html exists; " in "".join(running.lines)
+    assert "train.html exists; name another file with --report, or replace it" in "".join(running.lines)
     assert (tmp_path / "train.html").read_bytes() == page
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with record(tmp_path, *words) as running:
@@ -354,7 +354,7 @@ def test_report_is_written_and_replaces_that_of_a_requeued_run(
         (["--"], 2, "no command after --; remove -- to record until a signal ends the recording."),
         (["sleep", "3"], 2, "write -- before the command: gswarm-tui record -- sleep ..."),
         (["--report", "x.pdf"], 2, "--report: x.pdf doesn't end in .html; name an HTML file."),
-        (["--report", "no/x.html"], 2, "no folder no; create it, or name another one with -o."),
+        (["--report", "no/x.html"], 2, "no folder no; create it, or name another one with --report."),
         (["--demo", "--job", "1"], 2, "--demo simulates its nodes; remove --job."),
         (["--no-record"], 2, 'unknown option "--no-record"; see --help.'),
     ],
