@@ -94,7 +94,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("GPU memory", _memory(one, summary)),
         ("temperature", f"max {_maximum(summary, 'temp_max_c', _celsius)}"),
         ("hosts", _hosts(one)),
-        ("coverage", f"{share(one.coverage)} of the GPU time, {one.samples:,} samples"),
+        ("coverage", f"{share(one.coverage)} of the GPU time, {plural(one.samples, 'sample')}"),
     ]
     if summary.silent:
         lines.append(("silent", f"{hosts.fold(summary.silent)}: no samples in this time"))

@@ -177,6 +177,9 @@ def main() -> int:
         return asyncio.run(_serve(route, listener, lifeline=0))
     except KeyboardInterrupt:
         return 1
+    except UserError as error:  # its recorder has ended, or has just been killed
+        _LOG.warning("the HTTP server ended: %s", error)
+        return 1
     except Exception:  # nobody reads its standard error
         _LOG.exception("the HTTP server failed")
         return 1

@@ -362,7 +362,7 @@ def _latest(node: NodeState, row: int) -> dict[str, Any]:
 
     def value(name: str, scale: float = 1.0) -> float | None:
         number: float = values[_COLUMNS[name]]
-        return None if math.isnan(number) else round(number * scale, 6)
+        return None if math.isnan(number) else float(f"{number * scale:.7g}")  # in single precision
 
     used, total = value("mem_used_mib"), gpu.memory_total_mib
     return {

@@ -382,7 +382,10 @@ def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.
         (["summary", "tain"], 'has no session "tain"; perhaps you meant train.'),
         (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a grouping; perhaps you meant gpu.'),
         (["summary", "--format", "xml"], '--format: "xml" isn\'t a format; it is one of'),
-        (["summary", "empty"], "empty in {path} has no GPU samples; gswarm-tui sessions lists others."),
+        (
+            ["summary", "empty"],
+            "session empty in {path} has no GPU samples; gswarm-tui sessions lists others.",
+        ),
         (["compare"], "compare needs two runs or more; {path} has the sessions train, empty."),
         (["compare", "train"], "compare needs two runs or more; {path} has the sessions train, empty."),
         (["compare", "other.duckdb"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b"),

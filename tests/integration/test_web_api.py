@@ -68,6 +68,8 @@ def test_latest_metrics_are_percent_and_list_the_connections(recorder: ServedRec
     assert len(gpus) == 8
     assert max(gpu["gpu_util"] for gpu in gpus) > 1
     assert all(0 <= gpu["mem_util"] <= 100 for gpu in gpus)
+    watts = [gpu["extra_metrics"]["power_w"] for gpu in gpus]
+    assert watts == [round(power, 3) for power in watts], "no noise of single precision"
     assert all(gpu["dram_bw_gbps_rx"] < 100 and gpu["nvlink_bw_gbps_tx"] < 1000 for gpu in gpus)
     links = latest["client_data"]["sim01"]["p2p_links"]
     assert {(one["local_gpu_physical_id"], one["remote_gpu_physical_id"]) for one in links} == {
