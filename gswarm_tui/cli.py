@@ -65,7 +65,7 @@ def _check_address_space() -> None:
 
 
 def _open_standard_files() -> None:
-    """Open the null device for each standard file that is closed, lest another file take its number."""
+    """Open the null device for each standard file that is closed, so that no other file takes its number."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

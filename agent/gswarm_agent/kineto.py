@@ -391,7 +391,7 @@ class TraceRun:
             self._report(pid, candidate.rank, TRACE_REQUESTED, "")
 
     def _report_silent(self) -> None:
-        """Report ranks of which no process asked, each once, and close the sockets when all asked."""
+        """Report each rank without a request once, and close the sockets when all ranks sent theirs."""
         ranks = {process.rank for process in self._traced.values()}
         ranks |= {report.rank for report in self._reports.values()}
         found = self._candidates or []

@@ -1,4 +1,4 @@
-"""Marks: names and values that a job gives to moments, on their way to the agents of this node.
+"""Marks: moments that a job names, with values, and their delivery to the agents of this node.
 
 Quick to import, because training loops make marks.
 """

@@ -1,4 +1,4 @@
-"""The agent: samples for as long as a recording wants, keeps the frames in its spool, and serves its heads.
+"""The agent: samples until the recording ends, keeps the frames in its spool, and serves its heads.
 
 Two threads: the main one samples, the other one does everything else, except that the main one itself sends a
 frame that the head takes at once: waking the other costs more.

@@ -87,7 +87,7 @@ def _until_next(agents: Dict[int, _SimulatedAgent]) -> Optional[float]:
 
 
 def _receive_node(control: socket.socket) -> Optional[tuple[int, str]]:
-    """Receive the next node's descriptor and simulation; None if the head wants no more."""
+    """Receive the next node's descriptor and simulation; None if the head needs no more."""
     descriptors = array.array("i")
     data, ancillary, _, _ = control.recvmsg(_CHUNK, socket.CMSG_SPACE(descriptors.itemsize))
     for level, kind, content in ancillary:

@@ -124,8 +124,8 @@ class RequestTrace:
     """Head to agent: trace the PyTorch processes of these ranks, all without any.
 
     ``token`` names the request, which replaces an earlier one. The trace starts at ``start_ns``, the node's
-    Unix time, and lasts ``duration_ms``; or it has so many ``iterations``, from one whose number is a
-    multiple of ``round_up``.
+    Unix time, and lasts ``duration_ms``; or it covers this number of ``iterations``, from one whose number
+    is a multiple of ``round_up``.
     """
 
     token: str

@@ -123,7 +123,7 @@ _NOTABLE = 2.0
 class _Quantity:
     """A figure to compare; ``of_gpu`` returns it for one GPU, to compute the spread over GPUs.
 
-    A figure that ``adds_up`` grows while a run goes on.
+    A figure that ``adds_up`` grows while a run continues.
     """
 
     name: str

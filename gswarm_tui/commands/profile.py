@@ -202,7 +202,7 @@ async def _profiled(profile: ProfileRun, host: SlurmHost) -> ProfileResult:
 
 
 async def _until_signal(work: Coroutine[object, object, T]) -> T:
-    """Do the work; a signal that ends this program gives the nodes back first."""
+    """Await the work; a signal that ends this program first gives the nodes back."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -213,7 +213,7 @@ async def _until_signal(work: Coroutine[object, object, T]) -> T:
 
 
 def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:
-    """Return the job of this shell, unless an allocation of its own is asked for."""
+    """Return the job of this shell, None with options for an allocation or a jump host."""
     if options.allocates or options.run.jump:
         return None
     return environ.get("SLURM_JOB_ID") or None

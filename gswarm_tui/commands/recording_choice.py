@@ -67,7 +67,7 @@ def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
 def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool = False) -> QuerySource:
     """Open the recording, through its head while it is written; close it afterwards.
 
-    A finished file has the views for queries that people write only where asked for.
+    A finished file has the views for queries that people write only with ``for_people``.
     Raises UserError, StoreError.
     """
     path = find_recording_file(db, environ)

@@ -39,7 +39,7 @@ def print_notice(*lines: str) -> None:
     """Print lines to standard error, with escapes of untrusted text spelt out.
 
     Lines that can't be written, because the terminal or the reader of a pipe is gone or a disk is full, are
-    lost: what they report goes on.
+    lost; the program continues.
     """
     try:
         print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr, flush=True)

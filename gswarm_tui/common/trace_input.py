@@ -1,4 +1,4 @@
-"""What to trace, as people type it: a time or a number of iterations, and ranks."""
+"""Parser of what people type for a trace: a time or a number of iterations, and ranks."""
 
 from __future__ import annotations
 

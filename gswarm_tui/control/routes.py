@@ -66,7 +66,7 @@ class SocketRoute:
 class SshRoute:
     """Route to a recorder on another host, by the user's own ssh to a relay there.
 
-    Passwords are asked for only once, before the screen is drawn.
+    ssh prompts for passwords only once, before the screen is drawn.
     """
 
     def __init__(self, host: str, recording: str) -> None:

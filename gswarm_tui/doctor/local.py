@@ -24,7 +24,7 @@ _OTHER_FILES = 128
 
 
 def check_here(environ: Mapping[str, str], nodes: int, folder: Path) -> LocalReport:
-    """Check this machine for a run with so many nodes that records into ``folder``. Changes nothing."""
+    """Check this machine for a run of ``nodes`` nodes that records into ``folder``. Changes nothing."""
     encoding = locale.getencoding()
     commands = tuple(name for name in SLURM_COMMANDS if shutil.which(name, path=environ.get("PATH")))
     free_mib = _free_mib(folder)

@@ -148,7 +148,7 @@ class TokenBucket:
 class Reserve:
     """Allowance of all nodes of a run together for what they send above their shares.
 
-    So many hostile nodes bring little more than their shares, and the loudest ones are cut off.
+    Then many hostile nodes bring little more than their shares, and the loudest ones are cut off.
     """
 
     def __init__(

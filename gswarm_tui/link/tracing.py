@@ -108,7 +108,7 @@ class Tracing:
     Args:
         links: the links by node.
         folder: where the files go.
-        publish: takes the events that tell what was traced.
+        publish: takes the events on what was traced.
         import_file: imports a file of a node, and returns why that failed, empty if it didn't.
         now: the head's Unix time in seconds.
     """

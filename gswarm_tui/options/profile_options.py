@@ -109,7 +109,7 @@ def _parser() -> CommandParser:
     add("--tool", choices=TOOLS, default=TOOLS[0], help="nsys (timeline) or ncu (kernels) (default: nsys)")
     add("--ranks", metavar="RANKS", help="profile only these ranks: 0,5 or 0-3 (default: all)")
     add("--delay", metavar="TIME", help="start the capture so long after the command: 10, 2m")
-    add("--duration", metavar="TIME", help="end the capture after this time; the command goes on")
+    add("--duration", metavar="TIME", help="end the capture after this time; the command continues")
     add("--tool-options", metavar="TEXT", help="more options of the profiler, quoted as in a shell")
     add = parser.add_argument_group(
         "nodes", "Default: the allocation of this shell, else a new one."

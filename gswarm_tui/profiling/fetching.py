@@ -77,7 +77,7 @@ class RemoteReport:
 
 
 def check_room(folder: Path, size: int = LEAST_FREE_BYTES) -> None:
-    """Raise ProfileError if so many bytes don't fit into a folder."""
+    """Raise ProfileError if a folder has no room for this many bytes."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

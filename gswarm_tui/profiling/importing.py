@@ -25,7 +25,7 @@ SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
 
 @dataclass(frozen=True)
 class ImportedProfile:
-    """What an import wrote: the number of the profile, its rows, its node there, and its messages."""
+    """Result of an import: the number of the profile, its rows, its node there, and its messages."""
 
     profile_id: int
     rows: int

@@ -59,7 +59,7 @@ exec 5<&0; cat <&5 >/dev/null & wait; leave
 )
 
 # One rank: the profiler's own output goes to a log; the command's output and exit status are its own. nsys
-# ends with the capture, and the command may go on. What a rank leaves behind, such as nsys's own agent, is
+# ends with the capture, and the command may continue. What a rank leaves behind, such as nsys's own agent, is
 # ended with it: the agent holds the step's output open, and srun would wait for it.
 RUN = (
     """

@@ -33,7 +33,7 @@ def arm(
 ) -> dict[str, str]:
     """Return the command's environment, and print what was set. Variables that are set already stay."""
     folder = trace.socket_folder(recording)
-    # Kineto tries it once, perhaps before this node's agent makes it; and it obeys whoever owns the folder.
+    # Kineto opens it once, perhaps before this node's agent makes it; and it obeys the owner of the folder.
     obstacle = trace.make_socket_folder(recording)
     number = int(job_id) if job_id.isdigit() else zlib.crc32((job_id or recording).encode())
     port = _RAS_PORTS[number % len(_RAS_PORTS)]

@@ -15,7 +15,7 @@ def confirm(run: InterruptedRun, settings: Options, stdin: TextIO, stdout: TextI
     """Print how the recording's nodes would be reached, and return whether the user agrees.
 
     Raises:
-        UserError: the saved options can't be used, or nobody can be asked.
+        UserError: the saved options can't be used, or there is no terminal to ask on.
     """
     options, plan = run.preview(settings)
     uid = short_id(run.interrupted)

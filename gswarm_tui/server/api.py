@@ -115,7 +115,7 @@ class _ApiCalls:
             if state.facts:
                 rows = gpu_rows([node_object(fleet, state, now)])
                 gpus += [dict(zip(GPU_ROW, row, strict=True)) for row in rows]
-                await asyncio.sleep(0)  # other requests of a large fleet go on
+                await asyncio.sleep(0)  # other requests are answered meanwhile
         return json_answer({"gpus": gpus})
 
     def _node(self, name: str) -> NodeState:
@@ -147,7 +147,7 @@ class _ApiCalls:
             Query(max_length=2000, description="Only these metrics, separated by commas: util_pct,power_w"),
         ] = None,
         limit: Annotated[
-            int | None, Query(ge=1, lt=2**31, description="End the stream after so many messages")
+            int | None, Query(ge=1, lt=2**31, description="End the stream after this many messages")
         ] = None,
     ) -> StreamingResponse:
         """Stream the newest samples of all nodes as server-sent events, whenever there are new ones."""

@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Permission(Enum):
-    """What a screen in a browser may do."""
+    """Permission of a screen in a browser: to change the recording, or only to watch."""
 
     WATCH = "watch"
     CONTROL = "control"

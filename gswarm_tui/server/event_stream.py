@@ -19,7 +19,7 @@ from gswarm_tui.server.tokens import are_removed
 
 MAX_READERS = 64
 KEEP_ALIVE_S = 15.0
-"""A comment is sent after this time without a message, lest a proxy close the connection."""
+"""A comment is sent after this time without a message, so that no proxy closes the connection."""
 _KEEP_ALIVE = b": keep-alive\n\n"
 _END = b"event: end\ndata: {}\n\n"
 
@@ -94,7 +94,7 @@ class FrameStream:
         parts = []
         for node in list(self._attached.fleet.nodes.values()):
             parts.append(json.dumps(_node(node, now, metrics), allow_nan=False, separators=(",", ":")))
-            await asyncio.sleep(0)  # other requests of a large fleet go on
+            await asyncio.sleep(0)  # other requests are answered meanwhile
         data = f'{{"at":"{utc(now)}","nodes":[{",".join(parts)}]}}'
         return f"id: {number}\nevent: frame\ndata: {data}\n\n".encode()
 

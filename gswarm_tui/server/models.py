@@ -102,7 +102,7 @@ class SessionEnd(Body):
 
 
 class SessionChange(Body):
-    """What to change of a session; null leaves it."""
+    """New name and note of a session; null leaves one unchanged."""
 
     name: SessionName | None = None
     note: Annotated[StrictStr, Field(max_length=MAX_NOTE)] | None = None

@@ -311,7 +311,7 @@ class _ProfilerCalls:
                     "p2p_links": list(_peer_links(node)),
                     "system_metrics": {"dram_util": _memory_pct(node), "disk_util": None},
                 }
-                await asyncio.sleep(0)  # other requests of a large fleet go on
+                await asyncio.sleep(0)  # other requests are answered meanwhile
         return json_answer({"timestamp": _local(now), "client_data": client_data})
 
     def _connected(self) -> list[NodeState]:

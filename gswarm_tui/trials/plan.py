@@ -34,13 +34,13 @@ class AvailableNodes:
     job: str = ""
 
     def with_gpus(self, count: int) -> tuple[str, ...]:
-        """Return the nodes with so many GPUs, in Slurm's order."""
+        """Return the nodes with at least this many GPUs, in Slurm's order."""
         return tuple(node for node, gpus in self.gpus.items() if gpus >= count)
 
 
 @dataclass(frozen=True, order=True)
 class Placement:
-    """How many nodes and GPUs a run of the command gets.
+    """Number of nodes and of GPUs that a run of the command gets.
 
     ``spread`` is ``packed`` (on the fewest nodes) or ``spread`` (the same number of GPUs on as many nodes as
     there are).

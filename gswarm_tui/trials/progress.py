@@ -30,7 +30,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """A trial so far. ``running`` is the run that goes on now, and ``since`` when it began (Unix time).
+    """A trial so far. ``running`` is the current run, and ``since`` when it began (Unix time).
 
     ``active`` is false once its recorder has ended: then what is left needs ``trial --resume``.
     """

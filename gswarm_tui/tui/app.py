@@ -50,7 +50,7 @@ class GswarmApp(Viewer):
     It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
     after the app ended. ``past`` returns a player of what is recorded so far, in any thread; it raises an
     error where that can't be read. None is for a run that isn't recorded. ``why_not_detached`` is a
-    clause if no recorder elsewhere can go on with this one.
+    clause if no other recorder can resume this recording.
     """
 
     def __init__(

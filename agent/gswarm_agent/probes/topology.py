@@ -123,7 +123,7 @@ def read_gpu_links(nvml: Nvml, gpus: Sequence[Gpu], sys: str) -> Tuple[GpuLink, 
 
 
 def _nvlink_between(gpu: Gpu, peer: Gpu, buses: Mapping[int, str]) -> Optional[GpuLink]:
-    """Return the NVLinks between two GPUs: direct ones, and as many through switches as both have."""
+    """Return the NVLinks between two GPUs: direct ones, and those through switches that both have."""
     ends = Counter(link.remote for link in peer.nvlinks if link.up)
     used = [link for link in gpu.nvlinks if link.up and link.remote == buses[peer.index]]
     switched = [link for link in gpu.nvlinks if link.up and link.remote == NVSWITCH]

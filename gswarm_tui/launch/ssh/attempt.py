@@ -45,7 +45,7 @@ MAX_OVERHEAD_BYTES = 128 * 1024
 OVERHEAD_BYTES_PER_S = 1024
 """Limits for what a server sends beyond twice the agent's bytes; a login takes about 5 kB."""
 JUMP_HOST_FACTOR = 16
-"""A jump host may send so much more: it reports each connection that it can't make."""
+"""A jump host may send this many times more: it reports each connection that it can't make."""
 
 
 @dataclass

@@ -91,7 +91,7 @@ class ProfileFacts:
 
 @dataclass(frozen=True)
 class ProfilePlace:
-    """Where a profile belongs in a file, and the ids of its GPUs there by UUID."""
+    """Recording and node of a profile in a file, and the ids of its GPUs there by UUID."""
 
     recording_id: int
     node_id: int | None

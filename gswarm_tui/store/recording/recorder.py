@@ -275,7 +275,7 @@ class Recorder:
             began = time.monotonic()
             try:
                 future.set_result(call())
-            except Exception as error:  # whoever wanted it gets the error; recording continues
+            except Exception as error:  # the caller gets the error; recording continues
                 future.set_exception(error)
             rest = min(time.monotonic() - began, max(0.0, until - time.monotonic()))
             with self._changed:

@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def fits_by_rows(self) -> bool:
-        """Whether nodes follow each other along the lines; named ones follow each other down the columns."""
+        """Whether nodes are laid out line by line; named ones are laid out down the columns."""
         return self.zoom >= Zoom.PLAIN
 
     @property

@@ -74,7 +74,7 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         return progress
 
     def still_recording(self, result: TrialProgress) -> bool:
-        """Whether the trial goes on."""
+        """Whether the trial is still running."""
         return result.active and not result.finished
 
     def draw(self) -> None:

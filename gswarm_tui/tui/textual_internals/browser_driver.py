@@ -12,7 +12,7 @@ from textual.drivers.web_driver import WebDriver
 class BrowserDriver(WebDriver):
     """Textual's driver for browsers, on pipes to ``gswarm-tui web``.
 
-    Textual's own goes on without a reader when the web server is killed.
+    Textual's own driver runs on without a reader when the web server is killed.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

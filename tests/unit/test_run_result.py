@@ -1,4 +1,4 @@
-"""Text that is printed when a run ends."""
+"""Lines that are printed when a run ends, and the names in them."""
 
 from __future__ import annotations
 
