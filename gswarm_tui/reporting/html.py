@@ -6,6 +6,13 @@ from collections.abc import Iterable
 from html import escape
 
 _VOID = {"meta", "br", "hr"}
+_CONTROLS = {
+    code: ascii(chr(code))[1:-1]
+    for code in (
+        *range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)
+    )
+}  # fmt: skip
+"""Control characters, which HTML forbids, and those that change the writing direction: they are spelt out."""
 
 
 class Html(str):
@@ -17,14 +24,18 @@ class Html(str):
 def tag(element: str, /, *parts: object, **attributes: str | None) -> Html:
     """Build an element and escape the parts that aren't ``Html``; ``class_`` sets the class."""
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     if element in _VOID:
         return Html(f"<{element}{written}>")
-    content = "".join(part if isinstance(part, Html) else escape(str(part)) for part in parts)
+    content = "".join(part if isinstance(part, Html) else _escaped(part) for part in parts)
     return Html(f"<{element}{written}>{content}</{element}>")
+
+
+def _escaped(text: object) -> str:
+    return escape(str(text).translate(_CONTROLS))
 
 
 def table(
