@@ -87,13 +87,14 @@ class JobEnd:
     running: bool
 
 
+JOB_REQUEUED, NODE_FAILED = "the job was requeued", "a node of the job failed"
 _ENDINGS = {
     "TIMEOUT": "the job reached its time limit",
     "TimeLimit": "the job reached its time limit",
     "CANCELLED": "the job was cancelled",
     "PREEMPTED": "the job was preempted",
-    "NODE_FAIL": "a node of the job failed",
-    "NodeDown": "a node of the job failed",
+    "NODE_FAIL": NODE_FAILED,
+    "NodeDown": NODE_FAILED,
     "OUT_OF_MEMORY": "the job ran out of memory",
     "OutOfMemory": "the job ran out of memory",
 }
@@ -154,11 +155,12 @@ class Slurm:
         words = [word for record in records for word in (record.state, record.reason)]
         if why := next((_ENDINGS[word] for word in words if word in _ENDINGS), ""):
             return why
-        if "COMPLETING" not in words:
+        if "RUNNING" in words:
             return ""
         restarts = max(map(int, _RESTARTS.findall(text)), default=0)
-        requeued = restarts > int(self._environ.get("SLURM_RESTART_COUNT", "0"))
-        return "the job was requeued" if requeued else "the job was cancelled or preempted"
+        if restarts > int(self._environ.get("SLURM_RESTART_COUNT", "0")):
+            return JOB_REQUEUED  # it may be pending again
+        return "the job was cancelled or preempted" if "COMPLETING" in words else ""
 
     def running_jobs(self) -> tuple[str, ...]:
         """Return the calling user's running jobs, the newest first; none if Slurm is slow or missing."""

@@ -300,6 +300,7 @@ def test_job_end_is_reported_in_every_state(programs: Programs, state: str, end:
         ("COMPLETING", "None", 2, "the job was requeued"),
         ("COMPLETING", "job_requeued_in_held_state", 2, "the job was requeued"),
         ("COMPLETING", "None", 1, "the job was cancelled or preempted"),
+        ("PENDING", "BeginTime", 2, "the job was requeued"),
         ("RUNNING", "None", 2, ""),
     ],
 )
