@@ -83,6 +83,10 @@ class LiveRun(Protocol):
     flushed: list[Callable[[], None]]
     refused: list[Callable[[str], None]]
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended, as the recorder reported; false for a hub."""
+
     def now(self) -> float:
         """Return the run's Unix time in seconds."""
 
@@ -140,6 +144,7 @@ class Hub:
     ) -> None:
         self.place: str | None = None
         self.read_only = False
+        self.ended = False
         self.interruption = ""
         self.counters_refusal = ""
         self.refused: list[Callable[[str], None]] = []

@@ -85,21 +85,34 @@ def run_trial(made: Scene, runs: Sequence[Ran] = RUNS, done: int | None = None) 
         session = made.hub.start_session(run.session)
         made.advance(how.seconds)
         made.hub.stop_session(session)
-        outcome = RunOutcome(
-            plan.trial_id,
-            run,
-            how.status,
-            began,
-            how.seconds,
-            nodes=tuple(made.names[: how.nodes]),
-            exit_status=0 if how.status == OK else None,
-            reason=how.reason,
-        )
-        _log(made, TRIAL_RUN, f"{run}: {how.status}", outcome.to_json())
+        _log_outcome(made, plan, run, how, began)
         made.advance(2)
     for run in plan.runs[len(runs) if done is None else done :][:1]:
         made.hub.start_session(run.session)
         made.advance(5)
+
+
+def end_run(made: Scene, number: int, runs: Sequence[Ran] = RUNS) -> None:
+    """End the running run, which has this number in the plan."""
+    (session,) = made.hub.fleet.sessions.running
+    made.hub.stop_session(session.session_id)
+    plan = plan_of(runs)
+    _log_outcome(made, plan, plan.runs[number - 1], runs[number - 1], session.started_at)
+    made.hub.flush()
+
+
+def _log_outcome(made: Scene, plan: TrialPlan, run: TrialRun, how: Ran, began: float) -> None:
+    outcome = RunOutcome(
+        plan.trial_id,
+        run,
+        how.status,
+        began,
+        how.seconds,
+        nodes=tuple(made.names[: how.nodes]),
+        exit_status=0 if how.status == OK else None,
+        reason=how.reason,
+    )
+    _log(made, TRIAL_RUN, f"{run}: {how.status}", outcome.to_json())
 
 
 def _log(made: Scene, kind: str, message: str, detail: str) -> None:

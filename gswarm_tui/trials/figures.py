@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from gswarm_tui.analysis.comparison import balance
 from gswarm_tui.analysis.periods import Period, load_sessions
@@ -17,6 +18,8 @@ NETWORK_FROM_MB_S = 10
 IOWAIT_FROM_PCT = 10
 CORE_FROM_PCT = 95
 """A core is busy from here on (the threshold of PyTorch's DataLoader rule)."""
+SETTLED_S = 5.0
+"""Samples that are older than the newest by this have arrived, unless a node is late."""
 SPINS_FROM_PCT, SPINS_BELOW_POWER = 90, 0.5
 """A GPU that waits in a communication kernel is utilised, below this share of its power limit."""
 
@@ -83,6 +86,7 @@ def measure(
     """
     sessions = {one.session_id: one for one in load_sessions(source)}
     known = {} if known is None else known
+    newest = _newest_sample(source)
     measured = []
     for outcome in outcomes:
         number, figures = outcome.session_id, None
@@ -91,10 +95,16 @@ def measure(
             figures = known[number]
         elif period is not None and number is not None:
             figures = _figures(source, period, outcome)
-            if period.ended_at is not None:  # else its end isn't on disk yet
+            if newest is not None and period.until + timedelta(seconds=SETTLED_S) <= newest:
                 known[number] = figures
         measured.append(MeasuredRun(outcome, figures))
     return measured
+
+
+def _newest_sample(source: QuerySource) -> datetime | None:
+    """Return the time of the newest sample of a running recording; None without one."""
+    ((newest,),) = source.query("SELECT max(ts) FROM host_samples").rows() if source.running else ((None,),)
+    return newest
 
 
 def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFigures | None:

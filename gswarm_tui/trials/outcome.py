@@ -6,17 +6,17 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 from gswarm_tui.slurm.hosts import expand, fold
 from gswarm_tui.trials.plan import MOST_COUNTED, Placement, TrialRun
 
 OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
-OVER_LIMIT = "over_limit"
-STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST, OVER_LIMIT)
+OVER_LIMIT, INTERRUPTED = "over_limit", "interrupted"
+STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
 """Only runs that are ``ok`` are compared; the others are kept and shown."""
-REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT)
+REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
 """Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""
 LONGEST_S = 1e9
 """Longer times are only in crafted recordings."""
@@ -76,6 +76,13 @@ class RunOutcome:
             },
             ensure_ascii=False,
         )
+
+    @classmethod
+    def from_json(cls, text: str) -> RunOutcome:
+        """Return the outcome of the JSON object of an event. Raises KeyError, TypeError, ValueError."""
+        values = json.loads(text)
+        ts = datetime.fromtimestamp(values["started_at"], UTC)
+        return cls.from_row({**values, "trial": values["trial_id"], "ts": ts, "session_id": None})
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> RunOutcome:

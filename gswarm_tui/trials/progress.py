@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 
 from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.analysis.summary_text import LabelledLine, TextTable
 from gswarm_tui.common.quantities import DASH, duration, plural
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.cost import expected_cost, expected_s
 from gswarm_tui.trials.figures import KnownFigures, measure
-from gswarm_tui.trials.outcome import RunOutcome
+from gswarm_tui.trials.outcome import RunOutcome, failures
 from gswarm_tui.trials.plan import TrialRun
 from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.result_text import PlacementNames
-from gswarm_tui.trials.results import TrialResults, trial_results
+from gswarm_tui.trials.results import MeasuredRun, TrialResults, trial_results
 
 _STATES = {
     "ok": "ok",
@@ -25,6 +29,7 @@ _STATES = {
     "requeued": "requeued",
     "node_lost": "lost node",
     "over_limit": "over limit",
+    "interrupted": "interrupted",
 }
 
 
@@ -45,6 +50,18 @@ class TrialProgress:
     def waiting(self) -> list[TrialRun]:
         """The runs that haven't started."""
         return [run for run in self.trial.left if run != self.running]
+
+    @property
+    def done(self) -> list[RunOutcome]:
+        """The outcomes of the runs that are done; those of runs to be repeated aren't among them."""
+        left = {run.number for run in self.trial.left}
+        return [outcome for outcome in self.trial.outcomes if outcome.run.number not in left]
+
+    @property
+    def done_share(self) -> tuple[int, int]:
+        """The number of runs that are done, and of all."""
+        done = len({outcome.run.number for outcome in self.done})
+        return done, done + len(self.trial.left)
 
     @property
     def finished(self) -> bool:
@@ -96,19 +113,53 @@ def load_progress(source: QuerySource, known: KnownFigures | None = None) -> Tri
     return TrialProgress(trial, results, running, since, source.running)
 
 
+def follow(progress: TrialProgress, fleet: Fleet, *, ended: bool) -> TrialProgress:
+    """Return the progress with what a live fleet has shown since it was loaded.
+
+    Runs that ended meanwhile have no figures of their samples yet. ``ended`` is whether the recorder has.
+    """
+    trial, results = progress.trial, progress.results
+    known = {_run_key(outcome) for outcome in trial.outcomes}
+    new = [outcome for outcome in _logged(fleet, trial.plan.trial_id) if _run_key(outcome) not in known]
+    if new:
+        trial = replace(trial, outcomes=(*trial.outcomes, *new))
+        if trial.plan.throughput_mark is None:  # else only a query knows their throughputs
+            results = trial_results(trial.plan, [*results.runs, *map(MeasuredRun, new)])
+    since = {session.name: session.started_at for session in fleet.sessions.running}
+    running = None if ended else next((run for run in trial.left if run.session in since), None)
+    return TrialProgress(trial, results, running, since[running.session] if running else 0.0, not ended)
+
+
+def _logged(fleet: Fleet, trial_id: str) -> Iterator[RunOutcome]:
+    """Yield the outcomes of a trial's runs among the latest events of a fleet."""
+    for event in fleet.event_log:
+        if event.kind == TRIAL_RUN and event.detail is not None:
+            with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
+                outcome = RunOutcome.from_json(event.detail)
+                if outcome.trial_id == trial_id:
+                    yield outcome
+
+
+def _run_key(outcome: RunOutcome) -> tuple[int, int]:
+    return outcome.run.number, round(1000 * outcome.started_at)
+
+
 def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = None) -> list[LabelledLine]:
     """Return what is done, running and left, the cost so far, and the expected end."""
-    trial, names = progress.trial, placement_names(progress)
-    failed = sum(not outcome.ok for outcome in trial.outcomes)
-    done = f"{len(trial.outcomes)} of {plural(len(trial.outcomes) + len(trial.left), 'run')} done"
+    trial, names, failed = progress.trial, placement_names(progress), failures(progress.done)
+    done = f"{progress.done_share[0]} of {plural(progress.done_share[1], 'run')} done"
     lines = [("runs", done + (f", {failed} of them failed" if failed else ""))]
     if progress.finished:
         return [*lines, ("cost", f"{_hours(progress.gpu_hours(now))} GPU-h")]
     if not progress.active:
+        left = plural(len(trial.left), "run")
+        how = "gswarm-tui trial --resume does them"
+        if trial.plan.salloc is not None:
+            how = f"each has a recorder of its own; attach again, or once the trial has ended: {how}"
         return [
             *lines,
             ("cost", f"{_hours(progress.gpu_hours(now))} GPU-h"),
-            ("ended", f"{plural(len(trial.left), 'run')} left; gswarm-tui trial --resume does them"),
+            ("ended", f"{left} left; {how}"),
         ]
     if (run := progress.running) is not None:
         expected = expected_s(run, trial.outcomes)
@@ -125,15 +176,15 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     lines.append(("cost", words))
     if progress.late(now):
         return [*lines, ("end", "later than expected: this run takes longer than others of its placement")]
-    left = progress.seconds_left(now)
-    if left is None:
+    left_s = progress.seconds_left(now)
+    if left_s is None:
         return [*lines, ("end", "unknown until the warm-up run has ended")]
-    at = datetime.fromtimestamp(now + left, zone)
+    at = datetime.fromtimestamp(now + left_s, zone)
     today = at.date() == datetime.fromtimestamp(now, zone).date()
     waits = ", if Slurm grants nodes at once" if trial.plan.salloc is not None else ""
     return [
         *lines,
-        ("end", f"about {at:{'%H:%M' if today else '%Y-%m-%d %H:%M'}}, in {duration(left)}{waits}"),
+        ("end", f"about {at:{'%H:%M' if today else '%Y-%m-%d %H:%M'}}, in {duration(left_s)}{waits}"),
     ]
 
 
@@ -150,7 +201,7 @@ def run_name(names: PlacementNames, run: TrialRun) -> str:
 def plan_table(progress: TrialProgress, now: float) -> TextTable:
     """Return a row for each run in the order of the plan: its state, time, nodes, and why it failed.
 
-    A run that was repeated after Slurm requeued it has a row of each time.
+    A run that was repeated has a row of each time.
     """
     names = placement_names(progress)
     rows: list[tuple[str, ...]] = []

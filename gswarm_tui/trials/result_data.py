@@ -55,8 +55,7 @@ def placements_result(results: TrialResults) -> Result:
 def results_json(results: TrialResults) -> dict[str, Any]:
     """Return the trial, its placements, its runs and the fit as one JSON object; times are in UTC."""
     fit = results.fit
-    runs = [run.outcome for row in results.rows for run in (*row.complete, *row.incomplete)]
-    runs += [run.outcome for run in results.warm_ups]
+    runs = sorted((run.outcome for run in results.runs), key=lambda one: one.started_at)
     return {
         "trial": results.plan.trial_id,
         "command": command_text(results),
@@ -73,7 +72,7 @@ def results_json(results: TrialResults) -> dict[str, Any]:
             "communication_s": fit.communication_s,
             "relative_error": fit.error,
         },
-        "runs": [_run(outcome) for outcome in sorted(runs, key=lambda one: one.started_at)],
+        "runs": [_run(outcome) for outcome in runs],
     }
 
 

@@ -108,6 +108,11 @@ class TrialResults:
         return [row for row in self.rows if row.complete]
 
     @property
+    def runs(self) -> list[MeasuredRun]:
+        """All runs that ended, the warm-up's too."""
+        return [*(run for row in self.rows for run in (*row.complete, *row.incomplete)), *self.warm_ups]
+
+    @property
     def incomplete(self) -> list[MeasuredRun]:
         """All runs that failed, the warm-up's too."""
         rows = [run for row in self.rows for run in row.incomplete]

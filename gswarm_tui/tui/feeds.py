@@ -28,6 +28,11 @@ class LiveFeed:
         """The fleet, which is another one after a viewer has reconnected."""
         return self._run.fleet
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended, as only a viewer sees."""
+        return self._run.ended
+
     def now(self) -> float:
         """Return the run's time."""
         return self._run.now()
@@ -68,6 +73,11 @@ class PlayedFeed:
         head = self._player.playhead
         return f"Loading {elapsed(head.end - head.start)} of {self._file} …"
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+        return True
+
     def now(self) -> float:
         """Return the player's position."""
         return self._player.now()
@@ -97,6 +107,11 @@ class PastFeed(PlayedFeed):
     def __init__(self, player: Player, run: LiveRun, zone: tzinfo | None) -> None:
         super().__init__(player, "", zone)
         self._run = run
+
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended, as only a viewer sees."""
+        return self._run.ended
 
     def state(self) -> list[Span]:
         """Return how far back the player is, and the recorder's state."""

@@ -27,6 +27,11 @@ class RecordingFeed:
         self.fleet = Fleet(())
         self._running = running
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+        return not self._running
+
     def now(self) -> float:
         """Return the head's clock."""
         return time.time()

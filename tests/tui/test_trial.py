@@ -14,7 +14,7 @@ from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from tests.recorded import begin, recorded
-from tests.recorded_trial import RUNS, run_trial
+from tests.recorded_trial import RUNS, end_run, run_trial
 from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.scene import Scene
 from tests.tui.test_session import computed
@@ -93,6 +93,16 @@ async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: P
             await pilot.pause()
             assert "later than expected" in line_with(app, "end   ")
             assert "2 nodes: 1.6 × as fast, 80 %; 4 nodes: 1.6 ×, 40 %" in screen_text(app)
+            # The end of a run is shown at once, not with the next query.
+            end_run(made, 5)
+            app.update_view()
+            await pilot.pause()
+            assert f"5 of {len(RUNS)} runs done" in line_with(app, "runs   ")
+            assert "none" in line_with(app, "running   ")
+            made.hub.ended = True
+            app.update_view()
+            await pilot.pause()
+            assert "5 runs left; gswarm-tui trial --resume does them" in line_with(app, "ended   ")
     finally:
         await asyncio.to_thread(recorder.close, made.time)
 

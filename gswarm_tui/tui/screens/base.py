@@ -40,6 +40,10 @@ class Feed(Protocol):
     def loading(self) -> str:
         """Text on the recording that is being loaded; empty once its first fleet is shown."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+
     def now(self) -> float:
         """Return the time that is shown."""
 

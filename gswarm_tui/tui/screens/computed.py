@@ -58,6 +58,10 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         """Whether the recording has ended since the result was computed."""
         return False
 
+    def outdated(self) -> bool:
+        """Whether the fleet shows more than the result, which is then computed again soon."""
+        return False
+
     def on_mount(self) -> None:
         """Connect to the recording."""
         if self.viewer.open_queries is None:
@@ -76,7 +80,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
             return
         wait_s = (
             max(ENDED_UPDATE_S, self._took_s)
-            if self.has_ended()
+            if self.has_ended() or self.outdated()
             else max(RUNNING_UPDATE_S, SHARE * self._took_s)
         )
         player = self.viewer.player

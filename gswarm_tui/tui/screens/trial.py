@@ -10,9 +10,11 @@ from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 from gswarm_tui.trials.figures import KnownFigures
 from gswarm_tui.trials.progress import (
     TrialProgress,
+    follow,
     load_progress,
     plan_table,
     progress_lines,
@@ -75,12 +77,25 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def still_recording(self, result: TrialProgress) -> bool:
         """Whether the trial is still running."""
-        return result.active and not result.finished
+        return result.active and not result.finished and not self.feed.ended
+
+    def outdated(self) -> bool:
+        """Whether a run has ended since, or a trial has begun."""
+        if self.result is None:
+            return any(event.kind in TRIAL_KINDS for event in self.fleet.event_log)
+        current = self.current()
+        return current is not None and len(current.trial.outcomes) > len(self.result.trial.outcomes)
+
+    def current(self) -> TrialProgress | None:
+        """Return the result, with what has happened since it was computed."""
+        if self.result is None or not self.result.active or self.viewer.player is not None:
+            return self.result
+        return follow(self.result, self.fleet, ended=self.feed.ended)
 
     def draw(self) -> None:
         """Draw the trial."""
         super().draw()
-        result, cells = self.result, self.size.width
+        result, cells = self.current(), self.size.width
         left = [Span(" trial", "title")]
         if result is not None:
             left.append(Span(f"  {clean(command_text(result.results))}", "text"))
@@ -118,9 +133,9 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def _bar(self, result: TrialProgress) -> Spans:
         """Return a bar of the runs that are done."""
-        done, left = len(result.trial.outcomes), len(result.trial.left)
+        done, every = result.done_share
         cells = min(BAR_MOST, self.size.width - 2)
-        filled = cells * done // max(1, done + left)
+        filled = cells * done // max(1, every)
         return (Span(" "), Span("━" * filled, "accent"), Span("━" * (cells - filled), "faint"))
 
     # Actions
@@ -132,9 +147,9 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def chosen_session(self) -> Session | None:
         """The session of the run under the cursor."""
-        if self.result is None or self.view != RUNS:
+        if (current := self.current()) is None or self.view != RUNS:
             return None
-        rows, cursor = row_sessions(self.result), self.query_one(TableView).cursor
+        rows, cursor = row_sessions(current), self.query_one(TableView).cursor
         began = rows[cursor] if cursor < len(rows) else None
         every = self.fleet.sessions.sessions.values()
         return next((one for one in every if began is not None and abs(one.started_at - began) < 1e-3), None)
