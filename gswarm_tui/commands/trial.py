@@ -16,13 +16,14 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from gswarm_tui.commands.head_choice import SHORT_ID
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.record import check_command
 from gswarm_tui.commands.recording_choice import SUFFIX, find_recording_file, open_source
@@ -36,9 +37,9 @@ from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 from gswarm_tui.slurm.jobs import label_of_shell
-from gswarm_tui.trials.cost import expected_cost
+from gswarm_tui.trials.cost import expected_cost, gpu_hours
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, OVER_LIMIT, RunOutcome, failures
+from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, OVER_LIMIT, RunOutcome, failures
 from gswarm_tui.trials.plan import (
     AvailableNodes,
     TrialError,
@@ -47,20 +48,21 @@ from gswarm_tui.trials.plan import (
     ordered_runs,
     placements_of,
 )
-from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials
+from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials, unfinished_run
 from gswarm_tui.trials.running import TrialDriver, available_nodes
 from gswarm_tui.trials.saved_plan import read_plan, remove_plan, save_plan
 from gswarm_tui.trials.trial_recorder import TrialRecorder, plan_texts
 
 if TYPE_CHECKING:
     from gswarm_tui.printing.formats import OutputOptions
+    from gswarm_tui.run.headless import OpenRecording
     from gswarm_tui.trials.results import TrialResults
 
 T = TypeVar("T")
 
 RECORDING_VARIABLE = "GSWARM_TRIAL_RECORDING"
 """Variable with the uid of the recording, for the process that does the runs."""
-STOPPED, INTERRUPTED = 3, 130
+STOPPED, AFTER_CTRL_C = 3, 130
 PARENT_EVERY_S = 0.5
 MOST_SHOWN = 80
 
@@ -68,7 +70,9 @@ MOST_SHOWN = 80
 class InterruptedTrialError(TrialError):
     """A signal ended the trial."""
 
-    exit_status = INTERRUPTED
+    def __init__(self, number: signal.Signals, ended: str) -> None:
+        super().__init__(f"the trial was interrupted, and its {ended} has ended.")
+        self.exit_status = AFTER_CTRL_C if number == signal.SIGINT else STOPPED
 
 
 class _Part(NamedTuple):
@@ -106,13 +110,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     save_plan(part.plan)
     if part.resumed is None:
         print_notice(*_plan_lines(part.plan))
-    if sys.stderr.isatty():
-        print_notice("gswarm-tui attach in another terminal shows the trial: press R there")
     db: Path | None = part.db
     if part.plan.salloc is None:
         db, status = _run_in_job(part, options, environ)
     else:
         db = part.db or _new_file()
+        _print_how_to_watch(shlex.quote(str(db.absolute())))
         status = _submitted(part.plan, db, options)
     if db is not None:
         with contextlib.closing(open_source(db, environ)) as source:
@@ -209,9 +212,10 @@ def _resumed(options: TrialOptions, environ: Mapping[str, str]) -> _Part:
                 f"{db} is being recorded: gswarm-tui attach shows it; resume the trial afterwards."
             )
         trials = load_trials(source)
-    if not trials:
+        newest = trials[-1] if trials else None
+        unfinished = None if newest is None else unfinished_run(source, newest, _requeued_job(environ))
+    if newest is None:
         raise TrialError(f"nothing to resume: {db} has no trial; name another recording with --db.")
-    newest = trials[-1]
     if not newest.left:
         count = len(newest.plan.runs)
         raise TrialError(f"nothing to resume: all {count} runs of the newest trial in {db} ended.")
@@ -227,7 +231,18 @@ def _resumed(options: TrialOptions, environ: Mapping[str, str]) -> _Part:
         f"resuming the trial of {_shown(plan)} in {db}: "
         f"{plural(len(newest.left), 'run')} of {len(plan.runs)} left"
     )
+    if unfinished is not None:
+        text = f"run {unfinished.run.number} of {len(plan.runs)}, {unfinished.run}: {unfinished.reason}"
+        print_notice(text)
+        if not options.dry_run:
+            add_event(db, TRIAL_RUN, text, unfinished.to_json())
+        newest = replace(newest, outcomes=(*newest.outcomes, unfinished))
     return _Part(plan, db, resumed=newest)
+
+
+def _requeued_job(environ: Mapping[str, str]) -> str:
+    """Return the job of this shell if Slurm has requeued it, else an empty text."""
+    return "" if environ.get("SLURM_RESTART_COUNT", "0") == "0" else label_of_shell(environ)
 
 
 def _shown(plan: TrialPlan) -> str:
@@ -248,7 +263,9 @@ def _plan_lines(plan: TrialPlan, resumed: RecordedTrial | None = None) -> list[s
     if plan.floor is not None:
         lines.append(f"  stops when the efficiency falls below {100 * plan.floor:.0f} %")
     cost = expected_cost(plan, runs, outcomes)
-    limit = "" if plan.max_gpu_hours is None else f"; --max-gpu-hours ends it at {plan.max_gpu_hours:g}"
+    limit = f"; {gpu_hours(outcomes):.3g} used so far" if outcomes else ""
+    if plan.max_gpu_hours is not None:
+        limit += f"; --max-gpu-hours ends it at {plan.max_gpu_hours:g}"
     if cost is None:
         lines.append(f"  cost: unknown until the warm-up run has ended{limit}")
     else:
@@ -257,6 +274,13 @@ def _plan_lines(plan: TrialPlan, resumed: RecordedTrial | None = None) -> list[s
             f"  cost: {about} {cost.gpu_hours:.3g} GPU-hours in {duration(cost.seconds)}{why}{limit}"
         )
     return lines
+
+
+def _print_how_to_watch(recording: str) -> None:
+    if sys.stderr.isatty():
+        print_notice(
+            f"to watch the trial, in another terminal on this host: gswarm-tui attach {recording}, then key R"
+        )
 
 
 def _new_file() -> Path:
@@ -299,8 +323,22 @@ def _run_in_job(part: _Part, options: TrialOptions, environ: Mapping[str, str]) 
     only = [] if part.only is None else ["--only", str(part.only)]
     command = [sys.executable, "-P", "-m", "gswarm_tui", *words, *only, "--drives", "--job", nodes.job_id]
     why_ending = partial(slurm.why_ending, nodes.job_id)
-    batch = BatchRun(headless.record, command, umask, why_ending, recording=interrupted, name="trial")
-    batch.arm = lambda recording: {**environ, RECORDING_VARIABLE: recording.uid}
+    batch = BatchRun(
+        headless.record,
+        command,
+        umask,
+        why_ending,
+        recording=interrupted,
+        name="trial",
+        needs_recording=True,
+    )
+
+    def begin(recording: OpenRecording) -> Mapping[str, str]:
+        if part.only is None:
+            _print_how_to_watch(recording.uid[:SHORT_ID])
+        return {**environ, RECORDING_VARIABLE: recording.uid}
+
+    batch.arm = begin
     status = batch.run()
     return None if batch.recording is None else batch.recording.path, status
 
@@ -309,7 +347,9 @@ def _drive(options: TrialOptions, environ: Mapping[str, str]) -> int:
     """Do the runs; return the exit status. Raises UserError."""
     plan = _own_plan(options.trial or "")
     recorder = TrialRecorder(os.environ.pop(RECORDING_VARIABLE, ""), environ)
-    return _until_signal(_driven(plan, options, recorder, _job(options, environ)))
+    return _until_signal(
+        _driven(plan, options, recorder, _job(options, environ)), "step", recorder.stop_waiting
+    )
 
 
 async def _driven(plan: TrialPlan, options: TrialOptions, recorder: TrialRecorder, job: str) -> int:
@@ -321,13 +361,6 @@ async def _driven(plan: TrialPlan, options: TrialOptions, recorder: TrialRecorde
             await recorder.log_plan(plan)
             trial = RecordedTrial(plan, ())
         runs = [run for run in trial.left if options.only in (None, run.number)]
-        if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
-            requeued = await recorder.requeued_run(trial, job)
-            if requeued is not None:
-                text = f"run {requeued.run.number} of {len(plan.runs)}, {requeued.run}: {requeued.reason}"
-                await recorder.log_outcome(requeued, text)
-                print_notice(text)
-                trial = replace(trial, outcomes=(*trial.outcomes, requeued))
         folder = path.absolute().with_name(f"{path.stem}-trial")
         driver = TrialDriver(ThisMachine(), plan, recorder, folder, print_notice)
         failed = await driver.run(job, runs, trial.outcomes)
@@ -345,8 +378,15 @@ async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
         task.cancel()
 
 
-def _until_signal(work: Coroutine[object, object, T]) -> T:
-    """Do the work; a signal ends the step first, then the allocation. Raises InterruptedTrialError."""
+def _until_signal(
+    work: Coroutine[object, object, T], ended: str, on_signal: Callable[[], None] = lambda: None
+) -> T:
+    """Do the work until a signal ends it.
+
+    The step ends first, then the allocation; ``ended`` is what the user reads of it. Raises
+    InterruptedTrialError.
+    """
+    received: list[signal.Signals] = []
 
     async def until_signal() -> T:
         task = asyncio.ensure_future(work)
@@ -355,6 +395,8 @@ def _until_signal(work: Coroutine[object, object, T]) -> T:
             for each in signals:  # a second Ctrl-C must not cut the end short
                 loop.remove_signal_handler(each)
                 signal.signal(each, signal.SIG_IGN)
+            received.append(number)
+            on_signal()
             task.cancel()
 
         loop = asyncio.get_running_loop()
@@ -366,7 +408,7 @@ def _until_signal(work: Coroutine[object, object, T]) -> T:
     try:
         return asyncio.run(until_signal())
     except asyncio.CancelledError:
-        raise InterruptedTrialError("the trial was interrupted, and its step has ended.") from None
+        raise InterruptedTrialError(received[0] if received else signal.SIGTERM, ended) from None
 
 
 # Jobs of their own
@@ -375,7 +417,7 @@ def _until_signal(work: Coroutine[object, object, T]) -> T:
 def _submitted(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
     """Do the runs in allocations; return the exit status, also of a trial that ended before its last run."""
     try:
-        return _until_signal(_submit(plan, db, options))
+        return _until_signal(_submit(plan, db, options), "job")
     except TrialError as error:
         print_notice(str(error))
         return error.exit_status
@@ -392,9 +434,11 @@ async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
             break
         longest_time(plan, outcomes, run)
         await _submit_run(run, plan, db, options)
-        trial = await _trial_in(db, plan)
-        if trial.outcomes and trial.outcomes[-1].status == OVER_LIMIT:
-            longest_time(plan, trial.outcomes, run)
+        outcomes = (await _trial_in(db, plan)).outcomes
+        if outcomes and outcomes[-1].status == OVER_LIMIT:
+            longest_time(plan, outcomes, run)
+        if outcomes and outcomes[-1].status == INTERRUPTED:
+            raise StoppedTrialError(f"run {run.number} was interrupted.")
     return 1 if failures((await _trial_in(db, plan)).outcomes) else 0
 
 
@@ -411,9 +455,10 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
     def waiting(job_id: str, reason: str) -> None:
         print_notice(f"run {run.number} of {len(plan.runs)}, {run}: job {job_id} is waiting: {reason}")
 
-    begun, before = time.time(), len((await _trial_in(db, plan)).outcomes)
+    begun, granted, before = time.time(), 0.0, len((await _trial_in(db, plan)).outcomes)
     try:
         async with allocated(host, salloc, waiting, "gswarm-trial") as allocation:
+            granted = time.time()
             words = [sys.executable, "-P", "-m", "gswarm_tui", "trial", f"--trial={plan.trial_id}"]
             words += [f"--only={run.number}", f"--job={allocation.job.job_id}", f"--db={db}"]
             words += [word for word in options.words if not word.startswith(("--db=", "--job="))]
@@ -422,7 +467,8 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
                 status = await command.wait()
     except ProfileError as error:
         reason = str(error).rstrip(".")
-        outcome = RunOutcome(plan.trial_id, run, FAILED, begun, time.time() - begun, reason=reason)
+        wall_s = time.time() - granted if granted else 0.0  # waiting for nodes costs no GPU-hours
+        outcome = RunOutcome(plan.trial_id, run, FAILED, granted or begun, wall_s, reason=reason)
         text = f"run {run.number} of {len(plan.runs)}, {run}: {FAILED}: {reason}"
         print_notice(text)
         add_event(db, TRIAL_RUN, text, outcome.to_json())

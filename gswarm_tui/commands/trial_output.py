@@ -10,6 +10,7 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.figures import measure
+from gswarm_tui.trials.outcome import REPEATED
 from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.result_data import placements_result, results_json
 from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
@@ -51,7 +52,8 @@ def write_plot(results: TrialResults, path: Path) -> None:
 
 
 def _heading(results: TrialResults) -> str:
-    done = sum(len(row.complete) + len(row.incomplete) for row in results.rows)
+    outcomes = [run.outcome for run in results.runs]
+    done = len({one.run.number for one in outcomes if one.status not in REPEATED and not one.run.warm_up})
     planned = sum(not run.warm_up for run in results.plan.runs)
     return f"{command_text(results)} · {plural(len(results.rows), 'placement')} · {done} of {planned} runs"
 
@@ -59,7 +61,7 @@ def _heading(results: TrialResults) -> str:
 def _write_text(results: TrialResults, out: TextIO) -> None:
     from gswarm_tui.printing.table import show, width_of
 
-    out.write(f"{printable(_heading(results))}\n\n")
+    out.write(f"{_heading(results)}\n\n")
     for table in (scaling_table(results), usage_table(results)):
         show(table.names, table.rows, out, right=table.right)
         out.write("\n")
@@ -71,7 +73,7 @@ def _write_text(results: TrialResults, out: TextIO) -> None:
 def _write_markdown(results: TrialResults, out: TextIO) -> None:
     from gswarm_tui.printing.formats import write_markdown_table
 
-    out.write(f"**{printable(sentence(results))}**  \n{printable(_heading(results))}\n")
+    out.write(f"**{printable(sentence(results))}**  \n{_heading(results)}\n")
     for table in (scaling_table(results), usage_table(results)):
         out.write("\n")
         write_markdown_table(table.names, table.rows, out, right=table.right)

@@ -50,8 +50,9 @@ class BatchRun:
 
     ``record`` runs in the recorder's process. ``recording`` is one to resume, None to start one. ``command``
     is empty if only signals end the recording; it gets ``umask``, and the environment that ``arm`` returns
-    for the recording. ``name`` is the command's in notices, its own if empty. ``why_ending`` returns why
-    Slurm ends the job, as a clause, or an empty text.
+    for the recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is whether
+    it gets SIGTERM when the recording ends before it. ``why_ending`` returns why Slurm ends the job, as a
+    clause, or an empty text.
     """
 
     record: Record
@@ -61,6 +62,7 @@ class BatchRun:
     arm: Callable[[OpenRecording], Mapping[str, str]] = lambda _recording: os.environ
     recording: OpenRecording | None = None
     name: str = ""
+    needs_recording: bool = False
     exit_status: int = 0
     _recorder: _Recorder | None = None
     _command: subprocess.Popen[bytes] | None = None
@@ -225,7 +227,7 @@ class BatchRun:
         self._forget_recorder()
         if stopped:
             code &= ~STOPPED
-            if self._command is not None:
+            if self._command is not None and not self._end_in_need():
                 print_notice(f"{self._command_name} continues without a recording")
         if was_ended:
             if code < 0 and self.recording is not None:
@@ -244,8 +246,15 @@ class BatchRun:
                 break
             why += f", and {_killed_by(-code)} while it resumed the recording"
         print_notice(f"the recorder isn't restarted: it {why}; {self._advice()}")
+        self._end_in_need()
         if not self.command:
             self.exit_status = 1
+
+    def _end_in_need(self) -> bool:
+        """End a command that needs the recording; return whether it does."""
+        if self.needs_recording and self._command is not None:
+            self._command.send_signal(signal.SIGTERM)
+        return self.needs_recording
 
     def _may_restart(self) -> bool:
         """Count a death of the recorder; return whether it may be restarted."""

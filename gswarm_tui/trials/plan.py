@@ -126,12 +126,12 @@ class TrialPlan:
 
     @classmethod
     def from_json(cls, text: str) -> TrialPlan:
-        """Return the plan of a JSON object. Raises TrialError."""
+        """Return the plan of a JSON object. Raises ValueError."""
         try:
             plan = cls(**_restored(json.loads(text)))
             _check(plan)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise TrialError(f"the recording has a trial whose plan can't be read: {error}.") from None
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError("it isn't the plan of a trial") from error
         return plan
 
 

@@ -10,11 +10,14 @@ from typing import Any
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.trial_kinds import TRIAL_RUN, TRIAL_RUN_STARTED
+from gswarm_tui.slurm.jobs import JOB_REQUEUED
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS, TRIALS
 from gswarm_tui.trials.limits import reached_floor
-from gswarm_tui.trials.outcome import REPEATED, REQUEUED, RunOutcome
+from gswarm_tui.trials.outcome import INTERRUPTED, REPEATED, REQUEUED, RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
+
+DAMAGED = "it is damaged, or another version of gswarm-tui wrote it"
 
 # A job may send the same mark from each of its ranks.
 _MARKED = """
@@ -24,15 +27,15 @@ WHERE e.recording_id = $1 AND e.kind = 'mark' AND e.ts >= $2::TIMESTAMP
   AND e.ts < $2::TIMESTAMP + to_microseconds($4::BIGINT)
 """
 _UNFINISHED = f"""
-SELECT e.detail ->> '$.run' AS run, epoch_us(s.started_at) / 1e6 AS started_at,
-       date_diff('us', s.started_at, coalesce(s.ended_at, r.ended_at, s.started_at)) / 1e6 AS wall_s
+SELECT e.detail ->> '$.run' AS run, r.slurm_job_id AS job, epoch_us(s.started_at) / 1e6 AS started_at,
+       greatest(0, date_diff('us', s.started_at, coalesce(
+         s.ended_at, r.ended_at, (SELECT max(ts) FROM host_samples), s.started_at))) / 1e6 AS wall_s
 FROM (FROM events WHERE kind = '{TRIAL_RUN_STARTED}' AND TRY_CAST(detail AS JSON) ->> '$.trial_id' = $1
       ORDER BY ts DESC LIMIT 1) e
 JOIN recordings r USING (recording_id)
 JOIN sessions s ON s.recording_id = e.recording_id AND s.name = e.detail ->> '$.session'
   AND s.started_at >= e.ts
-WHERE r.slurm_job_id = $2
-  AND NOT EXISTS (FROM events o WHERE o.kind = '{TRIAL_RUN}' AND o.ts >= e.ts)
+WHERE NOT EXISTS (FROM events o WHERE o.kind = '{TRIAL_RUN}' AND o.ts >= e.ts)
 ORDER BY s.started_at LIMIT 1
 """  # noqa: S608 (own names)
 
@@ -41,7 +44,8 @@ ORDER BY s.started_at LIMIT 1
 class RecordedTrial:
     """A trial of a recording: its plan, and the outcomes of the runs that ended.
 
-    A run that was requeued or lost a node is repeated when the trial is resumed, and has an outcome of each.
+    A run that was requeued, interrupted or lost a node is repeated when the trial is resumed, and has an
+    outcome of each.
     """
 
     plan: TrialPlan
@@ -62,20 +66,30 @@ def load_trials(source: QuerySource) -> list[RecordedTrial]:
     rows = source.query(TRIAL_RUNS).dicts()
     trials = []
     for trial in source.query(TRIALS).dicts():
-        plan = TrialPlan.from_json(trial["plan"])
+        try:
+            plan = TrialPlan.from_json(trial["plan"])
+        except ValueError:
+            raise TrialError(f"{source.path} has a trial whose plan can't be read: {DAMAGED}.") from None
         own = [row for row in rows if row["trial"] == plan.trial_id]
         trials.append(RecordedTrial(plan, tuple(_outcome(source, plan, row) for row in own)))
     return trials
 
 
-def requeued_run(source: QuerySource, trial: RecordedTrial, job: str) -> RunOutcome | None:
-    """Return the outcome of the run that a job's requeue interrupted, None without one. Raises StoreError."""
-    for row in source.query(_UNFINISHED, trial.plan.trial_id, job).dicts():
+def unfinished_run(source: QuerySource, trial: RecordedTrial, requeued_job: str = "") -> RunOutcome | None:
+    """Return the outcome of the run with which a killed trial ended, None without one. Raises StoreError.
+
+    The run's end is that of its session or recording, or else the last sample. ``requeued_job`` is the job
+    that Slurm has requeued, empty if it has not.
+    """
+    for row in source.query(_UNFINISHED, trial.plan.trial_id).dicts():
         for run in trial.left:
             if str(run.number) == row["run"]:
-                reason = "the job was requeued"
+                job = row["job"] or ""
+                status, reason = INTERRUPTED, "the trial was interrupted"
+                if job and job == requeued_job:
+                    status, reason = REQUEUED, JOB_REQUEUED
                 return RunOutcome(
-                    *(trial.plan.trial_id, run, REQUEUED, row["started_at"], row["wall_s"]),
+                    *(trial.plan.trial_id, run, status, row["started_at"], row["wall_s"]),
                     reason=reason,
                     job=job,
                 )
@@ -85,8 +99,8 @@ def requeued_run(source: QuerySource, trial: RecordedTrial, job: str) -> RunOutc
 def _outcome(source: QuerySource, plan: TrialPlan, row: Mapping[str, Any]) -> RunOutcome:
     try:
         outcome = RunOutcome.from_row(row)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TrialError(f"{source.path} has a run of a trial that can't be read: {error}.") from None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise TrialError(f"{source.path} has a run of a trial that can't be read: {DAMAGED}.") from None
     if plan.throughput_mark is None or not outcome.ok:
         return outcome
     ((marked,),) = source.query(

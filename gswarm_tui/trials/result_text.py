@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gswarm_agent.redact import redact
 from gswarm_tui.analysis.summary_text import TextTable, share
+from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import (
     DASH,
     duration,
@@ -16,7 +17,7 @@ from gswarm_tui.common.quantities import (
     percent,
     plural,
 )
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, OVER_LIMIT, REQUEUED, TIMEOUT
+from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, NODE_LOST, OK, OVER_LIMIT, REQUEUED, TIMEOUT
 from gswarm_tui.trials.plan import SPREAD, Placement
 from gswarm_tui.trials.results import (
     COMMUNICATION,
@@ -58,6 +59,7 @@ _STATUSES = {
     REQUEUED: "was requeued by Slurm",
     NODE_LOST: "lost a node",
     OVER_LIMIT: "ended by --max-gpu-hours",
+    INTERRUPTED: "was interrupted",
 }
 
 
@@ -86,8 +88,8 @@ def names_of(results: TrialResults) -> PlacementNames:
 
 
 def command_text(results: TrialResults) -> str:
-    """Return the command as one line without secrets."""
-    return shlex.join(redact(list(results.plan.command)))
+    """Return the command as one printable line without secrets."""
+    return printable(shlex.join(redact(list(results.plan.command))))
 
 
 def sentence(results: TrialResults) -> str:
@@ -265,7 +267,7 @@ def run_text(results: TrialResults, run: MeasuredRun) -> str:
     """Return which run failed, and why."""
     outcome = run.outcome
     which = "warm-up" if outcome.run.warm_up else f"repeat {outcome.run.repeat}"
-    reason = outcome.reason or _STATUSES.get(outcome.status, outcome.status)
+    reason = printable(outcome.reason or _STATUSES.get(outcome.status, outcome.status))
     return (
         f"{names_of(results).name(outcome.run.placement)}, {which}: {reason.rstrip('.')} "
         f"({duration(outcome.wall_s)})"

@@ -7,6 +7,7 @@ killed (``profiling/slurm_host.py``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import time
@@ -16,15 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from gswarm_tui.common.errors import printable
+from gswarm_tui.common.errors import printable, quote
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.profiling.allocation import Allocation, find_job
 from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
 from gswarm_tui.slurm.hosts import fold
+from gswarm_tui.slurm.jobs import JOB_REQUEUED, NODE_FAILED, Slurm
 from gswarm_tui.trials.cost import expected_cost
 from gswarm_tui.trials.limits import TIMEOUT_OPTION, StoppedTrialError, longest_time, reached_floor
 from gswarm_tui.trials.outcome import (
     FAILED,
+    INTERRUPTED,
     NODE_LOST,
     OK,
     OVER_LIMIT,
@@ -33,7 +36,7 @@ from gswarm_tui.trials.outcome import (
     RunOutcome,
     failures,
 )
-from gswarm_tui.trials.plan import AvailableNodes, TrialPlan, TrialRun
+from gswarm_tui.trials.plan import AvailableNodes, TrialError, TrialPlan, TrialRun
 from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.trial_recorder import TrialRecorder
 
@@ -55,6 +58,9 @@ _NODE_LOST = re.compile(r"\bNode failure on (\S+)|\bDUE TO NODE FAILURE\b")
 _CANCELLED = re.compile(r"\*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
 _TOO_FEW_CPUS = re.compile(r"\bMore processors requested than permitted\b")
 """Texts of slurmstepd and srun, from Slurm's sources."""
+_SEPARATED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[+-]?\d{1,3}(?:[ '_]\d{3})+(?:\.\d+)?")
+_WHOLE, _MORE = re.compile(r"[+-]?\d{1,3}(?:,\d{3})*"), re.compile(r"(?:,\d{3})+(?!\d)(?:\.\d+)?")
+"""Numbers with separated thousands; the beginning of one, and its rest."""
 _SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
 
 
@@ -94,7 +100,8 @@ class TrialDriver:
         """
         self._outcomes = list(outcomes)
         allocation = await find_job(self._host, job_id)
-        await self._recorder.stop_sessions({run.session for run in self._plan.runs})
+        ends = {one.run.session: one.started_at + one.wall_s for one in outcomes}
+        await self._recorder.stop_sessions({run.session: 0.0 for run in self._plan.runs} | ends)
         for run in runs:
             if enough := reached_floor(self._plan, self._outcomes, run):
                 self._say(enough)
@@ -103,15 +110,15 @@ class TrialDriver:
             outcome = await self._run(run, allocation, limit_s, why)
             ended = "" if outcome.ok else await self._why_ended(job_id)
             if ended and outcome.status == FAILED:
-                if self._plan.salloc is None:  # the job's end, not the placement's failure
-                    raise StoppedTrialError(ended)
                 outcome = replace(outcome, reason=ended.rstrip("."))
+                if self._plan.salloc is None:  # the job's end, not the placement's failure
+                    outcome = await _interrupted(outcome)
             self._outcomes.append(outcome)
             await self._recorder.log_outcome(outcome, self._describe(outcome))
             self._say(self._describe(outcome) + self._describe_left())
             if ended:
                 raise StoppedTrialError(ended)
-            if outcome.status == OVER_LIMIT:
+            if outcome.status == OVER_LIMIT and self._plan.salloc is None:
                 longest_time(self._plan, self._outcomes, run)
             if outcome.ok and self._plan.floor is not None and self._plan.throughput_mark is not None:
                 await self._read_marks()
@@ -148,26 +155,36 @@ class TrialDriver:
         await self._recorder.log_started(self._plan, run)
         session = await self._recorder.start_session(run.session, f"{run} on {fold(nodes)}")
         begun = time.monotonic()
-        output = _Output(self._folder / self._output_name(run), self._plan.throughput, self._say)
+        output = RunOutput(self._folder / self._output_name(run), self._plan.throughput, self._say)
         status: int | None = None
+        interrupted: asyncio.CancelledError | None = None
         try:
             async with kept(self._host, self._words(run, nodes, allocation), grace_s=0) as command:
                 async with asyncio.timeout(limit_s):
                     while data := await command.read():
                         output.add(data)
                     status = await command.wait()
-                wall_s = time.monotonic() - begun
+                    wall_s = time.monotonic() - begun
         except TimeoutError:
             wall_s = time.monotonic() - begun
+        except asyncio.CancelledError as error:
+            interrupted, wall_s = error, time.monotonic() - begun
         finally:
             output.close()
-            await asyncio.shield(self._recorder.stop_session(session.name))
-        if status is None:
+        stopping = asyncio.ensure_future(self._recorder.stop_session(session.name))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError as error:
+            interrupted = error
+            await stopping
+        if interrupted is not None:
+            end, reason = INTERRUPTED, "the trial was interrupted"
+        elif status is None:
             end = TIMEOUT if why == TIMEOUT_OPTION else OVER_LIMIT
             reason = f"it was ended by {why} after {duration(limit_s or 0)}"
         else:
-            end, reason = classify(status, output.last_lines, self._plan.throughput, output.throughput)
-        return RunOutcome(
+            end, reason = classify(status, output.last_lines, output.why_no_throughput)
+        outcome = RunOutcome(
             self._plan.trial_id,
             run,
             end,
@@ -179,6 +196,12 @@ class TrialDriver:
             reason,
             allocation.job.label,
         )
+        if interrupted is not None:
+            outcome = await _interrupted(outcome)
+            with contextlib.suppress(TrialError):  # the recorder may have ended before
+                await asyncio.shield(self._recorder.log_outcome(outcome, self._describe(outcome)))
+            raise interrupted
+        return outcome
 
     def _words(self, run: TrialRun, nodes: Sequence[str], allocation: Allocation) -> list[str]:
         placement = run.placement
@@ -221,7 +244,14 @@ class TrialDriver:
         return f"; {len(left)} left, {about} {cost.gpu_hours:.3g} GPU-hours in {duration(cost.seconds)}"
 
 
-class _Output:
+async def _interrupted(outcome: RunOutcome) -> RunOutcome:
+    """Return the outcome of an interrupted run, with Slurm's reason if the job ends."""
+    why = await asyncio.to_thread(Slurm().why_ending, outcome.job)
+    status = {JOB_REQUEUED: REQUEUED, NODE_FAILED: NODE_LOST}.get(why, INTERRUPTED)
+    return replace(outcome, status=status, reason=why or outcome.reason)
+
+
+class RunOutput:
     """The output of a run: written to a file, and searched for throughputs and for the last lines."""
 
     def __init__(self, path: Path, pattern: str | None, say: Callable[[str], None]) -> None:
@@ -230,6 +260,7 @@ class _Output:
         self._pattern = None if pattern is None else re.compile(pattern)
         self._rest = b""
         self._found: list[float] = []
+        self._unread = self._cut = ""
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._file: IO[bytes] | None = None
         try:
@@ -244,6 +275,22 @@ class _Output:
         from statistics import median
 
         return median(self._found) if self._found else None
+
+    @property
+    def why_no_throughput(self) -> str:
+        """Why no throughput can be read, as a clause; empty if one was, or none is looked for."""
+        if self._pattern is None:
+            return ""
+        if self._cut:
+            return (
+                f"--throughput matched only the beginning of {quote(self._cut)}: match commas, too, as in "
+                "([0-9.,]+)"
+            )
+        if self._found:
+            return ""
+        if self._unread:
+            return f"--throughput matched {quote(self._unread)}, which isn't a number"
+        return f"it printed no number that matches --throughput {printable(self._pattern.pattern)}"
 
     def add(self, data: bytes) -> None:
         """Add what the command wrote next."""
@@ -269,11 +316,12 @@ class _Output:
         text = line[-LONGEST_LINE:].decode("utf-8", "replace")
         self.last_lines.append(text)
         for match in () if self._pattern is None else self._pattern.finditer(text):
-            try:
-                number = float(match[1])
-            except (TypeError, ValueError):
-                continue
-            if math.isfinite(number):
+            found, rest = match[1] or "", text[match.end(1) :]
+            if _WHOLE.fullmatch(found) and (more := _MORE.match(rest)):
+                self._cut = found + more[0]
+            if (number := read_number(found)) is None:
+                self._unread = found
+            else:
                 self._found.append(number)
 
     def _give_up(self, error: OSError) -> None:
@@ -281,14 +329,27 @@ class _Output:
         self._file = None
 
 
-def classify(
-    status: int, last_lines: Sequence[str], pattern: str | None, throughput: float | None
-) -> tuple[str, str]:
-    """Return how a run ended, by its exit status and last lines of output, and the reason unless it is ok."""
+def read_number(text: str) -> float | None:
+    """Return a finite number, whose thousands may be separated: "1,000.5". None for any other text."""
+    text = text.strip().rstrip(",.;")  # of the sentence
+    if _SEPARATED.fullmatch(text):
+        text = re.sub(r"[,_' ]", "", text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def classify(status: int, last_lines: Sequence[str], why_no_throughput: str) -> tuple[str, str]:
+    """Return how a run ended, by its exit status and last lines of output, and the reason unless it is ok.
+
+    ``why_no_throughput`` is a clause on a throughput that a run without an error lacks, else empty.
+    """
     # srun's status may be 0 after the end of its job.
     slurm = "\n".join(line for line in last_lines if _SLURM_LINE.match(line))
     if _REQUEUED.search(slurm):
-        return REQUEUED, "the job was requeued"
+        return REQUEUED, JOB_REQUEUED
     if lost := _NODE_LOST.findall(slurm):
         return NODE_LOST, f"{max(lost) or 'a node'} failed"
     if _TOO_FEW_CPUS.search(slurm):
@@ -299,9 +360,7 @@ def classify(
     if status == 0 and _CANCELLED.search(slurm):
         return FAILED, "the step was cancelled"
     if status == 0:
-        if pattern is not None and throughput is None:
-            return FAILED, f"it printed no number that matches --throughput {printable(pattern)}"
-        return OK, ""
+        return (FAILED, why_no_throughput) if why_no_throughput else (OK, "")
     said = [line.strip() for line in last_lines if not _SLURM_LINE.match(line)] or [
         _SLURM_LINE.sub("", line.strip()).removeprefix("error: ") for line in last_lines
     ]

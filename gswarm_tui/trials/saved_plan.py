@@ -36,15 +36,23 @@ def save_plan(plan: TrialPlan) -> None:
 
 
 def read_plan(trial_id: str) -> TrialPlan | None:
-    """Return the plan of a trial that this user started, None if it isn't saved here."""
-    with suppress(OSError, ValueError):
+    """Return the plan of a trial that this user started, None if it isn't saved here. Raises TrialError."""
+    try:
+        name = _file_name(trial_id)
         above = open_private(str(_folder()))
         try:
-            text = read_own(above, _file_name(trial_id)).decode()
+            content = read_own(above, name)
         finally:
             os.close(above)
-        return TrialPlan.from_json(text)
-    return None
+    except (OSError, ValueError):
+        return None
+    try:
+        return TrialPlan.from_json(content.decode())
+    except ValueError:
+        raise TrialError(
+            f"the plan of the trial can't be read: {_folder() / name} is damaged, or another version of "
+            "gswarm-tui wrote it; start a new trial."
+        ) from None
 
 
 def remove_plan(trial_id: str) -> None:

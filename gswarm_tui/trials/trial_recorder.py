@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STA
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
-from gswarm_tui.trials.recorded import RecordedTrial, load_trials, requeued_run
+from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 
 RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
 """Longest wait for a recorder that is being restarted, and the time between two attempts."""
@@ -54,7 +54,11 @@ class TrialRecorder:
     def __init__(self, uid: str, environ: Mapping[str, str]) -> None:
         self._uid = uid
         self._environ = environ
-        self._ended = False
+        self._waits = True
+
+    def stop_waiting(self) -> None:
+        """Send each request only once from now on, as the trial ends."""
+        self._waits = False
 
     async def log_plan(self, plan: TrialPlan) -> None:
         """Log the plan, without secrets of its command. Raises TrialError."""
@@ -75,16 +79,16 @@ class TrialRecorder:
         session = await self._carry_out(StartSession(name, note=note))
         return StartedSession(session["name"], session["started_at"])
 
-    async def stop_session(self, name: str) -> None:
-        """Stop a session, if it runs and the recorder does."""
+    async def stop_session(self, name: str, ended_at: float | None = None) -> None:
+        """Stop a session now or in the past, if it runs and the recorder does."""
         with contextlib.suppress(TrialError):
-            await self._carry_out(StopSession(name))
+            await self._carry_out(StopSession(name, ended_at))
 
-    async def stop_sessions(self, names: Collection[str]) -> None:
-        """Stop the running sessions with these names, which a killed trial left. Raises TrialError."""
+    async def stop_sessions(self, ends: Mapping[str, float]) -> None:
+        """Stop the running sessions that a killed trial left, by name, at these times. Raises TrialError."""
         for session in await self._request(list_sessions):
-            if session["ended_at"] is None and session["name"] in names:
-                await self.stop_session(session["name"])
+            if session["ended_at"] is None and (end := ends.get(session["name"])) is not None:
+                await self.stop_session(session["name"], max(end, session["started_at"]))
 
     async def trial(self, trial_id: str) -> tuple[Path, RecordedTrial | None]:
         """Return the recording's file, and the trial if it has it. Raises TrialError, StoreError."""
@@ -97,24 +101,14 @@ class TrialRecorder:
 
         return await self._request(read)
 
-    async def requeued_run(self, trial: RecordedTrial, job: str) -> RunOutcome | None:
-        """Return the run that a requeue of the job interrupted. Raises TrialError, StoreError."""
-
-        def read(head: Head) -> RunOutcome | None:
-            assert head.path is not None  # noqa: S101 - it records
-            with contextlib.closing(HeadSource(head, head.path)) as source:
-                return requeued_run(source, trial, job)
-
-        return await self._request(read)
-
     async def _carry_out(self, intent: Intent) -> dict[str, Any]:
         return await self._request(lambda head: carry_out(head, intent))
 
     async def _request(self, request: Callable[[Head], T]) -> T:
         """Send a request, again if the recorder is being restarted. Raises TrialError, NoRecorderError."""
-        deadline = time.monotonic() + (0.0 if self._ended else RESTARTED_WITHIN_S)
+        deadline = time.monotonic() + RESTARTED_WITHIN_S
         why = "it has ended"
-        while time.monotonic() < deadline:
+        while True:
             for head in await asyncio.to_thread(running_heads, self._environ):
                 if head.uid == self._uid:
                     try:
@@ -123,8 +117,10 @@ class TrialRecorder:
                         raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
                     except RequestError as error:
                         why = str(error)
+            if not self._waits or time.monotonic() > deadline:
+                break
             await asyncio.sleep(RETRY_S)
-        self._ended = True
+        self.stop_waiting()
         raise NoRecorderError(f"the recorder of this trial doesn't answer: {why}.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -127,16 +128,21 @@ def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> No
             2, "gswarm-tui: nothing to resume: all 2 runs of the newest trial in run.duckdb ended.\n",
         )  # fmt: skip
     assert (folder / "started").read_text() == "1\n" * 3, "the killed run, and both of the resumed trial"
-    runs = "SELECT run, status FROM trial_runs ORDER BY run"
-    assert ask(folder / "run.duckdb", runs) == [(1, "ok"), (2, "ok")]
+    runs = "SELECT run, status FROM trial_runs ORDER BY run, ts"
+    assert ask(folder / "run.duckdb", runs) == [(1, "interrupted"), (1, "ok"), (2, "ok")]
     nothing_is_left(cluster)
 
 
-def test_submitted_trial_is_interrupted_resumed_and_denied_an_allocation(
+def test_submitted_trial_reaches_its_limit_is_interrupted_resumed_and_denied_an_allocation(
     cluster: Cluster, folder: Path
 ) -> None:
     words = ["--submit", "--node-counts=1", "--gpus-per-node=1,32", "--repeat=1", "--salloc=-w gpu01"]
-    popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--seed=1", "--", "bash", "-c", UNTIL_GO)
+    words += ["--max-gpu-hours=0.0006", "--db=run.duckdb", "--seed=1"]
+    status, _, said = ended(start_trial(cluster, folder, *words, "--", "bash", "-c", UNTIL_GO))
+    assert status == 3, said
+    assert said.count("--max-gpu-hours is 0.0006. Raise it to resume.") == 1
+    (folder / "waits").unlink()
+    popen = start_trial(cluster, folder, "--resume", "--max-gpu-hours=1")
     wait_until((folder / "waits").exists, "the start of a run that waits")
     popen.send_signal(signal.SIGINT)
     status, _, said = ended(popen)
@@ -151,10 +157,35 @@ def test_submitted_trial_is_interrupted_resumed_and_denied_an_allocation(
         "SELECT gpus_per_node, status, starts_with(reason, 'Slurm denied the allocation: ') FROM trial_runs"
     )
     assert sorted(ask(folder / "run.duckdb", runs)) == [
-        (1, "ok", False), (1, "ok", False), (32, "failed", True)
+        (1, "interrupted", False), (1, "ok", False), (1, "ok", False), (1, "over_limit", False),
+        (32, "failed", True),
     ]  # fmt: skip
     closed_properly(folder / "run.duckdb")
     nothing_is_left(cluster)
+
+
+def test_run_of_a_requeued_job_is_kept_with_that_reason(cluster: Cluster, folder: Path) -> None:
+    words = ["gswarm-tui", "trial", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1", "--db=run.duckdb"]
+    script = folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{shlex.join([*words, '--', 'bash', '-c', UNTIL_GO])}\n")
+    submit = ["sbatch", "--parsable", "-w", "gpu01", "--gres=gpu:1", "--requeue", f"--chdir={folder}"]
+    env = user_env(cluster)
+    done = subprocess.run([*submit, str(script)], env=env, capture_output=True, text=True, check=True)
+    job = done.stdout.strip()
+    try:
+        wait_until((folder / "waits").exists, "the start of a run that waits")
+        cluster.run(["scontrol", "requeue", job])
+        wait_until(lambda: "to do the runs that are left" in output(folder), "the end of the trial")
+    finally:
+        cluster.run(["scancel", job])
+    runs = "SELECT run, status, reason FROM trial_runs"
+    assert ask(folder / "run.duckdb", runs) == [(1, "requeued", "the job was requeued")]
+    closed_properly(folder / "run.duckdb")
+
+
+def output(folder: Path) -> str:
+    """Return what the batch job in a folder has printed."""
+    return "".join(path.read_text() for path in folder.glob("slurm-*.out"))
 
 
 def test_run_that_loses_its_node_is_kept_and_the_next_one_follows(cluster: Cluster, folder: Path) -> None:

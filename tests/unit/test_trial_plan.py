@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from gswarm_tui.trials.cost import expected_cost, expected_s
 from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
 from gswarm_tui.trials.outcome import (
     FAILED,
+    INTERRUPTED,
     NODE_LOST,
     OK,
     OVER_LIMIT,
@@ -31,7 +33,7 @@ from gswarm_tui.trials.plan import (
     placements_of,
 )
 from gswarm_tui.trials.recorded import RecordedTrial
-from gswarm_tui.trials.running import classify
+from gswarm_tui.trials.running import RunOutput, classify
 
 FOUR = AvailableNodes({f"gpu0{number}": 8 for number in range(1, 5)}, "4711")
 UNEVEN = AvailableNodes({"gpu01": 8, "gpu02": 4, "gpu03": 8}, "4711")
@@ -145,63 +147,81 @@ def test_larger_placements_are_left_out_below_the_floor() -> None:
     )
 
 
-def test_runs_that_slurm_or_the_limit_of_the_trial_ended_are_repeated_when_resumed() -> None:
-    runs = ordered_runs([Placement(1, 1)], 5, seed=1)
-    statuses = (OK, FAILED, REQUEUED, NODE_LOST, OVER_LIMIT)
+def test_runs_that_slurm_the_limit_or_the_user_ended_are_repeated_when_resumed() -> None:
+    runs = ordered_runs([Placement(1, 1)], 6, seed=1)
+    statuses = (OK, FAILED, REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
     ended = tuple(done(run, 1, status) for run, status in zip(runs, statuses, strict=False))
     left = RecordedTrial(plan(runs), ended).left
-    assert [run.number for run in left] == [3, 4, 5, 6]
-    assert failures(ended) == 4
-    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 3, "the repeated one ended well"
+    assert [run.number for run in left] == [3, 4, 5, 6, 7]
+    assert failures(ended) == 5
+    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 4, "the repeated one ended well"
     assert RecordedTrial(plan(runs), (done(runs[0], 1, TIMEOUT),)).left == runs[1:]
 
 
 @pytest.mark.parametrize(
-    ("status", "lines", "pattern", "throughput", "expected"),
+    ("status", "lines", "expected"),
     [
-        (0, ["done"], None, None, (OK, "")),
-        (0, ["done"], "rate (.*)", 5.0, (OK, "")),
-        (0, ["x"], "rate (.*)", None, (FAILED, "it printed no number that matches --throughput rate (.*)")),
+        (0, ["done"], (OK, "")),
         (
             3,
             ["Traceback", "ValueError: x.", "srun: error: gpu01: task 0: Exited with exit code 3"],
-            None,
-            None,
             (FAILED, "exit status 3: ValueError: x"),
         ),
         (
             1,
             ["srun: error: Unable to create step for job 5: Requested nodes are busy"],
-            None,
-            None,
             (FAILED, "exit status 1: Unable to create step for job 5: Requested nodes are busy"),
         ),
         (
             1,
             ["srun: error: Unable to create step for job 5: More processors requested than permitted"],
-            None,
-            None,
             (
                 FAILED,
                 "Slurm refused the step: the job has fewer CPUs on a node than ranks; allocate the job with "
                 "--ntasks-per-node, or start one rank on each node with --ntasks-per-node 1",
             ),
         ),
-        (1, [], None, None, (FAILED, "exit status 1")),
+        (1, [], (FAILED, "exit status 1")),
         (1, ["slurmstepd: error: *** STEP 5.0 ON gpu01 CANCELLED AT x DUE TO JOB REQUEUE ***"],
-         None, None, (REQUEUED, "the job was requeued")),
-        (0, ["srun: error: Node failure on gpu02"], None, None, (NODE_LOST, "gpu02 failed")),
-        (0, ["slurmstepd-gpu01: error: *** STEP 5.0 ON gpu01 CANCELLED AT x ***"], None, None,
+         (REQUEUED, "the job was requeued")),
+        (0, ["srun: error: Node failure on gpu02"], (NODE_LOST, "gpu02 failed")),
+        (0, ["slurmstepd-gpu01: error: *** STEP 5.0 ON gpu01 CANCELLED AT x ***"],
          (FAILED, "the step was cancelled")),
-        (0, ["the log says: Node failure on gpu02"], None, None, (OK, "")),
+        (0, ["the log says: Node failure on gpu02"], (OK, "")),
         (1, ["slurmstepd: error: *** STEP 5.0 ON gpu01 CANCELLED AT x DUE TO NODE FAILURE, SEE LOG ***"],
-         None, None, (NODE_LOST, "a node failed")),
+         (NODE_LOST, "a node failed")),
     ],
 )  # fmt: skip
 def test_status_and_last_lines_decide_the_outcome_of_a_run(
-    status: int, lines: list[str], pattern: str | None, throughput: float | None, expected: tuple[str, str]
+    status: int, lines: list[str], expected: tuple[str, str]
 ) -> None:
-    assert classify(status, lines, pattern, throughput) == expected
+    assert classify(status, lines, "") == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "printed", "throughput", "why"),
+    [
+        ("s: ([0-9.]+)", "s: 3\rs: 5\ns: 4.5", 4.5, ""),
+        ("s: ([0-9.,]+)", "s: 1,000.5, loss 3\n", 1000.5, ""),
+        ("s: (.*)", "s: 12 345.5\n", 12345.5, ""),
+        ("s: ([0-9.]+)", "s: 12.5, 1,000 steps.\n", 12.5, ""),
+        ("s: ([0-9.]+)", "s: 998.5\ns: 1,000.5\n", 499.75,
+         '--throughput matched only the beginning of "1,000.5": match commas, too, as in ([0-9.,]+)'),
+        ("s: (.*)", "s: 1.000,5\n", None, '--throughput matched "1.000,5", which isn\'t a number'),
+        ("s: (.*)", "s: nan\n", None, '--throughput matched "nan", which isn\'t a number'),
+        ("s: (.*)", "s: nan\ns: 2\n", 2, ""),
+        ("s: (.*)", "t: 2\n", None, "it printed no number that matches --throughput s: (.*)"),
+        (None, "t: 2\n", None, ""),
+    ],
+)  # fmt: skip
+def test_throughput_is_read_from_the_output_of_a_run(
+    pattern: str | None, printed: str, throughput: float | None, why: str, tmp_path: Path
+) -> None:
+    output = RunOutput(tmp_path / "trial" / "1.log", pattern, pytest.fail)
+    output.add(printed.encode())
+    output.close()
+    assert (output.throughput, output.why_no_throughput) == (throughput, why)
+    assert classify(0, ["done"], why) == ((FAILED, why) if why else (OK, ""))
 
 
 @pytest.mark.parametrize(
