@@ -8,6 +8,7 @@ here=$(dirname "$(readlink -f "$0")")
 # Restart with a time limit: opening the lock would block for ever if somebody replaced it with a FIFO just then.
 [ -n "${SLURM_COUNTERS_LIMITED-}" ] || SLURM_COUNTERS_LIMITED=yes exec timeout --foreground 30 "$0"
 
+umask 022
 # One script at a time on this node.
 install -d -m 700 "$STATE" && exec 8>"$STATE/mutex" && flock 8 || exit 1
 
@@ -20,7 +21,7 @@ job_wants_counters() {
     [[ ${SLURM_JOB_CONSTRAINTS-} =~ (^|[^[:alnum:]_.-])hwperf($|[^[:alnum:]_.-]) ]]
 }
 
-# Print the job that has the counters, or nothing.
+# Print the ID of the job that has the counters, or nothing.
 borrower() {
     [ ! -e "$STATE/lent" ] || cut -d ' ' -f 1 "$STATE/lent"
 }
