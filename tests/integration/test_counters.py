@@ -46,14 +46,14 @@ class NodeFiles:
         self.proc.mkdir(exist_ok=True)
         (self.proc / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {self._last_pid}\n")
 
-    def run_program(self, *words: str, uid: int = 4_000_123) -> int:
+    def run_program(self, *words: str, uid: int = 4_000_123, parent: int = 1) -> int:
         """Let a program appear in /proc; return its pid."""
         self._last_pid += 1
         pid = self._last_pid
         process = self.proc / str(pid)
         process.mkdir()
         name = Path(words[0]).name[:15]
-        fields = " ".join(["S", "1", str(pid), str(pid), *["0"] * 15, str(pid), "0", "0"])
+        fields = " ".join(["S", str(parent), str(pid), str(pid), *["0"] * 15, str(pid), "0", "0"])
         (process / "stat").write_text(f"{pid} ({name}) {fields}\n")
         (process / "cmdline").write_text("\0".join(words) + "\0")
         (process / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
@@ -239,6 +239,14 @@ def test_counters_are_yielded_to_a_profiler_within_a_tick(node: NodeFiles, words
     assert not counts(ticks.tick())
     node.end_program(pid)
     ticks.until(counts)
+
+
+def test_counters_of_another_recording_are_named(node: NodeFiles) -> None:
+    agent = node.run_program("gswarm-agent")
+    pid = node.run_program("perf", "stat", "-a", parent=agent)
+    ticks = Ticks(node.probe())
+    ticks.tick()
+    assert ticks.probe.reasons["ipc"] == f"in use by gswarm-agent's perf (pid {pid}) of 4000123"
 
 
 @pytest.mark.parametrize(

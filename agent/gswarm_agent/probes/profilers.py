@@ -46,6 +46,8 @@ _WITHOUT_COUNTERS = frozenset(
 )
 """First arguments with which a profiler only reads files or prints what it knows."""
 DCGM = "nv-hostengine"
+AGENT = "gswarm-agent"
+"""Name of an agent's process, see ``server.py``; another one counts for another recording."""
 _AGES_NS = (0, SECOND_NS // 20, SECOND_NS // 5, SECOND_NS, 2 * SECOND_NS)
 """When to examine a new process, counted from the look that found it."""
 _PORTION = 8
@@ -70,10 +72,11 @@ class Profiler:
 
 @dataclass(frozen=True)
 class _Stat:
-    """Name, state, process group and start time from /proc/PID/stat."""
+    """Name, state, parent, process group and start time from /proc/PID/stat."""
 
     name: str
     state: str
+    parent: int
     group: int
     started: int
 
@@ -190,7 +193,9 @@ class ProfilerWatch:
             user = self._users.name(parse_process_uid(_content(f"{self._proc}/{pid}/status")))
         except (ValueError, IndexError):
             return None  # it ended meanwhile
-        return Profiler(pid, found.name, user, found.started)
+        parent = self._stat(found.parent)
+        of_agent = parent is not None and parent.name == AGENT
+        return Profiler(pid, f"{AGENT}'s {found.name}" if of_agent else found.name, user, found.started)
 
 
 def _first_argument(words: List[str], name: str) -> str:
@@ -204,7 +209,8 @@ def _parse_stat(text: bytes) -> Optional[_Stat]:
         begin, end = text.index(b"(") + 1, text.rindex(b")")
         fields = text[end + 1 :].split(None, 21)
         name = text[begin:end].decode("utf-8", "replace")
-        return _Stat(name, fields[0].decode("ascii", "replace"), int(fields[2]), int(fields[19]))
+        parent, group, started = [int(fields[at]) for at in (1, 2, 19)]
+        return _Stat(name, fields[0].decode("ascii", "replace"), parent, group, started)
     except (ValueError, IndexError):
         return None
 
