@@ -153,32 +153,42 @@ def _parser() -> CommandParser:
         "trial",
         "[--node-counts N,...] [--gpus-per-node N,...] [--placements packed,spread] [--repeat N] [options] "
         "-- COMMAND ...\n--resume [--db PATH]\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
-        "Run COMMAND under several placements, each a session of one recording, and compare them. The runs "
-        "are steps of this job, or with --submit jobs of their own. The exit status is 0 if all runs "
-        "succeeded, 1 if a run failed, 3 if the trial ended before its last run, 130 after Ctrl-C.",
+        "Run COMMAND under several placements (numbers of nodes and GPUs), each a session of one recording, "
+        "and compare them. The runs are steps of this job, or jobs of their own with --submit. The exit "
+        "status is 0 if all runs succeeded, 1 if a run failed, 3 if the trial ended before its last run, and "
+        "130 after Ctrl-C.",
         writes=True,
         usual="a new file here, named after the job",
     )
     add = parser.add_argument_group("placements").add_argument
     add("--node-counts", metavar="N,...", help="numbers of nodes: 1,2,4 (default: 1, 2, 4 ... of this job)")
-    add("--gpus-per-node", metavar="N,...", help="GPUs on each node: 4,8 (default: all of this job)")
+    add(
+        "--gpus-per-node",
+        metavar="N,...",
+        help="numbers of GPUs on each node: 4,8 (default: all of this job)",
+    )
     add(
         "--placements",
         metavar="WORDS",
-        help="packed, spread (as many GPUs on more nodes), or packed,spread (default: packed; --auto: both)",
+        help="packed (fewest nodes), spread (as many GPUs on more nodes), or packed,spread (default: packed; "
+        "with --auto both)",
     )
-    add("--ntasks-per-node", metavar="N", help="ranks on each node, 1 for torchrun (default: one a GPU)")
+    add(
+        "--ntasks-per-node",
+        metavar="N",
+        help="ranks on each node: 1 for torchrun (default: one for each GPU)",
+    )
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
     add("--repeat", metavar="N", help=f"runs of each placement (default: {DEFAULT_REPEATS})")
-    add("--auto", action="store_true", help="go up in size until the efficiency falls below --floor")
+    add("--auto", action="store_true", help="try larger sizes until the efficiency falls below --floor")
     add("--floor", metavar="SHARE", help=f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})")
-    add("--seed", metavar="N", help="repeat the random order of another trial")
+    add("--seed", metavar="N", help="seed of the random order, as another trial printed it")
     add = parser.add_argument_group("limits").add_argument
     add("--timeout", metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
     add("--max-gpu-hours", metavar="N", help="end the trial before it costs more")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     add = parser.add_argument_group("comparison", "Default: the wall time of each run.").add_argument
-    add("--throughput", metavar="PATTERN", help="compare a number in the output: 'samples/s: ([0-9.]+)'")
+    add("--throughput", metavar="PATTERN", help="compare a number in the output: 'samples/s: ([0-9.,]+)'")
     add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")
     add = parser.add_argument_group("jobs").add_argument
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
@@ -188,8 +198,8 @@ def _parser() -> CommandParser:
     add("--constraint", metavar="FEATURE", help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("recording").add_argument
-    add("--resume", action="store_true", help="run what is left of the newest trial in a recording")
-    add("--results", action="store_true", help="print the results of the newest trial in a recording")
+    add("--resume", action="store_true", help="do the runs that the newest trial has left")
+    add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add("--interval", metavar="TIME", help="time between samples (default: 1)")
     add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all)")
@@ -267,7 +277,7 @@ def _pattern(text: str | None) -> str | None:
     if pattern.groups != 1:
         raise UsageError(
             f"--throughput: {quote(text)} has {pattern.groups or 'no'} groups; put the number, and nothing "
-            "else, in parentheses: 'samples/s: ([0-9.]+)'."
+            "else, in parentheses: 'samples/s: ([0-9.,]+)'."
         )
     return text
 

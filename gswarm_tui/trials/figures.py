@@ -67,6 +67,11 @@ FROM host_samples
 WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND (net_rx_mb_s IS NOT NULL OR ib_rx_mb_s IS NOT NULL)
   AND node_id IN (SELECT node_id FROM gpus WHERE gpu_id IN ({gpus}))
 """
+_WITH_PROCESSES = """
+SELECT DISTINCT n.node, g.gpu_index
+FROM process_samples p JOIN gpus g USING (gpu_id) JOIN nodes n USING (node_id)
+WHERE p.ts > $1::TIMESTAMP AND p.ts <= $2::TIMESTAMP AND n.recording_id = $3
+"""
 _IDS = """
 SELECT node, gpu_index, gpu_id FROM gpus JOIN nodes USING (node_id)
 WHERE recording_id = ? AND allocated IS NOT FALSE
@@ -110,13 +115,15 @@ def _newest_sample(source: QuerySource) -> datetime | None:
 def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFigures | None:
     """Return the figures of a run; None if none of its GPUs was sampled."""
     summary = summarize(source, period)
-    gpus = used_gpus(summary.gpus, outcome.nodes, outcome.run.placement.gpus_per_node)
+    span = str(period.started_at), str(period.until)
+    running = source.query(_WITH_PROCESSES, *span, period.recording_id).rows()
+    each = outcome.run.placement.gpus_per_node
+    gpus = used_gpus(summary.gpus, outcome.nodes, each, {(node, index) for node, index in running})
     if not gpus:
         return None
     wanted = {(one.node, one.gpu_index) for one in gpus}
     rows = source.query(_IDS, period.recording_id).rows()
     listed = ", ".join(str(gpu_id) for node, index, gpu_id in rows if (node, index) in wanted)
-    span = str(period.started_at), str(period.until)
     causes = dict(source.query(_WAITS.format(gpus=listed), *span).rows())
     ((nvlink,),) = source.query(_NVLINK.format(gpus=listed), *span).rows()
     ((network,),) = source.query(_NETWORK.format(gpus=listed), *span).rows()
@@ -133,11 +140,25 @@ def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFig
     )
 
 
-def used_gpus(gpus: Sequence[Figures], nodes: Collection[str], each: int) -> list[Figures]:
-    """Return the sampled GPUs that a run used: of each node, the ``each`` most utilised ones."""
+def used_gpus(
+    gpus: Sequence[Figures],
+    nodes: Collection[str],
+    each: int,
+    running: Collection[tuple[str | None, int | None]],
+) -> list[Figures]:
+    """Return the sampled GPUs that a run used: ``each`` of every node.
+
+    Those on which processes ran come first, ``running`` has their nodes and indices, then the most utilised.
+    """
     used = []
     for node in nodes:
         own = [one for one in gpus if one.node == node and one.samples]
-        own.sort(key=lambda one: (-(one.util_mean_pct or 0.0), one.gpu_index or 0))
+        own.sort(
+            key=lambda one: (
+                (one.node, one.gpu_index) not in running,
+                -(one.util_mean_pct or 0.0),
+                one.gpu_index or 0,
+            )
+        )
         used += own[:each]
     return used

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import INFO, Row
+from gswarm_agent.frame import INFO, ProcessSample, Row
 from gswarm_tui.analysis.periods import find_period
 from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.cli import main
@@ -27,7 +27,7 @@ from gswarm_tui.trials.progress import load_progress
 from gswarm_tui.trials.recorded import load_trials
 from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, RunFigures
 from tests.integration.test_report import HOSTILE, Page
-from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, record
+from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 
 QUIET = host_row(net_rx_mb_s=0.1, net_tx_mb_s=0.1, cpu_iowait_pct=0, cpu_busiest_pct=50)
 BUSY, IDLE = 90, 0
@@ -81,6 +81,22 @@ def test_figures_are_of_the_gpus_that_the_run_used(tmp_path: Path) -> None:
     assert found.energy_j == pytest.approx(2 * 400 * 10)
     assert found.nvlink_mb == pytest.approx(2 * 100 * 10)
     assert found.network_mb == pytest.approx(0.1 * 10)
+
+
+def test_idle_gpu_on_which_a_process_of_the_run_waits_counts(tmp_path: Path) -> None:
+    processes = tuple(
+        ProcessSample(
+            gpu=gpu, pid=7 + gpu, user="eve", command="train", rank=gpu, local_rank=gpu, row=process_row()
+        )
+        for gpu in (0, 2)
+    )
+    rows = [gpus(BUSY, 3, IDLE, 2) for _ in range(11)]
+    events = [
+        arrived(seq, row, node="n1", host=QUIET, processes=processes if seq == 4 else None)
+        for seq, row in enumerate(rows, 1)
+    ]
+    found = figures_of(tmp_path / "run.duckdb", events, Placement(1, 2), ("n1",))
+    assert (found.gpus, found.util_mean_pct, found.balance) == (2, 45, 0.5)
 
 
 def test_figures_agree_with_the_summary_of_the_session(tmp_path: Path) -> None:
