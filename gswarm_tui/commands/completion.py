@@ -84,6 +84,8 @@ def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     if "|" in metavar or action.dest == "action":
         return _constant(dict.fromkeys(metavar.split("|"), ""))
+    if action.choices:
+        return _constant(dict.fromkeys(map(str, action.choices), ""))
     if action.dest == "db":
         return FilesCompleter(("duckdb",))
     if metavar == "GROUPS":

@@ -42,7 +42,8 @@ def check_here(environ: Mapping[str, str], nodes: int, folder: Path) -> LocalRep
             f"{nodes:,} nodes need more than the {files:,} open files of this shell; see ulimit -Hn."
         )
     if environ.get("SLURM_JOB_ID") and (missing := [name for name in SLURM_COMMANDS if name not in commands]):
-        problems.append(f"this shell is in a Slurm job, but {', '.join(missing)} isn't on your PATH.")
+        be = "isn't" if len(missing) == 1 else "aren't"
+        problems.append(f"this shell is in a Slurm job, but {', '.join(missing)} {be} on your PATH.")
     if encoding.upper() not in ("UTF-8", "UTF8"):
         notes.append(f"the locale's encoding is {encoding}, so the screen is ASCII; set LC_ALL=C.UTF-8.")
     return LocalReport(

@@ -47,7 +47,7 @@ FOREIGN_HOST = (
     "--http-origin allows."
 )
 FOREIGN_ORIGIN = "Web pages of this origin may not use this server; allow it with --http-origin."
-NO_LINK = "Open the whole link that gswarm-tui web printed: what follows its # lets you in."
+NO_LINK = "Open the whole link that gswarm-tui web printed, with its token after the #."
 WRONG_LINK = (
     "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last."
 )

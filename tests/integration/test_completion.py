@@ -111,6 +111,7 @@ async def test_words_are_suggested_where_they_fit(
         (f"gswarm-tui status --recording {ONE[:4]}", [ONE[:8]]),
         ("gswarm-tui summary --db old", ["old.duckdb"]),
         ("gswarm-tui sql --format j", ["json"]),
+        ("gswarm-tui export --format p", ["parquet"]),
         ("gswarm-tui metrics p", ["pcie", "processes"]),
         ("gswarm-tui recording ", ["stop"]),
         ("gswarm-tui status --reco", ["--recording"]),

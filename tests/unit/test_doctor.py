@@ -160,7 +160,7 @@ def test_problems_of_this_machine_are_sentences(tmp_path: Path, monkeypatch: pyt
     report = check_here({"PATH": str(tmp_path), "SLURM_JOB_ID": "1"}, 4, tmp_path)
     assert report.slurm_commands == ()
     assert report.problems == (
-        "this shell is in a Slurm job, but scontrol, squeue, srun isn't on your PATH.",
+        "this shell is in a Slurm job, but scontrol, squeue, srun aren't on your PATH.",
     )
     (tmp_path / "gswarm-tui").mkdir(mode=0o777)
     (tmp_path / "gswarm-tui").chmod(0o777)
