@@ -24,6 +24,8 @@ from gswarm_tui.run.supervisor import supervise
 LEAST_ADDRESS_SPACE = 1 << 30
 _MAPPING_FAILED = "failed to map segment"
 """The dynamic loader's text about a library that doesn't fit into the address space."""
+_INTERRUPTED = "Query interrupted"
+"""DuckDB's text for Ctrl-C or another signal that ends this program."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_notice(*f"{text}{'' if text.endswith(('.', '?', '!')) else '.'}".split("\n"))
         return error.exit_status
     except KeyboardInterrupt:
+        return 130
+    except RuntimeError as error:
+        if str(error) != _INTERRUPTED:
+            raise
         return 130
     except (MemoryError, ImportError) as error:
         if not (isinstance(error, MemoryError) or _MAPPING_FAILED in str(error)):

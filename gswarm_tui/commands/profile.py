@@ -35,6 +35,7 @@ from gswarm_tui.store.errors import StoreError
 
 T = TypeVar("T")
 
+GIVEN_BACK = "the nodes are given back"
 COSTS = {
     "nsys": "its processes may run a few percent slower while it captures",
     "ncu": "it runs each kernel several times, so the run's times don't count",
@@ -52,7 +53,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Profile a command and return its exit status. Raises UserError."""
     options = parse_profile(args, environ)
     if options.shim is not None and options.shims is not None:
-        return asyncio.run(_until_signal(_shim(options, options.shim, options.shims)))
+        return asyncio.run(_until_signal(_shim(options, options.shim, options.shims), GIVEN_BACK))
     if options.shims is not None:
         for path in write_shims(options.shims):
             print(path)
@@ -78,6 +79,9 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
                 )
         except (UserError, StoreError) as error:
             print_notice(f"{str(error).rstrip('.')}. The report stays: {report.path}")
+        except BaseException:
+            print_notice(f"stopped; the report stays, and gswarm-tui import reads it: {report.path}")
+            raise
         else:
             which = f"profile {done.profile_id}, {done.rows:,} events"
             print_notice(f"{db}: {which} of {report.node}, rank {report.rank}")
@@ -140,12 +144,11 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[Profi
     host = _host(options)
     progress, session = _FetchProgress(), _Session(settings, environ)
     profile = ProfileRun(host, settings, progress.say, progress.report, session)
+    after = GIVEN_BACK if settings.job is None else f"job {settings.job} goes on"
     try:
-        return asyncio.run(_until_signal(_profiled(profile, host))), session.recording
+        return asyncio.run(_until_signal(_profiled(profile, host), after)), session.recording
     except ConnectionError as error:
-        raise ProfileError(
-            f"the connection to {options.run.jump} broke: {error}; the nodes are given back."
-        ) from None
+        raise ProfileError(f"the connection to {options.run.jump} broke: {error}; {after}.") from None
     finally:
         progress.hide()
 
@@ -201,15 +204,15 @@ async def _profiled(profile: ProfileRun, host: SlurmHost) -> ProfileResult:
         await host.close()
 
 
-async def _until_signal(work: Coroutine[object, object, T]) -> T:
-    """Await the work; a signal that ends this program first gives the nodes back."""
+async def _until_signal(work: Coroutine[object, object, T], after: str) -> T:
+    """Await the work; a signal cancels it. Raises StoppedError, which says what is true ``after`` that."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         return await task
     except asyncio.CancelledError:
-        raise StoppedError("stopped; the nodes are given back.") from None
+        raise StoppedError(f"stopped; {after}.") from None
 
 
 def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:

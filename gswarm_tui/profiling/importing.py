@@ -14,7 +14,7 @@ from gswarm_tui.profiling.ncu_report import NcuReport
 from gswarm_tui.profiling.nsys_events import NsysEvents
 from gswarm_tui.profiling.nsys_export import UNREADABLE, NsysExport
 from gswarm_tui.profiling.nsys_facts import read_facts
-from gswarm_tui.profiling.nsys_tool import exported
+from gswarm_tui.profiling.nsys_tool import ending_by_exit, exported
 from gswarm_tui.profiling.pytorch_trace import digest_of, is_trace, open_trace
 from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
 from gswarm_tui.store.transfer.profiles import writing_profile
@@ -66,6 +66,17 @@ def import_report(
         path.open("rb").close()
     except OSError as error:
         raise ReportError(f"{path} can't be read: {error.strerror}.") from None
+    with ending_by_exit():
+        return _import(path, db, environ, place, report)
+
+
+def _import(
+    path: Path,
+    db: Path,
+    environ: Mapping[str, str],
+    place: Callable[[ProfileFacts], ProfileFacts],
+    report: Callable[[float], None],
+) -> ImportedProfile:
     if path.suffix not in SUFFIXES:
         digest = digest_of(path)
         with open_trace(path, report) as trace, _writer(db, place(trace.facts(digest)), environ) as target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -17,6 +18,13 @@ from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.tools import explain_failure, find_tool, run_tool
 
 _EXPORT = ("export", "--type", "sqlite", "--force-overwrite", "true", "--output")
+# Runs the tool; when the lifeline, its input, ends, the tool is killed and its folder removed.
+_WATCHED = """
+folder=$1; shift; exec 3<&0 </dev/null
+"$@" 3<&- & tool=$!
+{ cat <&3; [ -e "$folder/ended" ] || kill -KILL $tool; rm -rf "$folder"; } >/dev/null 2>&1 &
+wait $tool; status=$?; : >"$folder/ended"; exit $status
+"""
 _FULL_BYTES = 1 << 20
 
 
@@ -25,10 +33,14 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Export a report to a file in a private folder, which is removed afterwards. Raises ReportError."""
     instead = ", or import the file that nsys export --type sqlite makes of it elsewhere"
     nsys = find_tool("nsys", path, environ, instead)
-    # 0700, and gone after a signal: exports hold the environment.
-    with _ending_by_exit(), tempfile.TemporaryDirectory(prefix="gswarm-tui-") as folder:
+    # Exports hold the environment: the folder has mode 0700.
+    with (
+        tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder,
+        _lifeline() as lifeline,
+    ):
         out = Path(folder) / "report.sqlite"
-        done = run_tool([nsys, *_EXPORT, str(out), str(path)], environ)
+        watched = ["sh", "-c", _WATCHED, "gswarm-tui-export", folder]
+        done = run_tool([*watched, nsys, *_EXPORT, str(out), str(path)], environ, lifeline)
         if (free := shutil.disk_usage(folder).free) < _FULL_BYTES:
             place = Path(folder).parent
             raise ReportError(
@@ -42,8 +54,19 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _ending_by_exit() -> Iterator[None]:
-    """End this program by an exception on SIGTERM and SIGHUP, which ends nsys and removes its export."""
+def _lifeline() -> Iterator[int]:
+    """Open the end of a pipe at which a process notices that this program has ended or left the block."""
+    there, here = os.pipe()
+    try:
+        yield there
+    finally:
+        os.close(there)
+        os.close(here)
+
+
+@contextlib.contextmanager
+def ending_by_exit() -> Iterator[None]:
+    """End this program by an exception on SIGTERM and SIGHUP, so that it removes what it began."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -24,10 +24,12 @@ def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -
     return found
 
 
-def run_tool(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_tool(
+    command: Sequence[str], environ: Mapping[str, str], stdin: int = subprocess.DEVNULL
+) -> subprocess.CompletedProcess[str]:
     """Run a tool and return its output."""
     return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, env=dict(environ)
+        command, stdin=stdin, capture_output=True, text=True, errors="replace", check=False, env=dict(environ)
     )
 
 

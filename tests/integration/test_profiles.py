@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -252,6 +253,16 @@ def test_a_report_of_schema_3_names_copies_devices_and_messages_by_its_own_table
     assert query(db, "SELECT pid, tid, name FROM profile_api LIMIT 1") == [(4242, 4243, "cudaLaunchKernel")]
 
 
+def test_statistics_are_rounded_as_nsys_rounds_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start +"
+    sql = [f"{kernels} 1", f"{kernels} 4 WHERE rowid <= 2"]  # a mean of 1.15, just below that as a double
+    db = tmp_path / "run.duckdb"
+    import_report(capsys, write_standin(tmp_path / "standin.sqlite", kernels=40, sql=sql), "--db", db)
+    assert query(db, "SELECT avg_ns FROM profile_kernel_sum") == [(1.2,)] * 2
+
+
 def test_a_report_of_schema_2_names_copies_as_nsys_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -418,12 +429,20 @@ def test_two_imports_into_a_new_file_at_once_leave_that_of_the_first(tmp_path: P
     assert query(tmp_path / "new.duckdb", "SELECT file FROM profiles ORDER BY 1") == [(one,) for one in done]
 
 
-def test_an_import_that_is_terminated_ends_nsys_and_leaves_no_export(tmp_path: Path) -> None:
-    tools, temporary = tmp_path / "tools", tmp_path / "tmp"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_import_that_is_ended_ends_nsys_and_leaves_no_export(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    tools, temporary, pipe = tmp_path / "tools", tmp_path / "tmp", tmp_path / "pipe"
     tools.mkdir()
     temporary.mkdir()
+    os.mkfifo(pipe)
     nsys = tools / "nsys"
-    nsys.write_text('#!/bin/sh\neval "out=\\$$(($# - 1))"\necho secret >"$out"; exec sleep 60\n')
+    nsys.write_text(
+        f"""#!/bin/sh
+        eval "out=\\$$(($# - 1))"; echo secret >"$out"; exec 5>'{pipe}'; echo ready >&5; exec sleep 60
+        """
+    )
     nsys.chmod(0o700)
     (tmp_path / "rank.nsys-rep").write_bytes(b"")
     process = subprocess.Popen(
@@ -431,12 +450,16 @@ def test_an_import_that_is_terminated_ends_nsys_and_leaves_no_export(tmp_path: P
         cwd=tmp_path,
         env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": str(temporary)},
     )
-    while not (exports := list(temporary.glob("*/report.sqlite"))):
-        assert process.poll() is None
-    assert exports[0].parent.stat().st_mode & 0o777 == 0o700
-    process.terminate()
-    assert process.wait(20) == 128 + signal.SIGTERM
-    assert list(temporary.iterdir()) == []
+    with pipe.open() as lives:
+        assert lives.readline() == "ready\n"
+        (folder,) = temporary.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        process.send_signal(number)
+        assert process.wait(20) == (143 if number == signal.SIGTERM else -number)
+        assert lives.read() == ""  # nsys has ended
+    deadline = time.monotonic() + 20
+    while list(temporary.iterdir()):
+        assert time.monotonic() < deadline
 
 
 def test_a_report_needs_the_tool_on_path(
