@@ -50,14 +50,20 @@ LEFT JOIN profile_names n USING (name_id)
 """
 
 
+def _rounded(value: str) -> str:
+    """Return a value rounded to one decimal as SQLite does: 0.35 to 0.4. DuckDB's own gives 0.3."""
+    return f"round(10 * ({value})) / 10"
+
+
 def _statistics(table: str, by: str = "", more: str = "", where: str = "true", name: str = "n.name") -> str:
     """Return a query for the times of events by profile and name, and by the further keys ``by``."""
     keys = f"profile_id, name_id{', ' if by else ''}{by}"
     return f"""
 SELECT p.file AS profile, p.node, p.rank,
-       round(total * 100.0 / nullif(sum(total) OVER (PARTITION BY profile_id), 0), 1) AS time_pct,
-       TRY_CAST(total AS BIGINT) AS total_ns, calls, round(mean, 1) AS avg_ns, round(middle, 1) AS median_ns,
-       least_ns AS min_ns, most_ns AS max_ns, round(coalesce(deviation, 0), 1) AS stddev_ns,
+       {_rounded("total * 100.0 / nullif(sum(total) OVER (PARTITION BY profile_id), 0)")} AS time_pct,
+       TRY_CAST(total AS BIGINT) AS total_ns, calls, {_rounded("mean")} AS avg_ns,
+       {_rounded("middle")} AS median_ns, least_ns AS min_ns, most_ns AS max_ns,
+       {_rounded("coalesce(deviation, 0)")} AS stddev_ns,
        {name} AS name, n.name AS traced_name, s.* EXCLUDE (profile_id), profile_id, p.recording_id
 FROM (
   SELECT {keys}{more}, sum(duration_ns) AS total, count(*) AS calls, avg(duration_ns) AS mean,
