@@ -61,7 +61,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         del own[0]  # gswarm-profiler's "profile HEAD --name X", which the parser answers
     given = _parser().read(own)
     shims = None if given.shims is None else Path(given.shims).expanduser()
-    if not command and (shims is None or given.shim):
+    if not command and shims is None:
         raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
     flags = [f"--{key.replace('_', '-')}={getattr(given, key)}" for key in _CONNECTION if getattr(given, key)]
     config = [] if given.config is None else [f"--config={given.config}"]
@@ -72,8 +72,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         raise UsageError(f"--{asked[0]} applies to an allocation of its own; remove it, or --job.")
     if given.tool == "ncu" and (given.duration or given.delay):
         raise UsageError("--duration and --delay apply to nsys; limit ncu with --tool-options '-c 20'.")
-    if given.shim and environ.get("PARTITION") and not given.partition:
-        given.partition = environ["PARTITION"]
+    if given.shim and not environ.get("GSWARM_TUI_PARTITION"):
+        given.partition = given.partition or environ.get("PARTITION")
     return ProfileOptions(
         run=options,
         tool=given.tool,

@@ -70,7 +70,8 @@ token=$1; ranks=$2; count=$3; shift 3; rank=${SLURM_PROCID:-0}; mark=$token-$ran
     + _END
     + """
 tool=("${@:1:$count}"); shift "$count"
-run_setup /dev/null
+run_setup /dev/null || { echo "gswarm-tui: ${SLURMD_NODENAME:-$(hostname)}: the setup failed with \
+exit status $status; correct it." >&2; exit 1; }
 stop() { trap '' TERM INT HUP; exec 2>/dev/null; end_marked TERM "$mark"
 for try in 1 2 3 4 5 6 7 8 9 10; do kill -0 $main 2>/dev/null || break; sleep 0.2; done
 kill_marked "$mark"; }

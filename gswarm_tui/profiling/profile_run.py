@@ -146,6 +146,12 @@ class ProfileRun:
                     staged = await stage(self._host, allocation, reports, self._token)
             except ProfileError as error:
                 raise ProfileError(f"{error} {await self._keep(allocation, reports)}") from None
+            except asyncio.CancelledError:
+                left = plural(len(reports) - len(result.reports), "report")
+                self._say(
+                    f"{left} on {fold(allocation.job.nodes)} won't be fetched, and will be removed there."
+                )
+                raise
         if self._host.name and reports:
             try:
                 async for report, path in fetch_staged(self._host, staged, reports, fetcher):

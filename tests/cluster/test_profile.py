@@ -129,6 +129,7 @@ def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> N
         echo status $?
         squeue --noheader
         PARTITION=nosuch {tools}/nsys --version
+        GSWARM_TUI_SETUP='module load nosuch/1' {tools}/nsys --version
     """
     done = subprocess.run(
         ["bash", "-c", gui], env=env, capture_output=True, text=True, timeout=60, check=False
@@ -138,6 +139,7 @@ def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> N
     assert "None ['a', 'b  c']" in said
     assert said[-1] == "status 5", "a job is left, or something but the tool's output was printed"
     assert "Slurm denied the allocation: " in done.stderr
+    assert "the setup failed with exit status 1; correct it.\n" in done.stderr
     assert (tools / "results" / "timeline.nsys-rep").stat().st_size > 10_000
     Path(link).unlink()
     nothing_is_left(cluster)
@@ -174,7 +176,18 @@ def test_laptop_profiles_through_the_login_node(cluster: Cluster, folder: Path) 
     killed = staged / "job7-of-a-killed-profile"
     killed.mkdir(parents=True)
     with laptop(cluster) as here:
-        done = profile_from(here, *TWO_NODES, "--", sys.executable, str(folder / "ranks.py"), *AWKWARD)
+        config = here.home / "ssh config"  # ssh looks for root's own, wherever HOME is
+        keys = here.home / ".ssh"
+        config.write_text(f"IdentityFile {keys}/id_ed25519\nUserKnownHostsFile {keys}/known_hosts\n")
+        done = profile_from(
+            here,
+            f"--ssh-config={config}",
+            *TWO_NODES,
+            "--",
+            sys.executable,
+            str(folder / "ranks.py"),
+            *AWKWARD,
+        )
         assert done.returncode == 5, done.stderr
         assert done.stdout == f"None {AWKWARD}\n" * 2
         assert len(list(here.home.glob("gpu0?-rank?-job*.nsys-rep"))) == 2, done.stderr
