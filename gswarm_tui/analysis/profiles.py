@@ -201,8 +201,8 @@ def rank_table(source: QuerySource, profile: Profile) -> TextTable:
     rows = []
     for name in sorted(by_kernel, key=lambda name: -differences[name][0])[:MOST_ROWS]:
         times = (brief_time(by_kernel[name].get(rank)) for rank in ranks)
-        rows.append((name[:_NAME_MOST], *times, brief_time(differences[name][0]), differences[name][1]))
-    names = ("kernel", *(f"rank {rank}" for rank in ranks), "difference", "ratio")
+        rows.append((name[:_NAME_MOST], brief_time(differences[name][0]), differences[name][1], *times))
+    names = ("kernel", "difference", "ratio", *(f"rank {rank}" for rank in ranks))
     return TextTable(names, rows if len(ranks) > 1 else [], frozenset(range(1, len(names))))
 
 

@@ -30,20 +30,30 @@ def columns_of(width: int) -> int:
 
 
 def stretch_lines(
-    stretch: Stretch, origin_ns: int, memory_mib: float | None, power_w: float | None, scale: int = 1
+    stretch: Stretch,
+    origin_ns: int,
+    memory_mib: float | None,
+    power_w: float | None,
+    *,
+    scale: int = 1,
+    gap: int = 0,
 ) -> list[Spans]:
-    """Return the lines of a stretch, with lanes of ``scale`` times their height.
+    """Return the lines of a stretch, with lanes of ``scale`` times their height and ``gap`` lines between.
 
     Times count from ``origin_ns``, and scales end at the GPU's limits.
     """
+    between: list[Spans] = [()] * gap
     bins = len(next(iter(stretch.lanes.values())))
     lines: list[Spans] = []
     for lane, shares in stretch.lanes.items():
         levels = np.array(shares, dtype=np.float64)
         busy = f"{100 * float(levels.mean()):.0f} %"
         levels[levels == 0] = np.nan  # nothing ran
-        lines += _lane(lane, busy, levels, scale * LANE_LINES[lane], "accent")
+        lines += _lane(lane, busy, levels, scale * LANE_LINES[lane], "accent") + between
+    lines = lines[: len(lines) - gap]  # the axis is at the last lane
     lines.append((Span(" " * LABEL + _axis(stretch, origin_ns, bins), "dim"),))
+    if not stretch.samples:
+        return [*lines, (Span(" no samples of this GPU at this time", "dim"),)]
     tops = {"util_pct": 100.0, "mem_used_mib": memory_mib, "power_w": power_w}
     for at, name in enumerate(SAMPLED):
         label, shown = _SHOWN[name]
@@ -51,7 +61,7 @@ def stretch_lines(
         known = values[np.isfinite(values)]
         top = tops[name] or (float(known.max()) if len(known) else 0.0) or 1.0
         text = shown(float(known.mean())) if len(known) else DASH
-        lines += _lane(label, text, values / top, scale * CURVE_LINES, "text")
+        lines += between + _lane(label, text, values / top, scale * CURVE_LINES, "dim")
     return lines
 
 

@@ -38,6 +38,8 @@ LEAST_NS = 1_000
 """The timeline isn't zoomed further."""
 TALL = 50
 """Lines of a terminal in which the lanes of the timeline are twice as high."""
+SPACIOUS = 36
+"""Lines of a terminal in which lanes have a line between them."""
 
 
 class ProfileScreen(ComputedScreen[ProfileDetails]):
@@ -140,8 +142,9 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         facts = self._gpu_facts()
         memory = None if facts is None else facts.memory_total_mib
         power = None if facts is None else facts.power_limit_w
-        scale = 2 if self.size.height >= TALL else 1
-        canvas.show(stretch_lines(self._stretch, self._captured[0], memory, power, scale))
+        scale, gap = 1 + (self.size.height >= TALL), int(self.size.height >= SPACIOUS)
+        lines = stretch_lines(self._stretch, self._captured[0], memory, power, scale=scale, gap=gap)
+        canvas.show(lines)
         table.empty = "no kernel in the time shown"
         rows = [
             (brief_time(ns), f"{calls:,}", brief_time(ns / calls), name)
