@@ -74,14 +74,6 @@ def empty_chunks() -> Iterator[bytes]:
         yield chunk * 10_000
 
 
-def dribble() -> Iterator[bytes]:
-    """A message that arrives one byte per second."""
-    yield encode(hello("live", live=True))
-    for byte in encode(frame(1, time.time_ns())):
-        time.sleep(1)
-        yield bytes([byte])
-
-
 def when_stopped() -> Iterator[bytes]:
     """Backdated frames, but only once the head ends."""
     yield encode(hello("live", live=True))
@@ -95,7 +87,7 @@ def when_stopped() -> Iterator[bytes]:
 
 ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
     attack.__name__: attack
-    for attack in (backdated, lives, events, replies, empty_chunks, dribble, when_stopped)
+    for attack in (backdated, lives, events, replies, empty_chunks, when_stopped)
 }
 
 

@@ -149,14 +149,6 @@ def leaving(node: str, at_once: int, *notes: Note) -> Iterator[Message]:
         yield from introducing(hello(LIFE, live=True))
 
 
-def slow_hello() -> Iterator[Message]:
-    """A first hello of which a byte arrives each second."""
-    for byte in encode(hello(LIFE, live=True)):
-        write(bytes([byte]))
-        time.sleep(1)
-    yield Bye("all bytes were sent")
-
-
 LIES: dict[str, Callable[[], Iterator[Message]]] = {
     lie.__name__: lie
     for lie in (
@@ -174,7 +166,6 @@ LIES: dict[str, Callable[[], Iterator[Message]]] = {
         loud,
         unending,
         overflowing,
-        slow_hello,
     )
 }
 

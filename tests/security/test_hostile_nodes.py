@@ -110,7 +110,6 @@ TOO_MUCH = "its agent sent too much"
         ("events", TOO_MUCH),
         ("replies", TOO_MUCH),
         ("empty_chunks", "a packed chunk is empty"),
-        ("dribble", "no complete message"),
     ],
 )
 def test_attack_is_named_and_cut_off(tmp_path: Path, home: Path, attack: str, reason: str) -> None:
