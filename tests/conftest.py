@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from textual._wait import wait_for_idle
+from textual.pilot import Pilot
 
 from tests.agent_pythons import VERSIONS, agent_pythons
 from tests.bytecode import write_bytecode
@@ -21,6 +25,7 @@ UMASK = os.umask(0o022)
 os.umask(UMASK)
 
 CACHE = ".pytest_cache/cache"
+BETWEEN_KEYS_S = 0.002
 SLOWEST = (
     "cluster",
     "tests/security/test_crafted_recordings.py",
@@ -119,8 +124,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests from garbage collection, which took a third of some tests' time."""
+    """Search for garbage rarely and not among the collected tests: it took a third of some tests' time."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -172,6 +178,30 @@ def private_folders(pytestconfig: pytest.Config) -> Iterator[None]:
         patch.setenv("XDG_STATE_HOME", f"{folder}/state")
         patch.setenv("XDG_CACHE_HOME", str(pytestconfig.rootpath / CACHE))
         patch.setattr("gswarm_tui.control.registry.SHARED", f"{folder}/heads")
+        yield
+
+
+async def _briefly_idle(_min_s: float = 0, max_s: float = 1) -> None:
+    began = time.monotonic()
+    while time.monotonic() - began < max_s:
+        used = time.process_time()
+        await asyncio.sleep(BETWEEN_KEYS_S)
+        if time.process_time() - used < BETWEEN_KEYS_S / 10:
+            return
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_keys() -> Iterator[None]:
+    """Wait 20 ms for an idle process after ``Pilot.press``, where Textual does so twice after each key."""
+    press = Pilot.press
+
+    async def press_quickly(pilot: Pilot[Any], *keys: str) -> None:
+        await press(pilot, *keys)
+        await wait_for_idle(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textual.app.wait_for_idle", _briefly_idle)
+        patch.setattr(Pilot, "press", press_quickly)
         yield
 
 
