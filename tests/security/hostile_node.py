@@ -86,8 +86,7 @@ def when_stopped() -> Iterator[bytes]:
 
 
 ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
-    attack.__name__: attack
-    for attack in (backdated, lives, events, replies, empty_chunks, when_stopped)
+    attack.__name__: attack for attack in (backdated, lives, events, replies, empty_chunks, when_stopped)
 }
 
 
