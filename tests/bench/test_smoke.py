@@ -16,7 +16,7 @@ from tests.bench.figures import Figure, markdown
 from tests.bench.processes import with_agents
 from tests.integration.sshd import SSHD
 
-AT_ONCE = 2
+AT_ONCE = 3
 """Benches that run in parallel: they mostly wait for agents and screens."""
 NEED_SSHD = ("fanout", "once", "past") if SSHD is None else ()
 
