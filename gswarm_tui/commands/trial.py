@@ -267,7 +267,8 @@ def _plan_lines(plan: TrialPlan, resumed: RecordedTrial | None = None) -> list[s
     if plan.max_gpu_hours is not None:
         limit += f"; --max-gpu-hours ends it at {plan.max_gpu_hours:g}"
     if cost is None:
-        lines.append(f"  cost: unknown until the warm-up run has ended{limit}")
+        until = "a run has succeeded" if outcomes else "the warm-up run has ended"
+        lines.append(f"  cost: unknown until {until}{limit}")
     else:
         about, why = ("at most", " (--timeout)") if cost.bound else ("about", "")
         lines.append(

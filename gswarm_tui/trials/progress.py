@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
+from statistics import median
 
 from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.analysis.summary_text import LabelledLine, TextTable
 from gswarm_tui.common.quantities import DASH, duration, plural
+from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.slurm.hosts import fold
@@ -122,9 +124,10 @@ def follow(progress: TrialProgress, fleet: Fleet, *, ended: bool) -> TrialProgre
     known = {_run_key(outcome) for outcome in trial.outcomes}
     new = [outcome for outcome in _logged(fleet, trial.plan.trial_id) if _run_key(outcome) not in known]
     if new:
+        if (key := trial.plan.throughput_mark) is not None:
+            new = [replace(outcome, throughput=_marked(fleet, key, outcome)) for outcome in new]
         trial = replace(trial, outcomes=(*trial.outcomes, *new))
-        if trial.plan.throughput_mark is None:  # else only a query knows their throughputs
-            results = trial_results(trial.plan, [*results.runs, *map(MeasuredRun, new)])
+        results = trial_results(trial.plan, [*results.runs, *map(MeasuredRun, new)])
     since = {session.name: session.started_at for session in fleet.sessions.running}
     running = None if ended else next((run for run in trial.left if run.session in since), None)
     return TrialProgress(trial, results, running, since[running.session] if running else 0.0, not ended)
@@ -138,6 +141,16 @@ def _logged(fleet: Fleet, trial_id: str) -> Iterator[RunOutcome]:
                 outcome = RunOutcome.from_json(event.detail)
                 if outcome.trial_id == trial_id:
                     yield outcome
+
+
+def _marked(fleet: Fleet, key: str, outcome: RunOutcome) -> float | None:
+    """Return the median of a value in the marks of a run among the latest events; None without any."""
+    values = []
+    for event in fleet.event_log:
+        if event.kind == "mark" and outcome.started_at <= event.at < outcome.started_at + outcome.wall_s:
+            with suppress(KeyError, TypeError, ValueError):
+                values.append(float(json_object(event.detail)[key]))
+    return median(values) if values else None
 
 
 def _run_key(outcome: RunOutcome) -> tuple[int, int]:
@@ -155,7 +168,7 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
         left = plural(len(trial.left), "run")
         how = "gswarm-tui trial --resume does them"
         if trial.plan.salloc is not None:
-            how = f"each has a recorder of its own; attach again, or once the trial has ended: {how}"
+            how = f"attach again during the next run; if the trial has ended, {how}"
         return [
             *lines,
             ("cost", f"{_hours(progress.gpu_hours(now))} GPU-h"),
@@ -178,7 +191,8 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
         return [*lines, ("end", "later than expected: this run takes longer than others of its placement")]
     left_s = progress.seconds_left(now)
     if left_s is None:
-        return [*lines, ("end", "unknown until the warm-up run has ended")]
+        until = "a run has succeeded" if trial.outcomes else "the warm-up run has ended"
+        return [*lines, ("end", f"unknown until {until}")]
     at = datetime.fromtimestamp(now + left_s, zone)
     today = at.date() == datetime.fromtimestamp(now, zone).date()
     waits = ", if Slurm grants nodes at once" if trial.plan.salloc is not None else ""

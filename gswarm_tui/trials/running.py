@@ -271,10 +271,10 @@ class RunOutput:
 
     @property
     def throughput(self) -> float | None:
-        """The median of the numbers that the pattern found, None without any."""
+        """The median of the numbers that the pattern found, None without any or if one was cut short."""
         from statistics import median
 
-        return median(self._found) if self._found else None
+        return median(self._found) if self._found and not self._cut else None
 
     @property
     def why_no_throughput(self) -> str:
