@@ -45,7 +45,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if arguments.host is None and ":" in arguments.recording:
         arguments.host, _, arguments.recording = arguments.recording.partition(":")
     if arguments.host is not None and (not arguments.host or arguments.host.startswith("-")):
-        raise UsageError(f"--host: {quote(arguments.host)} is no host.")
+        raise UsageError(f"--host: {quote(arguments.host)} isn't a host.")
     if arguments.recording.endswith(SUFFIX):
         arguments.db, arguments.recording = Path(arguments.recording), ""
     choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui attach RECORDING")

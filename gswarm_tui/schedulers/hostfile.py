@@ -27,13 +27,13 @@ def read_hosts(path: Path, *, first_column: bool = False, named_by: str = "") ->
     shown = printable(str(path))
     try:
         if not path.is_file():
-            raise UserError(f"{prefix}{shown} is no file{_remedy(named_by)}.")
+            raise UserError(f"{prefix}{shown} isn't a file{_remedy(named_by)}.")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UserError(f"{prefix}{shown} can't be read: {error.strerror}{_remedy(named_by)}.") from None
     if len(content) > _MOST_BYTES or b"\0" in content:
-        raise UserError(f"{prefix}{shown} is no list of hosts{_remedy(named_by)}.")
+        raise UserError(f"{prefix}{shown} isn't a list of hosts{_remedy(named_by)}.")
     found: dict[str, None] = {}
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         words = list(_hosts_in(line, first_column=first_column))

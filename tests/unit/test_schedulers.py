@@ -64,7 +64,7 @@ def test_host_file_takes_ipv6_addresses(hostfile: Path) -> None:
     [
         (b"", "{path} names no host."),
         (b"# nothing\n", "{path} names no host."),
-        (b"\x7fELF\0\0", "{path} is no list of hosts."),
+        (b"\x7fELF\0\0", "{path} isn't a list of hosts."),
         (b"gpu01\ngpu[02\n", '{path}, line 2: "gpu[02" is invalid: a bracket is missing.'),
         (b"-oA=x\n", '{path}, line 1: "-oA=x" is invalid: a node name can\'t start with a dash.'),
     ],
@@ -75,7 +75,7 @@ def test_bad_host_file_gets_one_sentence(hostfile: Path, content: bytes, problem
 
 
 def test_missing_host_file_is_named(hostfile: Path) -> None:
-    assert refusal(f"--hostfile {hostfile}") == f"{hostfile} is no file."
+    assert refusal(f"--hostfile {hostfile}") == f"{hostfile} isn't a file."
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_flux_that_fails_gets_one_sentence(tmp_path: Path) -> None:
 
 def test_file_of_a_scheduler_that_is_missing_is_named_with_its_variable(tmp_path: Path) -> None:
     assert refusal("", {"PBS_NODEFILE": str(tmp_path / "aux")}) == (
-        f"PBS_NODEFILE: {tmp_path}/aux is no file; name nodes with --nodes or --hostfile."
+        f"PBS_NODEFILE: {tmp_path}/aux isn't a file; name nodes with --nodes or --hostfile."
     )
 
 
