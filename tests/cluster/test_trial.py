@@ -110,7 +110,9 @@ def test_placements_run_under_srun_and_failures_are_kept(cluster: Cluster, folde
     nothing_is_left(cluster)
 
 
-def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> None:
+def test_trial_is_resumed_after_a_killed_head_and_ends_with_its_recording(
+    cluster: Cluster, folder: Path
+) -> None:
     with allocated(cluster) as job:
         words = [f"--job={job}", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1"]
         popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
@@ -119,6 +121,14 @@ def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> No
         assert ended(popen)[0] == -signal.SIGKILL
         steps = ["squeue", "--steps", "--noheader", "--format=%j"]
         wait_until(lambda: "gswarm-trial" not in cluster.run(steps).stdout, "the end of the killed step")
+        (folder / "waits").unlink()
+        popen = start_trial(cluster, folder, "--resume", f"--job={job}")
+        wait_until((folder / "waits").exists, "the start of a run that waits")
+        stop = ["gswarm-tui", "recording", "stop"]
+        subprocess.run(stop, env=user_env(cluster), check=True, capture_output=True)
+        status, _, said = ended(popen)
+        assert status == 3, said
+        assert "the trial was interrupted, and its step has ended." in said
         (folder / "go").touch()
         status, _, said = ended(start_trial(cluster, folder, "--resume", f"--job={job}"))
         assert status == 0, said
@@ -127,9 +137,13 @@ def test_trial_of_a_killed_head_is_resumed(cluster: Cluster, folder: Path) -> No
         assert (status, said) == (
             2, "gswarm-tui: nothing to resume: all 2 runs of the newest trial in run.duckdb ended.\n",
         )  # fmt: skip
-    assert (folder / "started").read_text() == "1\n" * 3, "the killed run, and both of the resumed trial"
+    assert (folder / "started").read_text() == "1\n" * 4, (
+        "the killed run, the stopped one, and both of the resumed trial"
+    )
     runs = "SELECT run, status FROM trial_runs ORDER BY run, ts"
-    assert ask(folder / "run.duckdb", runs) == [(1, "interrupted"), (1, "ok"), (2, "ok")]
+    assert ask(folder / "run.duckdb", runs) == [
+        (1, "interrupted"), (1, "interrupted"), (1, "ok"), (2, "ok")
+    ]  # fmt: skip
     nothing_is_left(cluster)
 
 
