@@ -211,7 +211,9 @@ class ProfileRun:
         tool = self._settings.tool
         match kind:
             case "nofolder":
-                raise ProfileError(f"{node}: no folder can be made at {value}; set TMPDIR to one of yours.")
+                raise ProfileError(
+                    f"{node}: the folder {value} can't be created; set TMPDIR to a folder of yours."
+                )
             case "setup":
                 status, _, said = value.partition(" ")
                 said = f": {printable(redact([said])[0])}" if said else ""
