@@ -13,6 +13,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
 from gswarm_tui.common.quantities import DASH, duration, energy, gpu_time, mebibytes, percent, used_of, watts
+from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
@@ -259,6 +260,8 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
             all_of_them = len(run.summary.covered)
             complete = all_of_them - len(run.summary.partial)
             yield f"{run.label} is partial: {complete:,} of {all_of_them:,} nodes cover all of it."
+        if run.summary.silent:
+            yield f"{run.label} has no samples of {hosts.fold(run.summary.silent)}."
 
 
 def _all_ended(*runs: ComparedRun) -> bool:
@@ -295,7 +298,7 @@ def _formatted(value: float | None, pattern: str) -> str:
 
 
 _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
-    ("nodes", lambda run, _: str(len(run.summary.nodes))),
+    ("nodes", lambda run, _: str(len(run.summary.covered))),
     ("GPUs", lambda run, _: str(run.whole.gpus)),
     ("duration", lambda run, _: duration(run.seconds) + (" so far" if run.summary.running else "")),
     ("speed-up", lambda run, first: _formatted(speed_up(first, run), "{:.2f} ×")),
@@ -321,7 +324,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
     "started_at": ("TIMESTAMP", lambda run, _: run.summary.period.started_at),
     "ended_at": ("TIMESTAMP", lambda run, _: run.summary.period.ended_at),
     "duration_s": ("DOUBLE", lambda run, _: run.seconds),
-    "nodes": ("INTEGER", lambda run, _: len(run.summary.nodes)),
+    "nodes": ("INTEGER", lambda run, _: len(run.summary.covered)),
     "complete_nodes": ("INTEGER", lambda run, _: len(run.summary.covered) - len(run.summary.partial)),
     "gpus": ("INTEGER", lambda run, _: run.whole.gpus),
     "speed_up": ("DOUBLE", lambda run, first: speed_up(first, run)),

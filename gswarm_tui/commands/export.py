@@ -18,7 +18,7 @@ from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import json_export
 from gswarm_tui.exchange.csv_export import PROFILE_TABLES, TABLES, CsvTable, write_csv
-from gswarm_tui.exchange.time_windows import profile_span, utc_micros
+from gswarm_tui.exchange.time_windows import profile_span, sample_in, sample_span
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.formats import add_csv_safe, check_csv_safe, text_out
 from gswarm_tui.printing.progress import Progress
@@ -28,8 +28,9 @@ from gswarm_tui.store.transfer.parquet import Slice, write_dataset
 FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"
 _SAMPLE_IN = """
-SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
+SELECT 1 FROM gpu_samples s JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) AND {}
+LIMIT 1
 """
 _PROFILE_IN = """
 SELECT 1 FROM profiles
@@ -137,9 +138,9 @@ def _lack(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
 
 
 def _has(source: QuerySource, query: str, period: Period) -> bool:
-    samples = utc_micros(period.started_at), utc_micros(period.until)
-    span = profile_span(period) if query is _PROFILE_IN else samples
-    return bool(source.query(query, period.recording_id, *span).rows())
+    span = profile_span(period) if query is _PROFILE_IN else sample_span(period)
+    inside = sample_in(period, "coalesce(s.interval_ms, 0)")
+    return bool(source.query(query.format(inside), period.recording_id, *span).rows())
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:

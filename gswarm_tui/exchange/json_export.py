@@ -27,11 +27,10 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.json_profiles import write_profiles
-from gswarm_tui.exchange.time_windows import sample_span, utc_micros, windows
+from gswarm_tui.exchange.time_windows import sample_in, sample_span, utc_micros, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
-from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"
@@ -59,12 +58,11 @@ FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) A
 # Means are those of summaries: a sample counts by the part of its interval in the session.
 _DEVICES = """
 WITH places AS ({places}), inside AS (
-  SELECT s.*, ts < make_timestamp({until}) AS exported,
+  SELECT s.*,
          greatest(0, least(epoch_us(ts), {end})
            - greatest(epoch_us(ts) - 1000 * coalesce(interval_ms, 0)::BIGINT, {begin})) AS us
   FROM gpu_samples s
-  WHERE ts >= make_timestamp({since})
-    AND ts < make_timestamp({until}) + INTERVAL {longest_s} SECOND
+  WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until}) AND {inside}
 )
 SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_index,
        arg_max(name, gpu_id) AS name, arg_max(uuid, gpu_id) AS uuid,
@@ -72,12 +70,11 @@ SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_i
        sum(util_pct::DOUBLE * us) / nullif(sum(us) FILTER (util_pct IS NOT NULL), 0) AS avg_gpu_util,
        100 * sum(mem_used_mib::DOUBLE * us) / nullif(sum(us) FILTER (mem_used_mib IS NOT NULL), 0)
          / nullif(max(memory_total_mib), 0) AS avg_gpu_memory,
-       count(*) FILTER (exported) AS samples,
+       count(*) AS samples,
        count(pcie_rx_mb_s) + count(pcie_tx_mb_s) AS pcie,
        count(nvlink_rx_mb_s) + count(nvlink_tx_mb_s) AS nvlink
 FROM inside JOIN places USING (gpu_id)
 GROUP BY place
-HAVING samples > 0
 ORDER BY place
 """
 
@@ -92,7 +89,7 @@ WITH places AS ({places}), near AS (
          round(nvlink_tx_mb_s::DOUBLE / 1000, 6) AS nvlink_tx,
          (epoch_us(ts) + {interval} // 2) // {interval} AS deadline
   FROM gpu_samples s JOIN places USING (gpu_id)
-  WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
+  WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until}) AND {inside}
 ), numbered AS (
   SELECT *, row_number() OVER (PARTITION BY deadline, place ORDER BY ts) AS reading FROM near
 )
@@ -110,7 +107,7 @@ ORDER BY deadline, reading
 _NUMBERS = """
 SELECT DISTINCT {number} AS number
 FROM gpu_samples s JOIN ({places}) USING (gpu_id)
-WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
+WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until}) AND {inside}
 ORDER BY number
 """
 
@@ -173,6 +170,7 @@ def write_json(
     GPUs that Slurm gave to others are left out without ``all_gpus``.
     """
     begin, end = sample_span(period)
+    inside = sample_in(period, "coalesce(s.interval_ms, 0)")
     own = "true" if all_gpus else "g.allocated IS NOT FALSE"
     places = _PLACES.format(recording=period.recording_id, own=own)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]
@@ -182,13 +180,13 @@ def write_json(
         "since": begin,
         "until": end,
     }
-    query = _DEVICES.format(places=places, longest_s=LONGEST_INTERVAL_S, **span)
+    query = _DEVICES.format(places=places, inside=inside, **span)
     devices = source.query(query).dicts()
     layout = _layout(devices)
     out.write("{\n")
     recording["interval_ms"] = _interval_ms(source, period, recording["interval_ms"])
     head = _head(period, recording, devices, layout.names)
-    events = source.query(_INTERVAL_CHANGES, period.recording_id, begin, end).dicts()
+    events = source.query(_INTERVAL_CHANGES, period.recording_id, begin, span["end"] + 1).dicts()
     head["events"] = [
         {
             "time": _iso(event["ts"]),
@@ -204,11 +202,11 @@ def write_json(
     number = 0
 
     def numbers(expression: str) -> list[int]:
-        query = _NUMBERS.format(number=expression, places=places, since=begin, until=end)
+        query = _NUMBERS.format(number=expression, places=places, since=begin, until=end, inside=inside)
         return [row[0] for row in source.query(query).rows()]
 
     for since, until in windows((begin, end), interval, len(devices), numbers, report):
-        query = _FRAMES.format(places=places, interval=interval, since=since, until=until)
+        query = _FRAMES.format(places=places, interval=interval, since=since, until=until, inside=inside)
         for row in chain.from_iterable(source.query(query).batches):
             number += 1
             out.write(",\n  " if number > 1 else "\n  ")

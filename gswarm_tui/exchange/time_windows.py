@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
 SAMPLES_AT_ONCE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -18,12 +19,22 @@ def utc_micros(at: datetime) -> int:
 
 
 def sample_span(period: Period) -> tuple[int, int]:
-    """Return from when to before when samples count, in Unix µs: a session has the one at its end.
+    """Return from when to before when a period may have samples, in Unix µs.
 
-    Not the one at its start, whose interval lies before it.
+    A session lacks the sample at its start, whose interval lies before it, and has those after its end whose
+    interval begins in it; ``sample_in`` is the condition for these.
     """
-    shift = period.session_id is not None
-    return utc_micros(period.started_at) + shift, utc_micros(period.until) + shift
+    if period.session_id is None:
+        return utc_micros(period.started_at), utc_micros(period.until)
+    return utc_micros(period.started_at) + 1, utc_micros(period.until) + LONGEST_INTERVAL_S * 1_000_000
+
+
+def sample_in(period: Period, interval: str) -> str:
+    """Return the SQL condition that a sample ``s`` of ``sample_span`` counts; ``interval`` is in ms."""
+    if period.session_id is None:
+        return "true"
+    until = utc_micros(period.until)
+    return f"(epoch_us(s.ts) <= {until} OR epoch_us(s.ts) - 1000 * {interval}::BIGINT < {until})"
 
 
 def profile_span(period: Period) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,10 +79,25 @@ def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
 def gpu_totals(columns: Floats) -> list[GpuTotals]:
     """Return the sums over the GPUs of each frame; ``columns`` has the shape (GPU metrics, frames, GPUs)."""
     values = columns[[UTIL, POWER]]
+    values[1] = as_recorded(values[1].astype(np.float32))  # means equal those of the recording
     measured = np.isfinite(values)
     totals, counts = np.where(measured, values, 0.0).sum(axis=2), measured.sum(axis=2)
     parts = totals[0], counts[0], totals[1], counts[1]
     return [GpuTotals(*one) for one in zip(*(part.tolist() for part in parts), strict=True)]
+
+
+def as_recorded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Round to whole numbers, below 100 to one digit after the point, below 10 to two.
+
+    NVML's power is good to 5 %, and a rate no better than its interval: further digits are noise, which
+    doesn't compress and would be most of the file.
+    """
+    size = np.abs(values)
+    steps = np.where(size < 100, np.where(size < 10, 100, 10), 1).astype(values.dtype)
+    # NaN stands for NULL; numbers too large for their column become NULL there.
+    with np.errstate(over="ignore"):
+        kept: npt.NDArray[Any] = np.rint(values * steps) / steps
+    return kept
 
 
 def _columns(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:

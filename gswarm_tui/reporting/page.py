@@ -67,7 +67,7 @@ _DEFINITIONS = (
         "Utilisation",
         "NVML's: the share of time in which any kernel ran. One busy multiprocessor can give 100 %.",
     ),
-    ("Mean, median, p95", "over all samples of single GPUs in the session; max is the highest sample."),
+    ("Mean, median, p95", "over the measured time of single GPUs in the session; max is the highest sample."),
     (
         "Busy",
         f"the share of the measured time in which a GPU's utilisation was {BUSY_FROM_PCT:g} % or more.",
@@ -79,7 +79,8 @@ _DEFINITIONS = (
     ),
     (
         "Energy",
-        "the growth of the GPUs' energy counters in the session: of the boards, not of whole nodes.",
+        "the growth of the GPUs' energy counters in the session, else power × time: of the boards, not of "
+        "whole nodes.",
     ),
     (
         "Throttled",

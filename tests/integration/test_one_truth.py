@@ -14,6 +14,7 @@ import pytest
 from gswarm_agent.frame import INFO, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.comparison import ComparedRun, comparison_notes, comparison_table
 from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.analysis.summary_text import heading, summary_lines
 from gswarm_tui.cli import main
@@ -57,7 +58,7 @@ def sampled_quicker_while_busy() -> list[Event]:
     for every_s, frames, util in ((0.1, 100, 90), (10.0, 4, 5), (1.0, 10, 20)):
         for _ in range(frames):
             seq, ts = seq + 1, round(ts + every_s, 1)
-            row = gpu_row(util_pct=util, power_w=6 * util, energy_mj=round((ts - T0) * 200_000))
+            row = gpu_row(util_pct=util, power_w=6 * util + 0.04, energy_mj=round((ts - T0) * 200_000))
             events.append(arrived(seq, [row], ts=ts))
     return events
 
@@ -91,12 +92,15 @@ def test_views_exports_and_recipes_weigh_by_time_too(tmp_path: Path, monkeypatch
         events.append(arrived(one.frame.seq, one.frame.gpus.rows, ts=one.ts, processes=(process,)))
     mark = EventLogged(T0 + 60, "mark", INFO, "end", "n1", detail='{"rank": 0}')
     first = EventLogged(T0, "mark", INFO, "start", "n1", detail='{"rank": 0}')
-    record(tmp_path / "run.duckdb", [*events, first, mark, *session(0, 60)])
-    mean = pytest.approx((90 * 10 + 5 * 40 + 20 * 10) / 60)
-    assert query(Path("run.duckdb"), "SELECT sm_mean_pct FROM session_processes") == [(mean,)]
-    assert query(Path("run.duckdb"), "SELECT util_mean_pct FROM session_summary WHERE scope = 'all'") == [
-        (mean,)
+    within_an_interval: list[Event] = [
+        SessionStarted("t", T0 + 14, "t", T0 + 13),
+        SessionStopped("t", T0 + 14, T0 + 14),
     ]
+    record(tmp_path / "run.duckdb", [*events, first, mark, *session(0, 60), *within_an_interval])
+    mean = pytest.approx((90 * 10 + 5 * 40 + 20 * 10) / 60)
+    for figure, view in (("sm_mean_pct", "session_processes"), ("util_mean_pct", "session_summary")):
+        where = "WHERE gpu_index = 0 ORDER BY session_id"
+        assert query(Path("run.duckdb"), f"SELECT {figure} FROM {view} {where}") == [(mean,), (5,)]
     (recipe,) = (one for one in RECIPES if one.title.startswith("Marks with their loss"))
     rows = query(Path("run.duckdb"), recipe.sql)
     assert [row[4] for row in rows] == [None, mean]
@@ -105,7 +109,7 @@ def test_views_exports_and_recipes_weigh_by_time_too(tmp_path: Path, monkeypatch
     assert device["avg_gpu_util"] == pytest.approx(1300 / 60, abs=1e-4)
 
 
-def test_averages_of_a_json_export_are_those_of_the_summary(
+def test_exports_of_a_session_give_the_figures_of_its_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,6 +120,9 @@ def test_averages_of_a_json_export_are_those_of_the_summary(
     assert main(["export", "s", "-o", "s.json"]) == 0
     (device,) = json.loads(Path("s.json").read_text())["summary_by_device"].values()
     assert device["avg_gpu_util"] == pytest.approx(whole.util_mean_pct, abs=1e-4)
+    assert main(["export", "s", "--format", "parquet"]) == 0
+    assert main(["import", "s.parquet", "--db", "again.duckdb"]) == 0
+    assert summary_of(Path("again.duckdb")).whole == whole
 
 
 def test_session_within_a_long_interval_counts_its_part(tmp_path: Path) -> None:
@@ -163,6 +170,9 @@ def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path) -> None:
     assert summary.silent == ("n2", "n3", "n1:1")
     assert "3 nodes · 3 GPUs" in heading(summary)
     assert ("silent", "n[2-3],n1:1: no samples in this time") in summary_lines(summary)
+    run = ComparedRun("s", "run.duckdb", summary, summary.whole, {})
+    assert {("nodes", "3"), ("GPUs", "3")} <= set(comparison_table([run]).rows)
+    assert "s has no samples of n[2-3],n1:1." in comparison_notes([run])
 
 
 def as_schema_2(path: Path) -> None:

@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_tui.fleet.frame_values import as_recorded
 from gswarm_tui.store.duckdb_internals import register_arrays
 from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
@@ -98,7 +99,7 @@ def _array(column: ColumnSchema, size: int) -> npt.NDArray[Any]:
 def _fitting(values: npt.NDArray[Any], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype != np.float32:
         return values
-    kept = rounded(values)
+    kept = as_recorded(values)
     if kept.dtype != np.float32:  # too large for the column: not measured
         with np.errstate(over="ignore"):
             kept = kept.astype(np.float32)
@@ -110,17 +111,3 @@ def _null(array: npt.NDArray[Any]) -> Any:
     if array.dtype == object:
         return None
     return np.datetime64("NaT") if array.dtype.kind == "M" else np.nan
-
-
-def rounded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Round to whole numbers, below 100 to one digit after the point, below 10 to two.
-
-    NVML's power is good to 5 %, and a rate no better than its interval: further digits are noise, which
-    doesn't compress and would be most of the file.
-    """
-    size = np.abs(values)
-    steps = np.where(size < 100, np.where(size < 10, 100, 10), 1).astype(values.dtype)
-    # NaN stands for NULL; numbers too large for their column become NULL there.
-    with np.errstate(over="ignore"):
-        kept: npt.NDArray[Any] = np.rint(values * steps) / steps
-    return kept

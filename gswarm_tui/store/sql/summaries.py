@@ -400,20 +400,25 @@ WHERE b.bubble
 
 
 def processes(spans: Spans) -> str:
-    """Return a query with one row per process and GPU: identity and peaks. Command lines are raw."""
+    """Return a query with one row per process and GPU: identity and peaks. Command lines are raw.
+
+    A sample covers the interval of its frame, and counts in a mean by the part that lies in the span.
+    """
+    covers_ms = "coalesce(h.interval_ms, 0)"
+    inside = _overlap(spans, covers_ms)
     return f"""
 WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
        max(s.local_rank) AS local_rank, arg_max(s.user_name, s.ts) AS user_name,
        arg_max(s.command, s.ts) AS command, min(s.ts) AS first_seen, max(s.ts) AS last_seen,
        max(s.gpu_memory_mib) AS gpu_memory_max_mib, max(s.sm_pct) AS sm_max_pct,
-       sum(s.sm_pct * h.interval_ms) / sum(h.interval_ms) FILTER (s.sm_pct IS NOT NULL) AS sm_mean_pct,
+       sum(s.sm_pct * {inside}) / nullif(sum({inside}) FILTER (s.sm_pct IS NOT NULL), 0) AS sm_mean_pct,
        max(s.cpu_pct) AS cpu_max_pct, max(s.memory_mib) AS memory_max_mib
 FROM process_samples s
 JOIN members m USING (gpu_id)
 JOIN named n USING (member)
-LEFT JOIN host_samples h ON h.node_id = n.node_id AND h.ts = s.ts
-WHERE {spans.inside}
+LEFT JOIN host_samples h ON h.node_id = m.node_id AND h.ts = s.ts
+WHERE {spans.overlapping(covers_ms)}
 GROUP BY ALL
 """  # noqa: S608 (own names and numbers)
 
@@ -522,12 +527,6 @@ class Spans:
         if self.began is None or self.until is None:
             return "m.started_at", "m.until"
         return _time(self.began), _time(self.until)
-
-    @property
-    def inside(self) -> str:
-        """The SQL condition that the span holds a sample ``s``: after its start and not after its end."""
-        began, until = self.bounds
-        return f"s.ts > {began} AND s.ts <= {until}"
 
     def overlapping(self, covers_ms: str) -> str:
         """Return the SQL condition that a sample's time before ``s.ts`` overlaps the span."""

@@ -81,10 +81,10 @@ SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 
 @dataclass(frozen=True)
 class Slice:
-    """The exported part of a recording: all of it, or a session with samples from ``since`` to ``until``.
+    """The exported part of a recording: all of it, or a session from ``since`` to ``until``.
 
-    Times are UTC without a zone; ``since`` is not part of it. Samples of GPUs that Slurm gave to others are
-    part of it with ``all_gpus``.
+    Times are UTC without a zone; ``since`` is not part of it, but a sample after ``until`` is if the time
+    that it covers begins before. Samples of GPUs that Slurm gave to others are part of it with ``all_gpus``.
     """
 
     recording_id: int
@@ -98,6 +98,21 @@ class Slice:
         if self.since is None or self.until is None:
             return "true"
         return f"{column} > TIMESTAMP '{self.since}' AND {column} <= TIMESTAMP '{self.until}'"
+
+    def samples(self, table: TableSchema) -> str:
+        """Return the SQL condition that a sample ``s`` is in the slice."""
+        covers = [f"s.{c.name}" for c in table.columns if c.name in ("interval_ms", "energy_used_ms")]
+        if table is PROCESS_SAMPLES:
+            frames = f"SELECT s.ts, s.node_id FROM {HOST_SAMPLES.name} s WHERE {self.samples(HOST_SAMPLES)}"  # noqa: S608
+            return f"({self.within('s.ts')} OR (s.ts, node_id) IN ({frames}))"
+        if self.since is None or self.until is None:
+            return "true"
+        ms = f"coalesce(greatest({', '.join(covers)}), 0)::BIGINT"
+        until = f"TIMESTAMP '{self.until}'"
+        return (
+            f"s.ts > TIMESTAMP '{self.since}' "
+            f"AND (s.ts <= {until} OR epoch_us(s.ts) - 1000 * {ms} < epoch_us({until}))"
+        )
 
     def profiles(self) -> str:
         """Return the SQL condition that a profile is in the slice, wholly or in part."""
@@ -262,7 +277,7 @@ class _Writing:
         own = "" if table is HOST_SAMPLES or part.all_gpus else "g.allocated IS NOT FALSE AND "
         query = (
             f"SELECT {', '.join(columns)} FROM {table.name} s {gpus}"  # noqa: S608 (own names)
-            f"WHERE {own}node_id IN ({nodes}) AND {part.within('s.ts')}"
+            f"WHERE {own}node_id IN ({nodes}) AND {part.samples(table)}"
         )
         count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
         if not count:
