@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +96,8 @@ def _no_samples(source: QuerySource, period: Period) -> str:
     if period.ended_at is None and source.running:
         hint = "no GPU has been sampled yet"
     elif period.session_id is None or period.ended_at is None:
-        hint = "the table events may hold the reason"
+        file = printable(shlex.quote(str(source.path)))
+        hint = f"gswarm-tui sql 'FROM event_log' --db={file} lists its events"
     subject = period.name if period.session_id is None else f"session {period.name}"
     return f"{subject} in {printable(str(source.path))} has no GPU samples; {hint}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,7 +110,7 @@ def _nothing(source: QuerySource, period: Period, missing: Sequence[MetricChoice
     if not frames:
         return (
             f"{quote(period.name)} in {source.path} has no data: no node was measured in it; "
-            "the table events may hold the reason."
+            f"gswarm-tui sql 'FROM event_log' --db={shlex.quote(str(source.path))} lists its events."
         )
     *first, last = (one.metric.short for one in missing)
     names = f"{', '.join(first)} and {last}" if first else last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
     for name, stream in (("input", stdin), ("output", stdout)):
         if not stream.isatty():
             raise UserError(f"the screen needs a terminal, but standard {name} isn't one; remove the pipe.")
+    if os.environ.get("TERM") == "dumb":
+        raise UserError("the screen needs a terminal that moves the cursor, but TERM is dumb; use another.")
 
 
 def _job(options: Options, environ: Mapping[str, str], slurm: Slurm) -> tuple[Job | None, str]:

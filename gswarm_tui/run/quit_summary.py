@@ -15,6 +15,7 @@ from gswarm_tui.store.querying.file_source import FileSource
 
 LONGEST_S = 5.0
 """Limit of the query for the figures; a longer one is interrupted, and the line is left out."""
+NO_SAMPLE = "without a GPU sample"
 
 
 def figures_line(path: Path, recording_id: int) -> str:
@@ -35,7 +36,7 @@ def figures_line(path: Path, recording_id: int) -> str:
 def _figures(summary: Summary) -> str:
     length = duration(summary.period.seconds)
     if (whole := summary.whole) is None:
-        return f"recorded {length}, without a GPU sample"
+        return f"recorded {length}, {NO_SAMPLE}"
     parts = [energy(whole.energy_j), f"mean util {percent(whole.util_mean_pct)}"]
     measured = [gpu for gpu in summary.gpus if gpu.util_mean_pct is not None]
     if len(measured) > 1:
@@ -48,9 +49,14 @@ def _mean_util(gpu: Figures) -> float:
     return gpu.util_mean_pct or 0.0
 
 
-def next_commands(path: Path) -> str:
-    """Return the line that names the next commands: one to copy, with its file quoted for a shell."""
+def next_commands(path: Path, figures: str) -> str:
+    """Return the line that names the next commands: one to copy, with its file quoted for a shell.
+
+    A recording without samples has only its events to show. ``figures`` is the line of :func:`figures_line`.
+    """
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
     file = shlex.quote(str(path))
+    if figures.endswith(NO_SAMPLE):
+        return f"next: gswarm-tui sql 'FROM event_log' --db={printable(file)}"
     return f"next: gswarm-tui summary --db={printable(file)}   (or replay, report)"

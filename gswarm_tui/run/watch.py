@@ -118,7 +118,7 @@ async def watch(
         from gswarm_tui.run import quit_summary
 
         figures = quit_summary.figures_line(recorder.path, recorder.recording_id)
-        next_commands = quit_summary.next_commands(recorder.path)
+        next_commands = quit_summary.next_commands(recorder.path, figures)
     if figures:
         print(figures)
     exit_status = _print_result(hub, ended, app.return_code or 0, log, uid)

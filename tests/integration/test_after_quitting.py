@@ -59,13 +59,19 @@ def test_figures_of_a_file_that_cannot_be_read_are_left_out(tmp_path: Path) -> N
     assert figures_line(tmp_path / "gone.duckdb", 1) == ""
 
 
-def test_recording_without_samples_says_so(tmp_path: Path) -> None:
+def test_recording_without_samples_points_to_its_events(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recorded(tmp_path / "run.duckdb", Scene(1, 1), lambda made: made.advance(3))
-    assert figures_line(tmp_path / "run.duckdb", 1) == "recorded 3 s, without a GPU sample"
+    figures = figures_line(tmp_path / "run.duckdb", 1)
+    assert figures == "recorded 3 s, without a GPU sample"
+    command = next_commands(tmp_path / "run.duckdb", figures).removeprefix("next: ")
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert "severity  message" in capsys.readouterr().out
 
 
 def test_next_command_can_be_pasted_into_a_shell(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = next_commands(path)
+    line = next_commands(path, "recorded 3 s, 1 GPU")
     assert line == "next: gswarm-tui summary --db='a run.duckdb'   (or replay, report)"
     command = line.removeprefix("next: ").partition("   ")[0]
     assert cli.main(shlex.split(command)[1:]) == 0

@@ -118,7 +118,7 @@ def test_recording_without_samples_points_to_its_events(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record(tmp_path / "run.duckdb", [introduced()], ended_at=T0 + 3)
-    reason = "the table events may hold the reason.\n"
+    reason = "gswarm-tui sql 'FROM event_log' --db=run.duckdb lists its events.\n"
     assert output_of(capsys, "summary", status=2) == (
         f"gswarm-tui: recording 1 in run.duckdb has no GPU samples; {reason}"
     )

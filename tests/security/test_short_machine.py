@@ -40,6 +40,7 @@ def test_signal_ends_the_program_without_standard_error(tmp_path: Path) -> None:
     [
         (f"{PROGRAM} <&-", 2, NO_TERMINAL.format("input")),
         (f"{PROGRAM} >&-", 2, NO_TERMINAL.format("output")),
+        (f"TERM=dumb {PROGRAM}", 2, "but TERM is dumb"),
         (f"ulimit -v 60000; {PROGRAM}", 1, NO_MEMORY),
         (f"ulimit -v 400000; {PROGRAM}", 1, NO_MEMORY),
         (f"HOME=/dev/null XDG_STATE_HOME= {PROGRAM.partition(' --')[0]} recover", 0, "nothing to recover"),

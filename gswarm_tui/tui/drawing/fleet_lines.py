@@ -68,7 +68,8 @@ def recording(
     if recorder.error:  # only the file name, so that the remedy fits
         words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
         return [Span("╳ ", "error"), Span(clean(words), "error")]
-    words = f" · {quantities.count(recorder.rows)} rows · {quantities.file_size(recorder.file_bytes)}"
+    rows = "row" if recorder.rows == 1 else "rows"
+    words = f" · {quantities.count(recorder.rows)} {rows} · {quantities.file_size(recorder.file_bytes)}"
     since = f"rec {quantities.elapsed(now - started_at)}"
     if place is not None:
         since = f"attached{' to ' * bool(place)}{clean(place)}{', read-only' * read_only} · {since}"
