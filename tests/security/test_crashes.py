@@ -137,7 +137,7 @@ def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(pa
         before = busiest_thread_s(running.pid)
         sql = [sys.executable, "-m", "gswarm_tui", "sql", CANNOT_BE_CANCELLED, "--db", str(path)]
         with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asked:
-            eventually(lambda: busiest_thread_s(running.pid) > before + 3, "the query runs")
+            eventually(lambda: busiest_thread_s(running.pid) > before + 1, "the query runs")
             running.press("q")
             assert running.exit_status() == 0
             asked.kill()  # it would run the query on the finished file
@@ -152,7 +152,7 @@ def test_second_ctrl_c_ends_a_query_that_cannot_be_cancelled(path: Path) -> None
     sql = [sys.executable, "-m", "gswarm_tui", "sql", CANNOT_BE_CANCELLED, "--db", str(path)]
     with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
         assert asked.stderr is not None
-        eventually(lambda: busiest_thread_s(asked.pid) > 2, "the query runs")
+        eventually(lambda: busiest_thread_s(asked.pid) > 1, "the query runs")
         asked.send_signal(signal.SIGINT)
         assert asked.stderr.readline() == (
             "gswarm-tui: the query can't be cancelled now; Ctrl-C again ends gswarm-tui\n"
