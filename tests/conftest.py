@@ -28,35 +28,46 @@ CACHE = ".pytest_cache/cache"
 BETWEEN_KEYS_S = 0.002
 SLOWEST = (
     "cluster",
+    "tests/bench/test_smoke.py",
     "tests/security/test_crafted_recordings.py",
-    "tests/tui/test_fleet.py",
-    "tests/security/test_hostile_nodes.py",
-    "tests/integration/test_record.py",
     "tests/cluster/test_faults.py",
-    "tests/cluster/test_slurm_counters.py",
+    "tests/integration/test_record.py",
+    "tests/security/test_hostile_nodes.py",
+    "tests/integration/test_attached.py",
+    "tests/integration/test_attach.py",
+    "tests/security/test_crashes.py",
+    "tests/integration/test_plot.py",
+    "tests/integration/test_recover.py",
+    "tests/walks/test_walks.py",
+    "tests/integration/test_profiles.py",
     "tests/integration/test_import.py",
     "tests/integration/test_web.py",
-    "tests/integration/test_plot.py",
-    "tests/bench/test_smoke.py",
-    "tests/integration/test_recover.py",
-    "tests/tui/test_replay.py",
-    "tests/integration/test_summaries.py",
-    "tests/integration/test_store_sorting.py",
-    "tests/security/test_rogue_nodes.py",
-    "tests/walks/test_walks.py",
-    "tests/tui/test_sql.py",
-    "tests/integration/test_summary_command.py",
-    "tests/integration/test_attach.py",
-    "tests/tui/test_app.py",
-    "tests/security/test_recover_consent.py",
-    "tests/integration/test_store_views.py",
     "tests/docs/test_docs.py",
-    "tests/tui/test_look_back.py",
-    "tests/security/test_crashes.py",
-    "tests/integration/test_attached.py",
-    "tests/integration/test_store_running_query.py",
-    "tests/integration/test_store_resume.py",
+    "tests/tui/test_fleet.py",
     "tests/integration/test_probes_processes.py",
+    "tests/integration/test_minutes.py",
+    "tests/security/test_rogue_nodes.py",
+    "tests/tui/test_sql.py",
+    "tests/tui/test_replay.py",
+    "tests/integration/test_output_files.py",
+    "tests/integration/test_web_api.py",
+    "tests/tui/test_app.py",
+    "tests/tui/test_actions.py",
+    "tests/integration/test_report.py",
+    "tests/integration/test_locales.py",
+    "tests/integration/test_http_server.py",
+    "tests/docs/test_skill.py",
+    "tests/integration/test_export.py",
+    "tests/integration/test_store_running_query.py",
+    "tests/integration/test_one_truth.py",
+    "tests/security/test_web_attacks.py",
+    "tests/cluster/test_slurm_counters.py",
+    "tests/integration/test_store_sorting.py",
+    "tests/security/test_recover_consent.py",
+    "tests/integration/test_summary_command.py",
+    "tests/integration/test_traces.py",
+    "tests/integration/test_counters.py",
+    "tests/cluster/test_leftovers.py",
 )
 """Groups of tests that take longest, those that compute beside those that wait."""
 
@@ -192,7 +203,10 @@ async def _briefly_idle(_min_s: float = 0, max_s: float = 1) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_keys() -> Iterator[None]:
-    """Wait 20 ms for an idle process after ``Pilot.press``, where Textual does so twice after each key."""
+    """Wait 20 ms for an idle process after ``Pilot.press``, where Textual does so twice after each key.
+
+    Nothing is animated: a press would wait until a screen has scrolled.
+    """
     press = Pilot.press
 
     async def press_quickly(pilot: Pilot[Any], *keys: str) -> None:
@@ -200,6 +214,7 @@ def quick_keys() -> Iterator[None]:
         await wait_for_idle(0)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textual.constants.TEXTUAL_ANIMATIONS", "none")
         patch.setattr("textual.app.wait_for_idle", _briefly_idle)
         patch.setattr(Pilot, "press", press_quickly)
         yield
