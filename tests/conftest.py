@@ -25,7 +25,7 @@ UMASK = os.umask(0o022)
 os.umask(UMASK)
 
 CACHE = ".pytest_cache/cache"
-BETWEEN_KEYS_S = 0.002
+BETWEEN_KEYS_S = 0.005
 SLOWEST = (
     "cluster",
     "tests/bench/test_smoke.py",
