@@ -300,6 +300,8 @@ class Report:
             ]
             heads = ["node", "covered", "time", "frames"]
             found += [tag("p", words), table(heads, rows, right=frozenset({1, 2, 3}))]
+        if summary.silent:
+            found.append(tag("p", f"No samples in this time: {hosts.fold(summary.silent)}."))
         if self.facts.gaps:
             listed = [
                 [node, self._time(begin), self._time(end), duration((end - begin).total_seconds())]

@@ -156,7 +156,8 @@ def test_throttling_that_a_driver_counts_late_is_clipped_on_screens_only(tmp_pat
     assert fleet.nodes["n1"].gpus[0, GPU_COLUMNS.index("throttle_power_pct")] == 100
 
 
-def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path) -> None:
+def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     row = gpu_row(util_pct=80, power_w=500)
     frames = [arrived(i, [row, row if i < 5 else None]) for i in range(1, 21)]
     gone = [arrived(i, [row], node="n2") for i in range(1, 5)]
@@ -173,6 +174,8 @@ def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path) -> None:
     run = ComparedRun("s", "run.duckdb", summary, summary.whole, {})
     assert {("nodes", "3"), ("GPUs", "3")} <= set(comparison_table([run]).rows)
     assert "s has no samples of n[2-3],n1:1." in comparison_notes([run])
+    assert main(["report", "-o", "s.html"]) == 0
+    assert "No samples in this time: n[2-3],n1:1." in (tmp_path / "s.html").read_text()
 
 
 def as_schema_2(path: Path) -> None:
