@@ -59,7 +59,7 @@ def test_each_rank_is_profiled_in_an_allocation_of_its_own(cluster: Cluster, fol
     command = [sys.executable, str(folder / "ranks.py"), *AWKWARD]
     done = profile(cluster, folder, *TWO_NODES, "--setup=module load cuda/12.4", "--", *command)
     assert done.returncode == 5, done.stderr
-    assert done.stdout == f"12.4 {AWKWARD}\n" * 2
+    assert done.stdout == f"12.4 {AWKWARD}\n" * 2, done.stderr
     job = done.stderr.partition("(job ")[2].partition(")")[0]
     assert f"gswarm-tui: Using 2 × h100 on gpu[01-02] (job {job})\n" in done.stderr, done.stderr
     names = [f"gpu01-rank0-job{job}.nsys-rep", f"gpu02-rank1-job{job}.nsys-rep"]

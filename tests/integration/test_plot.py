@@ -579,7 +579,7 @@ def test_session_without_data_prints_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r'^"empty" has no data: it ended when it began\.$'):
         material(path, "empty")
     with pytest.raises(
-        UserError, match=r'^"later" in .*run\.duckdb has no data: no node was measured in it; the'
+        UserError, match=r'^"later" in .*run\.duckdb has no data: no node was measured in it; gswarm-tui sql'
     ):
         material(path, "later")
 

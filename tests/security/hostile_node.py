@@ -79,8 +79,9 @@ def when_stopped() -> Iterator[bytes]:
     yield encode(hello("live", live=True))
     yield encode(frame(1, time.time_ns()))
     decoder = Decoder()
-    while not any(isinstance(message, Stop) for message in decoder.feed(os.read(0, 65536))):
-        pass
+    while received := os.read(0, 65536):
+        if any(isinstance(message, Stop) for message in decoder.feed(received)):
+            break
     for seq in count(2):
         yield encode(replace(frame(seq, seq * SECOND_NS)))
 
