@@ -24,8 +24,6 @@ from gswarm_tui.run.supervisor import supervise
 LEAST_ADDRESS_SPACE = 1 << 30
 _MAPPING_FAILED = "failed to map segment"
 """The dynamic loader's text about a library that doesn't fit into the address space."""
-_INTERRUPTED = "Query interrupted"
-"""DuckDB's text for Ctrl-C or another signal that ends this program."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except RuntimeError as error:
-        if str(error) != _INTERRUPTED:
+        from gswarm_tui.store.duckdb_internals import INTERRUPTED
+
+        if str(error) != INTERRUPTED:
             raise
         return 130
     except (MemoryError, ImportError) as error:

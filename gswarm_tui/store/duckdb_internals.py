@@ -39,6 +39,9 @@ def connect_in_memory(settings: Settings) -> duckdb.DuckDBPyConnection:
 
 # Error texts
 
+INTERRUPTED = "Query interrupted"
+"""Text of the RuntimeError of a query that Ctrl-C, or another signal that ends this program, interrupts."""
+
 
 class FileProblem(Enum):
     """Reasons for which DuckDB can't use a file; each value is a pattern that its error text contains."""
