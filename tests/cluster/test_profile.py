@@ -145,6 +145,23 @@ def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> N
     nothing_is_left(cluster)
 
 
+def test_profiler_that_fails_before_the_command_starts_is_tried_once_more(
+    cluster: Cluster, folder: Path
+) -> None:
+    lost = "#!/bin/bash\n[ $1 = profile ] && echo 'Connection to the Agent lost.' && exit 1\nexec {} \"$@\"\n"
+    once = f"[ $1 = profile ] && mv {folder}/nsys {folder}/nsys.used; "
+    (folder / "nsys").write_text(lost.format(shutil.which("nsys")).replace("[", once + "[", 1))
+    (folder / "nsys").chmod(0o755)
+    words = ["--gres=gpu:1", "--salloc=-w gpu02", f"--setup=PATH={folder}:$PATH", "--", "echo", "started"]
+    done = profile(cluster, folder, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "started\n"
+    said = "nsys ended before it started the command (Connection to the Agent lost.); trying once more.\n"
+    assert f"gswarm-tui: gpu02: {said}" in done.stderr
+    assert len(list(folder.glob("gpu02-rank0-job*.nsys-rep"))) == 1, done.stderr
+    nothing_is_left(cluster)
+
+
 def test_problems_are_printed_in_a_sentence(cluster: Cluster, folder: Path) -> None:
     one = ["--gres=gpu:1", "--salloc=-w gpu02"]
     importer = Path("/usr/lib/nsight-systems/host-linux-x64")

@@ -189,6 +189,14 @@ def test_term_reaches_the_command_and_the_recording_ends_with_it(tmp_path: Path)
     assert ended_recordings(tmp_path) == [(True,)]
 
 
+def test_signal_that_killed_the_command_first_is_the_reason(tmp_path: Path) -> None:
+    late = "(while kill -0 $$; do sleep 0.01; done 2>/dev/null; kill -TERM $PPID) & kill -TERM $$"
+    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", late) as running:
+        assert running.end()[0] == 128 + signal.SIGTERM
+    [(why,)] = query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'")
+    assert why.startswith("received SIGTERM; sh was killed by SIGTERM after ")
+
+
 def test_recording_is_closed_before_a_command_that_ignores_term(
     tmp_path: Path,
 ) -> None:
