@@ -57,7 +57,9 @@ def choose_head(
         found = [head for head in found if head.of_job(label_of_shell(environ))] or found
     if len(found) > 1:
         heads = ", ".join(map(describe_head, found))
-        raise UsageError(f"{len(found)} running gswarm-tui match; choose one with {option}: {heads}.")
+        raise UsageError(
+            f"{len(found)} running gswarm-tui processes match; choose one with {option}: {heads}."
+        )
     return found[0]
 
 

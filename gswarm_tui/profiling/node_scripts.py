@@ -61,8 +61,8 @@ exec 5<&0; cat <&5 >/dev/null & wait; leave
 # One rank: the profiler's own output goes to a log; the command's output and exit status are its own. nsys
 # ends with the capture, and the command may continue. What a rank leaves behind, such as nsys's own agent, is
 # ended with it: the agent holds the step's output open, and srun would wait for it.
-# On a busy node nsys sometimes fails before it starts the command ("Connection to the Agent lost."): it is tried
-# once more, as the other ranks wait for this one.
+# On a busy node nsys sometimes fails before it starts the command ("Connection to the Agent lost."): it is
+# tried once more, as the other ranks wait for this one.
 RUN = (
     """
 token=$1; ranks=$2; count=$3; shift 3; rank=${SLURM_PROCID:-0}; mark=$token-$rank-

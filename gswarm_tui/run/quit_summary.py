@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.analysis import periods
@@ -15,11 +16,18 @@ from gswarm_tui.store.querying.file_source import FileSource
 
 LONGEST_S = 5.0
 """Limit of the query for the figures; a longer one is interrupted, and the line is left out."""
-NO_SAMPLE = "without a GPU sample"
 
 
-def figures_line(path: Path, recording_id: int) -> str:
-    """Return duration, energy, mean utilisation and worst GPU of a closed recording; empty if they fail."""
+@dataclass(frozen=True)
+class RecordingFigures:
+    """A line with the figures of a recording, and whether it has samples of any GPU."""
+
+    line: str
+    sampled: bool
+
+
+def recording_figures(path: Path, recording_id: int) -> RecordingFigures | None:
+    """Return duration, energy, mean utilisation and worst GPU of a closed recording; None if they fail."""
     try:
         with contextlib.closing(FileSource(path, for_people=False)) as source:
             limit = threading.Timer(LONGEST_S, source.interrupt)
@@ -30,33 +38,34 @@ def figures_line(path: Path, recording_id: int) -> str:
             finally:
                 limit.cancel()
     except (UserError, StopIteration):
-        return ""
+        return None
 
 
-def _figures(summary: Summary) -> str:
+def _figures(summary: Summary) -> RecordingFigures:
     length = duration(summary.period.seconds)
     if (whole := summary.whole) is None:
-        return f"recorded {length}, {NO_SAMPLE}"
+        return RecordingFigures(f"recorded {length}, without a GPU sample", sampled=False)
     parts = [energy(whole.energy_j), f"mean util {percent(whole.util_mean_pct)}"]
     measured = [gpu for gpu in summary.gpus if gpu.util_mean_pct is not None]
     if len(measured) > 1:
         worst = min(measured, key=_mean_util)
         parts.append(f"worst {printable(worst.label)} ({percent(worst.util_mean_pct)})")
-    return f"recorded {length}, {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
+    line = f"recorded {length}, {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
+    return RecordingFigures(line, sampled=True)
 
 
 def _mean_util(gpu: Figures) -> float:
     return gpu.util_mean_pct or 0.0
 
 
-def next_commands(path: Path, figures: str) -> str:
+def next_commands(path: Path, *, sampled: bool) -> str:
     """Return the line that names the next commands: one to copy, with its file quoted for a shell.
 
-    A recording without samples has only its events to show. ``figures`` is the line of :func:`figures_line`.
+    A recording without samples has only its events to show.
     """
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
     file = shlex.quote(str(path))
-    if figures.endswith(NO_SAMPLE):
+    if not sampled:
         return f"next: gswarm-tui sql 'FROM event_log' --db={printable(file)}"
     return f"next: gswarm-tui summary --db={printable(file)}   (or replay, report)"

@@ -112,15 +112,16 @@ async def watch(
     report_recording("", None)
     if app.return_value == STOPPED:
         print_notice(STOPPED_BY)
-    figures = next_commands = ""
+    figures, next_commands = None, ""
     complete = ended.status is not None and ended.status.closed and not ended.status.error
     if recorder is not None and complete and not recorder.queried and app.return_value in (QUIT, STOPPED):
         from gswarm_tui.run import quit_summary
 
-        figures = quit_summary.figures_line(recorder.path, recorder.recording_id)
-        next_commands = quit_summary.next_commands(recorder.path, figures)
+        figures = quit_summary.recording_figures(recorder.path, recorder.recording_id)
+        sampled = figures is None or figures.sampled
+        next_commands = quit_summary.next_commands(recorder.path, sampled=sampled)
     if figures:
-        print(figures)
+        print(figures.line)
     exit_status = _print_result(hub, ended, app.return_code or 0, log, uid)
     if next_commands:
         print(next_commands)

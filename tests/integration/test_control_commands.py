@@ -215,7 +215,7 @@ async def test_commands_that_change_something_name_the_choice_of_heads(
         one.control._label = "job 12"
         assert await run(environ, "session", "stop") == 2
         printed = capsys.readouterr().out
-        assert printed.startswith("2 running gswarm-tui match; choose one with --recording: ")
+        assert printed.startswith("2 running gswarm-tui processes match; choose one with --recording: ")
         assert f"0f1e2d3c (job 12, {tmp_path}/one.duckdb)" in printed
         for words in ("", "+pcie,core"):
             assert await run(environ, "metrics", words, "--db", str(tmp_path / "two.duckdb")) == 2
