@@ -27,6 +27,12 @@ for step in range(3):
 print(os.environ.get("CUDA_VERSION"), sys.argv[1:])
 sys.exit(5)
 """
+FAILS_ONCE = """\
+#!/bin/bash
+[ "$1" = profile ] && [ "$2" != --help ] && [ ! -e {used} ] && touch {used} &&
+    echo "Connection to the Agent lost." && exit 1
+exec {nsys} "$@"
+"""
 AWKWARD = ["two words", "$HOME", "*", "both'\"quotes", "line\nbreak", "", "--", "\\"]
 TWO_NODES = ["--nodes=2", "--gres=gpu:1", "--salloc=-w gpu01,gpu02"]
 
@@ -148,16 +154,14 @@ def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> N
 def test_profiler_that_fails_before_the_command_starts_is_tried_once_more(
     cluster: Cluster, folder: Path
 ) -> None:
-    lost = "#!/bin/bash\n[ $1 = profile ] && echo 'Connection to the Agent lost.' && exit 1\nexec {} \"$@\"\n"
-    once = f"[ $1 = profile ] && mv {folder}/nsys {folder}/nsys.used; "
-    (folder / "nsys").write_text(lost.format(shutil.which("nsys")).replace("[", once + "[", 1))
+    (folder / "nsys").write_text(FAILS_ONCE.format(used=folder / "used", nsys=shutil.which("nsys")))
     (folder / "nsys").chmod(0o755)
     words = ["--gres=gpu:1", "--salloc=-w gpu02", f"--setup=PATH={folder}:$PATH", "--", "echo", "started"]
     done = profile(cluster, folder, *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "started\n"
     said = "nsys ended before it started the command (Connection to the Agent lost.); trying once more.\n"
-    assert f"gswarm-tui: gpu02: {said}" in done.stderr
+    assert f"gswarm-tui: gpu02: {said}" in done.stderr, done.stderr
     assert len(list(folder.glob("gpu02-rank0-job*.nsys-rep"))) == 1, done.stderr
     nothing_is_left(cluster)
 
