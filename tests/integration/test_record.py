@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from gswarm_tui.cli import main
 from tests.integration.heads import nothing_left
-from tests.terminal import PATIENCE_S, InTerminal
+from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query
 
 UNTIL_INPUT_ENDS = ("sh", "-c", "echo ready; cat; exit 3")
@@ -88,6 +89,11 @@ def ended_recordings(folder: Path) -> list[tuple[bool]]:
     return query(folder / "run.duckdb", "SELECT ended_at IS NOT NULL FROM recordings")
 
 
+def reasons(folder: Path) -> list[tuple[str]]:
+    """Return why each recording ended."""
+    return query(folder / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'")
+
+
 def test_session_lasts_as_long_as_the_command(tmp_path: Path) -> None:
     with record(tmp_path, "--demo", "2x4", "--name", "train", "--", *UNTIL_INPUT_ENDS) as running:
         running.wait_for("2 nodes send data, 8 GPUs")
@@ -108,26 +114,6 @@ def test_session_lasts_as_long_as_the_command(tmp_path: Path) -> None:
     ) == [("sh ended with status 3",)]
 
 
-def test_command_keeps_umask_signals_environment_and_arguments(tmp_path: Path) -> None:
-    script = (
-        "import os, signal, sys\n"
-        "mask = os.umask(0)\n"
-        "print(oct(mask), signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
-        "print('DUCKDB_JE_MALLOC_CONF' in os.environ)\n"
-        "print(signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, sys.argv[1:])\n"
-    )
-    before = os.umask(0o027)
-    try:
-        with record(
-            tmp_path, "--demo", "1x1", "--", sys.executable, "-c", script, "a b", "$x", "--", ""
-        ) as running:
-            status, out = running.end()
-    finally:
-        os.umask(before)
-    assert (status, out) == (0, "0o27 set()\nFalse\nTrue ['a b', '$x', '--', '']\n")
-    assert (tmp_path / "run.duckdb").stat().st_mode & 0o077 == 0
-
-
 ARMED = {
     "KINETO_IPC_SOCKET_DIR",
     "KINETO_LOG_LEVEL",
@@ -142,16 +128,33 @@ SHOW_ARMED = (
     "    if name.startswith(('KINETO_', 'NCCL_', 'TORCH_')): print(name, os.environ[name])\n"
     "print('-', oct(pathlib.Path(os.environ.get('KINETO_IPC_SOCKET_DIR', '/')).stat().st_mode))\n"
 )
+SHOW_KEPT = (
+    "import signal\n"
+    "print(oct(os.umask(0)), signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+    "print('DUCKDB_JE_MALLOC_CONF' in os.environ)\n"
+    "print(signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, sys.argv[1:])\n"
+)
 
 
-def test_command_is_armed_and_each_variable_printed_but_own_ones_stay(
+def test_command_keeps_what_it_had_and_is_armed_by_variables_that_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:1")
-    with record(tmp_path, "--demo", "1x1", "--", sys.executable, "-c", SHOW_ARMED) as running:
-        status, out = running.end()
-    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert (status, shown.pop("-")) == (0, "0o40700"), "the socket folder is private"
+    script = SHOW_ARMED + SHOW_KEPT
+    before = os.umask(0o027)
+    try:
+        with record(
+            tmp_path, "--demo", "1x1", "--", sys.executable, "-c", script, "a b", "$x", "--", ""
+        ) as running:
+            status, out = running.end()
+    finally:
+        os.umask(before)
+    assert status == 0
+    armed, kept = out.splitlines()[:-3], out.splitlines()[-3:]
+    assert kept == ["0o27 set()", "False", "True ['a b', '$x', '--', '']"]
+    assert (tmp_path / "run.duckdb").stat().st_mode & 0o077 == 0
+    shown = dict(line.split(maxsplit=1) for line in armed)
+    assert shown.pop("-") == "0o40700", "the socket folder is private"
     assert shown.keys() == ARMED
     assert shown["NCCL_RAS_ADDR"] == "localhost:1"
     printed = {line.removeprefix("gswarm-tui: ").rstrip() for line in running.lines}
@@ -160,96 +163,48 @@ def test_command_is_armed_and_each_variable_printed_but_own_ones_stay(
     assert not Path(shown["KINETO_IPC_SOCKET_DIR"]).exists(), "nobody needs it any more"
 
 
-def test_unarmed_command_keeps_its_environment(tmp_path: Path) -> None:
-    with record(tmp_path, "--no-arm", "--demo", "1x1", "--", sys.executable, "-c", SHOW_ARMED) as running:
-        out = running.end()[1]
+def test_unarmed_command_keeps_its_environment_and_the_status_of_a_killed_step_is_explained(
+    tmp_path: Path,
+) -> None:
+    script = f"{shlex.join([sys.executable, '-c', SHOW_ARMED])}; sh -c 'kill -9 $$'; exit $?"
+    with record(tmp_path, "--no-arm", "--demo", "1x1", "--", "sh", "-c", script) as running:
+        status, out = running.end()
+    text = "".join(running.lines)
     assert {line.split()[0] for line in out.splitlines()} & ARMED == set()
-    assert "gswarm-tui: set " not in "".join(running.lines)
+    assert out.splitlines()[-1].startswith("- 0o"), "it ran"
+    assert "gswarm-tui: set " not in text
+    assert status == 137
+    assert "gswarm-tui: sh ended with status 137 (SIGKILL, as happens when memory runs out) after " in text
 
 
-def test_usr1_reaches_the_command_alone(tmp_path: Path) -> None:
-    script = "trap 'echo checkpoint' USR1; echo ready; read line; read line; exit 0"
+def test_signals_reach_the_command_and_after_term_the_recording_is_closed_before_it_ends(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "trap 'echo checkpoint' USR1; trap 'echo saving' TERM; echo ready; read a; read b; read c; exit 4"
+    )
     with record(tmp_path, "--demo", "1x1", "--", "bash", "-c", script) as running:
         assert running.output_line() == "ready\n"
         running.process.send_signal(signal.SIGUSR1)
         assert running.output_line() == "checkpoint\n"
         running.wait_for("1 node sends data")
-        assert running.end("one\ntwo\n")[0] == 0
-    assert ended_recordings(tmp_path) == [(True,)]
-
-
-def test_term_reaches_the_command_and_the_recording_ends_with_it(tmp_path: Path) -> None:
-    script = "trap 'echo saved; exit 9' TERM; echo ready; read line; read line"
-    with record(tmp_path, "--demo", "1x1", "--", "bash", "-c", script) as running:
-        assert running.output_line() == "ready\n"
         running.process.send_signal(signal.SIGTERM)
-        assert running.output_line() == "saved\n"
-        assert running.end() == (9, "")
-    assert "gswarm-tui: received SIGTERM\n" in running.lines
-    assert ended_recordings(tmp_path) == [(True,)]
-
-
-def test_signal_that_killed_the_command_first_is_the_reason(tmp_path: Path) -> None:
-    late = "(while kill -0 $$; do sleep 0.01; done 2>/dev/null; kill -TERM $PPID) & kill -TERM $$"
-    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", late) as running:
-        assert running.end()[0] == 128 + signal.SIGTERM
-    [(why,)] = query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'")
-    assert why.startswith("received SIGTERM; sh was killed by SIGTERM after ")
-
-
-def test_recording_is_closed_before_a_command_that_ignores_term(
-    tmp_path: Path,
-) -> None:
-    script = "trap '' TERM; echo ready; read line; exit 4"
-    with record(tmp_path, "--demo", "1x1", "--", "bash", "-c", script) as running:
-        assert running.output_line() == "ready\n"
-        running.process.send_signal(signal.SIGTERM)
+        assert running.output_line() == "saving\n"
         running.wait_for("run.duckdb: ")
         assert ended_recordings(tmp_path) == [(True,)]
-        assert running.end("now\n")[0] == 4
+        assert running.end("now\n" * 3)[0] == 4
+    assert "gswarm-tui: received SIGTERM\n" in running.lines
 
 
-def test_killed_command_is_reported_as_by_a_shell(tmp_path: Path) -> None:
-    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", "kill -9 $$") as running:
-        assert running.end()[0] == 128 + signal.SIGKILL
-    assert "gswarm-tui: sh was killed by SIGKILL, as happens when memory runs out after " in "".join(
-        running.lines
-    )
-
-
-def test_status_of_a_killed_step_is_explained(tmp_path: Path) -> None:
-    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", "sh -c 'kill -9 $$'; exit $?") as running:
-        assert running.end()[0] == 137
-    words = "gswarm-tui: sh ended with status 137 (SIGKILL, as happens when memory runs out) after "
-    assert words in "".join(running.lines)
-
-
-def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
-    script = (
-        "import signal, threading, time\n"
-        "came = threading.Event()\n"
-        "def interrupted(*_): print('interrupted', flush=True); came.set()\n"
-        "signal.signal(signal.SIGINT, interrupted)\n"
-        "print('ready', flush=True)\n"
-        "came.wait()\n"
-        "time.sleep(0.5)\n"
-        "print('over', flush=True)\n"
-    )
-    (tmp_path / "train.py").write_text(script)
-    command = [sys.executable, str(tmp_path / "train.py")]
-    words = ["record", "--db", str(tmp_path / "run.duckdb"), "--demo", "1x1", "--", *command]
-    in_session = ["setsid", "--ctty", "--wait"]  # else the terminal sends no signals
-    with InTerminal([*in_session, sys.executable, "-m", "gswarm_tui", *words], size=(120, 60)) as running:
-        running.wait_for("ready")
-        running.press("\x03")
-        running.wait_for("over")
-        assert running.screen().count("interrupted") == 1
-
-
-def test_closed_terminal_ends_the_command_and_keeps_its_status(tmp_path: Path) -> None:
+def test_ctrl_c_reaches_the_command_once_and_a_closed_terminal_ends_it_with_its_status(
+    tmp_path: Path,
+) -> None:
     """The kernel sends SIGHUP to the session's leader alone, and what is printed from then on fails."""
     words = ["record", "--demo", "1x1", "--db", str(tmp_path / "run.duckdb"), "--"]
-    script = "trap 'exit 7' HUP; echo ready; while :; do sleep 0.1; done"
+    script = (
+        "trap 'echo interrupted; n=0' INT; trap 'exit 7' HUP; n=9; echo ready; "
+        "while :; do sleep 0.1; n=$((n+1)); [ $n != 5 ] || echo over; done"
+    )
     terminal, its_end = pty.openpty()
     with subprocess.Popen(
         ["setsid", "--ctty", "--wait", sys.executable, "-m", "gswarm_tui", *words, "sh", "-c", script],
@@ -260,23 +215,25 @@ def test_closed_terminal_ends_the_command_and_keeps_its_status(tmp_path: Path) -
             shown = b""
             while b"ready" not in shown:
                 shown += os.read(terminal, 1 << 16)
+            os.write(terminal, b"\x03")
+            while b"over" not in shown:
+                shown += os.read(terminal, 1 << 16)
+            assert shown.count(b"interrupted") == 1
             os.close(terminal)
             assert running.wait(PATIENCE_S) == 7
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
+    assert ended_recordings(tmp_path) == [(True,)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_without_a_command_a_signal_ends_the_recording(tmp_path: Path, number: signal.Signals) -> None:
+def test_without_a_command_a_signal_ends_the_recording(tmp_path: Path) -> None:
     with record(tmp_path, "--demo", "1x1") as running:
         running.wait_for("1 node sends data, 1 GPU")
-        running.process.send_signal(number)
+        running.process.send_signal(signal.SIGUSR1)
         assert running.end() == (0, "")
     assert ended_recordings(tmp_path) == [(True,)]
-    assert query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'") == [
-        (f"received {number.name}",)
-    ]
+    assert reasons(tmp_path) == [("received SIGUSR1",)]
 
 
 def test_killed_recorder_restarts_and_no_sample_is_lost(tmp_path: Path) -> None:
@@ -302,12 +259,15 @@ def test_killed_recorder_restarts_and_no_sample_is_lost(tmp_path: Path) -> None:
 
 
 def test_third_death_within_five_minutes_ends_the_recording_but_not_the_command(tmp_path: Path) -> None:
-    with record(tmp_path, "--demo", "1x1", "--", *UNTIL_INPUT_ENDS) as running:
+    killed_in_the_end = "echo ready; cat; kill -9 $$"
+    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", killed_in_the_end) as running:
         for _ in range(3):
             running.wait_for("1 node sends data")
             os.kill(running.recorder(), signal.SIGKILL)
         running.wait_for("the recorder isn't restarted: it was killed by SIGKILL, ")
-        assert running.end("still here\n") == (3, "ready\nstill here\n")
+        assert running.end("still here\n") == (128 + signal.SIGKILL, "ready\nstill here\n")
+    killed = "gswarm-tui: sh was killed by SIGKILL, as happens when memory runs out after "
+    assert killed in "".join(running.lines), "as a shell reports it"
 
 
 def test_recorder_closes_the_recording_when_its_parent_is_killed(tmp_path: Path) -> None:
@@ -319,9 +279,7 @@ def test_recorder_closes_the_recording_when_its_parent_is_killed(tmp_path: Path)
     assert ended_recordings(tmp_path) == [(True,)]
     why = "the process that had started the recorder was killed"
     assert f"gswarm-tui: {why}\n" in running.lines
-    assert query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'") == [
-        (why,)
-    ]
+    assert reasons(tmp_path) == [(why,)]
 
 
 def test_stopped_recorder_is_reported_and_may_continue(tmp_path: Path) -> None:
@@ -335,23 +293,27 @@ def test_stopped_recorder_is_reported_and_may_continue(tmp_path: Path) -> None:
         os.kill(recorder, signal.SIGCONT)
         assert running.end() == (0, "")
     assert ended_recordings(tmp_path) == [(True,)]
+    assert reasons(tmp_path) == [("received SIGTERM",)]
 
 
-def test_report_is_written_and_replaces_that_of_a_requeued_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_report_is_written_at_ctrl_c_and_replaces_only_that_of_a_requeued_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--demo", "1x1", "--report", "train.html", "--", "sleep", "1.5")
-    with record(tmp_path, *words) as running:
-        assert running.end()[0] == 0
-    page = (tmp_path / "train.html").read_bytes()
-    with record(tmp_path, *words) as running:
-        assert running.end()[0] == 2
-    assert "train.html exists; name another file with --report, or replace it" in "".join(running.lines)
-    assert (tmp_path / "train.html").read_bytes() == page
+    page = tmp_path / "train.html"
+    page.write_text("of the run before")
+    words = ("--demo", "1x1", "--interval", "0.2", "--report", "train.html")
+    monkeypatch.chdir(tmp_path)
+    assert main(["record", "--db", "run.duckdb", *words]) == 2
+    refused = "train.html exists; name another file with --report, or replace it"
+    assert refused in capsys.readouterr().err
+    assert page.read_text() == "of the run before"
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with record(tmp_path, *words) as running:
+        running.wait_for("1 node sends data")
+        running.process.send_signal(signal.SIGINT)
         assert running.end()[0] == 0
-    assert (tmp_path / "train.html").read_bytes() != page
+    assert page.read_text().startswith("<!doctype html>")
+    assert reasons(tmp_path) == [("received SIGINT",)]
 
 
 @pytest.mark.parametrize(
@@ -414,6 +376,4 @@ def test_recording_stop_ends_record_without_a_command(tmp_path: Path) -> None:
         assert run_beside(tmp_path, "recording", "stop") == 0
         assert running.end()[0] == 0
     assert ended_recordings(tmp_path) == [(True,)]
-    assert query(tmp_path / "run.duckdb", "SELECT message FROM events WHERE kind = 'recording_ended'") == [
-        ("the recording was ended by gswarm-tui recording stop",)
-    ]
+    assert reasons(tmp_path) == [("the recording was ended by gswarm-tui recording stop",)]
