@@ -57,8 +57,8 @@ _MAX_REWRITE_BYTES = 128 * 1024 * 1024
 """A file of this size is rewritten in three or four seconds."""
 _FREE_SPACE_FACTOR = 4
 """A rewrite needs this many times the file's size free on its disk, and uses at most half of that."""
-_MIN_REWRITE_BYTES = 8 * 256 * 1024
-"""A smaller file has no more than eight blocks to lose."""
+_MIN_REWRITE_BYTES = 16 * 256 * 1024
+"""A smaller file has a few blocks to lose: one without samples has ten."""
 
 _SETTINGS: Settings = {
     **NO_EXTENSIONS,
