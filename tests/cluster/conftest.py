@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.kinds import Kind
 from tests.cluster.requirements import missing
+from tests.cluster.running import first_in_line
 
 KINDS = {
     "gpu03": Kind.BARE,
@@ -33,7 +34,7 @@ def cluster(machine: None) -> Iterator[Cluster]:
 
     Each test restores it. A process left running at the login node is an error at the end.
     """
-    with Cluster.up(4, kinds=KINDS) as up, up.entered():
+    with first_in_line(), Cluster.up(4, kinds=KINDS) as up, up.entered():
         yield up
 
 

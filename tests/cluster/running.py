@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.terminal import PATIENCE_S, pause
@@ -63,3 +65,14 @@ def start_daemon(words: Sequence[str], what: str, log: Path, pid_file: Path) -> 
     if done.returncode != 0:
         raise ClusterError(f"the start of {what} failed with status {done.returncode}{tail(log)}")
     wait_until(pid_file.exists, f"the start of {what}", log)
+
+
+@contextmanager
+def first_in_line() -> Iterator[None]:
+    """Put what this thread starts before other tests: Slurm, nsys and agents have limits of time."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, usual - 5)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)

@@ -96,13 +96,27 @@ class BatchJob:
         return self._folder / f"gswarm-job{self.id}{task}.duckdb"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def limited_job(cluster: Cluster) -> Iterator[BatchJob]:
+    """Submit a job that reaches its time limit while other tests run: Slurm checks limits every 30 s.
+
+    At the end nothing of any test runs.
+    """
+    made = cluster.home / "limited"
+    made.mkdir()
+    job = BatchJob(cluster, made, SINGLE, ["-w", "gpu04"], UNTIL_TERM)
+    job.wait_for("1 node sends data")
+    cluster.run(f"scontrol update JobId={job.id} EndTime=now+2")
+    yield job
+    all_ended(cluster, ["gpu01", "gpu02", "gpu04"])
+
+
 @pytest.fixture
-def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
+def folder(cluster: Cluster, tmp_path: Path) -> Path:
     """Make a folder in the home that login node and compute nodes share."""
     made = cluster.home / tmp_path.name
     made.mkdir()
-    yield made
-    all_ended(cluster, ["gpu01", "gpu02"])
+    return made
 
 
 @pytest.fixture
@@ -112,24 +126,6 @@ def taken_on_gpu02(cluster: Cluster) -> Iterator[str]:
     cluster["gpu02"].run(f"rm -rf {path}; mkdir -m 700 {path}; chown nobody {path}")
     yield path
     cluster["gpu02"].run(f"rm -rf {path}")
-
-
-def test_job_at_its_time_limit_saves_once_and_its_recording_is_complete(
-    cluster: Cluster, folder: Path
-) -> None:
-    job = BatchJob(cluster, folder, SINGLE, ["-w", "gpu01"], UNTIL_TERM)
-    job.wait_for("1 node sends data")
-    cluster.run(f"scontrol update JobId={job.id} EndTime=now+2")
-    assert job.wait_ended() == {"TIMEOUT"}
-    assert "received SIGTERM: the job reached its time limit" in job.log, job.log
-    assert job.log.count("saved at SIGTERM") == 1, job.log
-    db = job.database()
-    assert ask(db, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
-    assert ask(db, "SELECT name FROM sessions WHERE ended_at IS NOT NULL") == [("train",)]
-    [(why,)] = ask(db, "SELECT message FROM events WHERE kind = 'recording_ended'")
-    assert why.startswith(
-        "received SIGTERM: the job reached its time limit; python ended with status 3 after "
-    )
 
 
 def test_step_on_several_nodes_is_recorded_with_its_exit_status(
@@ -181,3 +177,17 @@ def test_job_that_requeues_itself_goes_on_in_the_same_file(cluster: Cluster, fol
     assert ask(db, "SELECT count(*), count(ended_at) FROM recordings") == [(2, 2)]
     assert ask(db, "SELECT name, ended_at IS NOT NULL FROM sessions") == [("train", True)] * 2
     assert (folder / "train.html").exists()
+
+
+def test_job_at_its_time_limit_saves_once_and_its_recording_is_complete(limited_job: BatchJob) -> None:
+    job = limited_job
+    assert job.wait_ended() == {"TIMEOUT"}
+    assert "received SIGTERM: the job reached its time limit" in job.log, job.log
+    assert job.log.count("saved at SIGTERM") == 1, job.log
+    db = job.database()
+    assert ask(db, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
+    assert ask(db, "SELECT name FROM sessions WHERE ended_at IS NOT NULL") == [("train",)]
+    [(why,)] = ask(db, "SELECT message FROM events WHERE kind = 'recording_ended'")
+    assert why.startswith(
+        "received SIGTERM: the job reached its time limit; python ended with status 3 after "
+    )

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.suite import NODES, PARTS, SHORT, Suite, table
+from tests.cluster.running import first_in_line
 
 SEED = 3
 IN_LONG_ALONE = ("random", "srun")  # "nodes" and "head" inject the same; test_ways_out kills a head of steps
@@ -18,7 +19,7 @@ IN_LONG_ALONE = ("random", "srun")  # "nodes" and "head" inject the same; test_w
 def suite(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     """The fault suite on its own cluster."""
     folder: Path = tmp_path_factory.mktemp("faults")
-    with Cluster.up(len(NODES), 2) as up, up.entered():
+    with first_in_line(), Cluster.up(len(NODES), 2) as up, up.entered():
         yield Suite(up, folder, SHORT, SEED)
 
 
