@@ -22,7 +22,7 @@ T = TypeVar("T")
 SAMPLES = 2
 """Rates and processes come with a node's second sample."""
 INTERVAL_MS = 200
-POLL_S = 0.03
+POLL_S = 0.01
 
 
 @dataclass(frozen=True)
