@@ -100,11 +100,21 @@ def recording_of_node(path: Path, offset_s: float = 0.0) -> Path:
 
 def profiled_run(path: Path) -> Path:
     """Record a node with two GPUs, and import a report of Nsight Systems and a trace of another day."""
-    recording_of_node(path)
-    reports = write_standin(path.with_name("standin.sqlite")), write_trace(path.with_name("trace_rank0.json"))
-    for report in reports:
-        assert main(["import", str(report), "--db", str(path), "--node", "login-alias"]) == 0
+    assert not path.exists()
+    path.write_bytes(_profiled())
     return path
+
+
+@cache
+def _profiled() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = recording_of_node(Path(folder, "run.duckdb"))
+        for report in (
+            write_standin(Path(folder, "standin.sqlite")),
+            write_trace(Path(folder, "trace_rank0.json")),
+        ):
+            assert main(["import", str(report), "--db", str(path), "--node", "login-alias"]) == 0
+        return path.read_bytes()
 
 
 def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:

@@ -128,7 +128,7 @@ def test_heads_that_connect_at_once_start_one_agent(node: Node) -> None:
     left = []
     for agent in many:
         try:
-            agent.hear(Frame, 20)
+            agent.hear(Frame, 10)
             left.append(agent)
         except AssertionError:
             assert agent.heard[-1] == Bye("another head took over")
@@ -208,21 +208,22 @@ def test_frames_on_disk_survive_a_killed_agent(node: Node) -> None:
     assert sequences(second, hello.life) == list(range(1, kept + 1))
 
 
-@pytest.mark.parametrize("cut_off", [False, True])
-def test_without_acks_a_killed_agent_loses_a_few_seconds_at_most(node: Node, cut_off: bool) -> None:
-    first = node.attach()
-    (hello,) = first.hear(Hello)
-    first.hear(Frame, 3)
-    assert not any(name.endswith(".frames") for name in node.files())
-    if not cut_off:
-        disconnect(first)
-    until(lambda: any(name.endswith(".frames") for name in node.files()))
-    kill(node.pid)
+def test_without_acks_a_killed_agent_loses_a_few_seconds_at_most(node: Node) -> None:
+    connected, alone = node.attach(options=("--recording", "other")), node.attach()
+    (hello,), (other,) = alone.hear(Hello), connected.hear(Hello)
+    for agent in (connected, alone):
+        agent.hear(Frame, 3)
+    assert not list(node.folder.glob("*/*.frames"))
+    disconnect(alone)
+    until(lambda: len({path.parent for path in node.folder.glob("*/*.frames")}) == 2)
+    for entry in node.status():
+        kill(entry["pid"])
     assert node.waiting()[hello.life] >= 3
+    assert node.waiting()[other.life] >= 3
 
 
 def test_a_full_spool_drops_the_oldest_frames_and_reports_how_many(node: Node) -> None:
-    options = ("--memory-mib", "0.005", "--spool-mib", "0.02")
+    options = ("--memory-mib", "0.003", "--spool-mib", "0.01")
     first = node.attach(options=options)
     (hello,) = first.hear(Hello)
     disconnect(first)
@@ -319,20 +320,24 @@ def test_without_a_head_the_agent_ends_with_its_job_before_its_linger_time(node:
     assert node.waiting()[hello.life] >= 2
 
 
-@pytest.mark.parametrize("later", [10**18, None])
-def test_a_job_that_was_extended_keeps_its_agent(node: Node, later: int | None) -> None:
-    first = node.attach()
-    first.say(JobEnds(at=4 * 10**9, sent=0))
-    (hello,) = first.hear(Hello)
+def test_a_job_that_was_extended_keeps_its_agent(node: Node) -> None:
+    extended: list[tuple[int | None, tuple[str, ...]]] = [(10**18, ()), (None, ("--recording", "other"))]
+    first = [node.attach(options=options) for _, options in extended]
+    for agent in first:
+        agent.say(JobEnds(at=4 * 10**9, sent=0))
+    before = [agent.hear(Hello)[0].life for agent in first]
     its_end = time.monotonic() + 4
-    disconnect(first)
-    second = node.attach()
-    second.say(JobEnds(at=later, sent=0))
-    second.hear(Frame)
+    second = []
+    for agent, (later, options) in zip(first, extended, strict=True):
+        disconnect(agent)
+        second.append(node.attach(options=options))
+        second[-1].say(JobEnds(at=later, sent=0))
+        second[-1].hear(Frame)
     until(lambda: time.monotonic() > its_end)
-    second.hear(Frame, len(second.hear(Frame)) + 10)
-    assert lives(second) == [hello.life]
-    assert not any(isinstance(message, Bye) for message in second.heard)
+    for agent, life in zip(second, before, strict=True):
+        agent.hear(Frame, len(agent.hear(Frame)) + 10)
+        assert lives(agent) == [life]
+        assert not any(isinstance(message, Bye) for message in agent.heard)
 
 
 def test_after_the_job_waiting_frames_are_delivered_without_sampling(node: Node) -> None:
@@ -386,14 +391,14 @@ def test_a_file_size_limit_loses_no_frame(node: Node) -> None:
         "from gswarm_agent.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    agent = Agent(sys.executable, "-c", script, *node.words("--memory-mib", "0.01")[3:])
+    agent = Agent(sys.executable, "-c", script, *node.words("--memory-mib", "0.005")[3:])
     node.agents.append(agent)
     agent.start(100)
     (hello,) = agent.hear(Hello)
-    agent.hear(Frame, 30)
+    agent.hear(Frame, 15)
     disconnect(agent)
     second = node.attach()
-    hear_of(second, hello.life, 40)
+    hear_of(second, hello.life, 20)
     found = sequences(second, hello.life)
     assert found == list(range(1, len(found) + 1))
     assert sum(name.endswith(".frames") for name in node.files()) > 1

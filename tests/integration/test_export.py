@@ -167,23 +167,18 @@ def test_csv_exports_other_tables(
     assert any(wanted.items() <= row.items() for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("table", "count", "wanted"),
-    [
+def test_csv_exports_events_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = profiled_run(tmp_path / "run.duckdb")
+    capsys.readouterr()
+    for table, count, wanted in (
         ("profile_kernels", 6, {"name": "relu(float*)", "gpu_index": "1", "node": "login-alias"}),
         ("profile_memory", 3, {"bytes": "4000000", "profile": "standin.sqlite"}),
         ("trace_ops", 5, {"category": "python_function", "name": "train.py(12): step"}),
-    ],
-)
-def test_csv_exports_events_of_profiles(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, count: int, wanted: dict[str, str]
-) -> None:
-    db = profiled_run(tmp_path / "run.duckdb")
-    capsys.readouterr()
-    exported("--db", str(db), "--format", "csv", "--table", table, "-o", "-")
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert len(rows) == count
-    assert any(wanted.items() <= row.items() for row in rows)
+    ):
+        exported("--db", str(db), "--format", "csv", "--table", table, "-o", "-")
+        rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+        assert len(rows) == count
+        assert any(wanted.items() <= row.items() for row in rows)
 
 
 def test_parquet_export_is_one_dataset(recording: Path) -> None:
@@ -269,6 +264,15 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
     assert cli.main(["export", "--format", "json"]) == 2
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record a sample in session "train", none in "empty"."""
+    path = tmp_path_factory.mktemp("short") / "run.duckdb"
+    frames = [arrived(1, [gpu_row(util_pct=5), None])]
+    record(path, [introduced(), *frames, *session("train", 0, 9), *session("empty", 50, 60)])
+    return path
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -297,6 +301,7 @@ def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -
     ],
 )
 def test_export_mistake_prints_one_sentence_and_changes_nothing(
+    short: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -304,8 +309,7 @@ def test_export_mistake_prints_one_sentence_and_changes_nothing(
     sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    frames = [arrived(1, [gpu_row(util_pct=5), None])]
-    record(Path("run.duckdb"), [introduced(), *frames, *session("train", 0, 9), *session("empty", 50, 60)])
+    shutil.copy(short, "run.duckdb")
     Path("taken.json").write_text("before")
     Path("mine").mkdir()
     Path("mine/thesis.tex").write_text("before")

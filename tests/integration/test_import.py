@@ -556,8 +556,17 @@ def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -
         stream = JsonStream(BufferedReader(BytesIO(content.encode())))
         with pytest.raises(MalformedError, match="a value is longer than 2 MiB"):
             list(stream.members("frames"))
-    many = '{"frames": [' + '"a",\n' * 2**20 + "1]}"
-    assert sum(1 for _ in JsonStream(BufferedReader(BytesIO(many.encode()))).members("frames")) == 2**20 + 1
+    many = '{"frames": [' + f'"{"a" * 2**14}",\n' * 2**9 + "1]}"
+    assert sum(1 for _ in JsonStream(BufferedReader(BytesIO(many.encode()))).members("frames")) == 2**9 + 1
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export a recording as Parquet, to be copied and spoilt."""
+    folder = tmp_path_factory.mktemp("exported")
+    run(folder / "run.duckdb")
+    command("export", "--db", str(folder / "run.duckdb"), "-o", str(folder / "run.parquet"))
+    return folder / "run.parquet"
 
 
 def spoil(sql: str, table: str) -> None:
@@ -593,11 +602,9 @@ def spoil(sql: str, table: str) -> None:
     ],
 )
 def test_damaged_export_prints_one_sentence_and_leaves_no_file(
-    capsys: pytest.CaptureFixture[str], sql: str, table: str, sentence: str
+    exported: Path, capsys: pytest.CaptureFixture[str], sql: str, table: str, sentence: str
 ) -> None:
-    run(Path("run.duckdb"))
-    command("export", "--format", "parquet")
-    capsys.readouterr()
+    shutil.copytree(exported, "run.parquet")
     spoil(sql, table)
     assert cli.main(["import", "run.parquet", "--db", "back.duckdb"]) == 1
     error = capsys.readouterr().err

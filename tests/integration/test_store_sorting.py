@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import duckdb
 import numpy as np
@@ -330,13 +332,21 @@ def test_rewrite_follows_no_link_in_the_place_of_its_folder(path: Path, tmp_path
 
 
 def fragmented(path: Path) -> None:
-    """Return a recording that is worth rewriting."""
-    database = Database(path)
-    database.begin_recording(INFO)
-    for first in range(0, 6_000, 1_000):
-        add(database, Sorter(database), first, 1_000, gpus=32)
-        database.checkpoint()
-    database.close()
+    """Make a recording that is worth rewriting."""
+    path.write_bytes(_fragmented())
+
+
+@cache
+def _fragmented() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "run.duckdb")
+        database = Database(path)
+        database.begin_recording(INFO)
+        for first in range(0, 6_000, 1_000):
+            add(database, Sorter(database), first, 1_000, gpus=32)
+            database.checkpoint()
+        database.close()
+        return path.read_bytes()
 
 
 @pytest.mark.parametrize(
