@@ -19,7 +19,12 @@ import duckdb
 from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
+from gswarm_tui.store.duckdb_internals import (
+    NO_EXTENSIONS,
+    Settings,
+    connect_in_memory,
+    has_tables_and_views_only,
+)
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
 from gswarm_tui.store.querying.template import copy_views, template_file
 from gswarm_tui.store.sql.older_files import ENERGY, ENERGY_TIME, is_older, lacks_energy, with_energy
@@ -100,11 +105,14 @@ SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 """Ends of the names of a recording's file and of the logs that DuckDB makes beside it."""
 _CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"
 """Clauses of CREATE TABLE that change which values a table takes or how they compare."""
-_FOREIGN = f"""
+_DEFINITIONS = """
 SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'trigger', trigger_name FROM duckdb_triggers() WHERE database_name = 'rec'
-UNION ALL SELECT 'view', view_name FROM duckdb_views()
+LIMIT 1
+"""
+_VIEWS_AND_CLAUSES = f"""
+SELECT 'view', view_name FROM duckdb_views()
   WHERE NOT internal AND database_name = 'rec' AND (schema_name <> 'main' OR view_name NOT IN $views)
 UNION ALL SELECT regexp_extract(sql, '{_CLAUSES}') || ' clause of the table', table_name FROM duckdb_tables()
   WHERE database_name = 'rec' AND schema_name = 'main' AND table_name IN $tables
@@ -134,8 +142,9 @@ def open_for_reading(
             connection.execute("SET allowed_directories = ?", [[str(folder)]])
         template = template_file() if for_people else None
         attach(connection, path, "(READ_ONLY)", *([template] if template else ()))
+        views = _views(connection, path)
         copied = copy_views(connection, template)
-        for statement in _views(connection, path):
+        for statement in views:
             connection.execute(statement)
         for statement in view_statements(with_columns=False) if for_people and not copied else ():
             connection.execute(statement)
@@ -199,7 +208,10 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
             if found != column.type and not is_older(found, column.type):
                 raise StoreError(_invalid(path, known, column, f"has the type {found}, not {column.type}"))
     names = {"views": list(VIEW_NAMES), "tables": [table.name for table in TABLES]}
-    for kind, name in connection.execute(_FOREIGN, names).fetchall():
+    foreign = connection.execute(_VIEWS_AND_CLAUSES, names).fetchall()
+    if not foreign and not has_tables_and_views_only(connection, "rec"):
+        foreign = connection.execute(_DEFINITIONS).fetchall()
+    for kind, name in foreign:
         raise StoreError(
             f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
             "drop it with DuckDB if you trust the file, or name another file with --db"
@@ -212,21 +224,24 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
     return existing
 
 
-def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
-    """Check all values; yield the statements that show the tables. Raises StoreError, duckdb.Error."""
+def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
+    """Check all values; return the statements that show the tables. Raises StoreError, duckdb.Error."""
     existing = checked_columns(connection, path)
     if not existing:
         raise NotARecordingError(path)
-    wild = {}
-    for table, count in _rows(connection, existing).items():
+    # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
+    connection.execute("PRAGMA disable_optimizer")
+    counts = _rows(connection, existing)
+    for table, count in counts.items():
         if count > MOST_ROWS.get(table, count):
             most = f"over {MOST_ROWS[table]:,}"
             raise StoreError(f"{path} isn't a valid recording: it has {count:,} {table.name}, {most}")
-        # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
-        connection.execute(f"PRAGMA {'enable' if table in _LARGE else 'disable'}_optimizer")
-        present = [column for column in table.columns if column.name in existing[table.name]]
-        wild[table] = _check_values(connection, path, table, present)
+    small = [table for table in counts if table not in _LARGE]
+    wild = {table: _check_values(connection, path, table, existing[table.name]) for table in small}
     connection.execute("PRAGMA enable_optimizer")
+    large = [table for table in counts if table in _LARGE]
+    wild |= {table: _check_values(connection, path, table, existing[table.name]) for table in large}
+    views = []
     for table in TABLES:
         there = existing[table.name]
         source = f"rec.main.{table.name}"
@@ -238,14 +253,14 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
             for column in table.columns
         )
         rows = f"FROM {source}" if there else "WHERE false"
-        yield f"CREATE VIEW {table.name} AS SELECT {columns} {rows}"
+        views.append(f"CREATE VIEW {table.name} AS SELECT {columns} {rows}")
+    return views
 
 
 def _rows(
     connection: duckdb.DuckDBPyConnection, existing: Mapping[str, Mapping[str, str]]
 ) -> dict[TableSchema, int]:
     """Return the tables that have rows, with their numbers where they are limited; most have no profiles."""
-    connection.execute("PRAGMA disable_optimizer")
     numbers = (number for number, table in enumerate(TABLES) if existing[table.name])
     counts = (
         f"(SELECT {number}, {'count(*)' if TABLES[number] in MOST_ROWS else '1'} "  # noqa: S608 (own names)
@@ -272,7 +287,7 @@ def _shown(column: ColumnSchema, kind: str | None, wild: bool) -> str:
 
 
 def _check_values(
-    connection: duckdb.DuckDBPyConnection, path: Path, table: TableSchema, columns: Sequence[ColumnSchema]
+    connection: duckdb.DuckDBPyConnection, path: Path, table: TableSchema, existing: Mapping[str, str]
 ) -> set[str]:
     """Return the columns with numbers that no metric reaches.
 
@@ -282,6 +297,7 @@ def _check_values(
     Raises StoreError for values that no recorder writes.
     """
     stored = f"rec.main.{table.name}"
+    columns = [column for column in table.columns if column.name in existing]
     wild: set[str] = set()
     ranges: Sequence[Any] = [None] * len(columns)
     if table in _LARGE:
