@@ -23,8 +23,20 @@ DATABASE = "gswarm-job4711.duckdb"
 
 
 def record_example(folder: Path) -> None:
-    """Record two runs of the same training on 32 GPUs, in three sessions with marks."""
-    scene, recorder = recorded(folder / DATABASE, 4, 8, seed=3)
+    """Write the recording of two runs of the same training on 32 GPUs, in three sessions with marks."""
+    (folder / DATABASE).write_bytes(_database())
+
+
+@functools.cache
+def _database() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / DATABASE
+        _record(path)
+        return path.read_bytes()
+
+
+def _record(path: Path) -> None:
+    scene, recorder = recorded(path, 4, 8, seed=3)
     scene.hub.start_session("full_training")
     for session, seconds in (("train", 160), ("train-2", 128)):
         scene.hub.start_session(session)
@@ -65,15 +77,8 @@ def trial_output() -> str:
 @contextmanager
 def _example_folder() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / DATABASE).write_bytes(_database())
-        yield folder
-
-
-@functools.cache
-def _database() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
         record_example(Path(folder))
-        return (Path(folder) / DATABASE).read_bytes()
+        yield folder
 
 
 @contextmanager

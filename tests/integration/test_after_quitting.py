@@ -31,11 +31,19 @@ def two_sessions(made: Scene) -> None:
     made.advance(5)
 
 
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("recorded") / "run.duckdb"
+    recorded(path, Scene(2, 2), two_sessions)
+    return path.read_bytes()
+
+
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(recording: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    recorded(tmp_path / "a run.duckdb", Scene(2, 2), two_sessions)
-    return tmp_path / "a run.duckdb"
+    path = tmp_path / "a run.duckdb"
+    path.write_bytes(recording)
+    return path
 
 
 def test_figures_are_those_of_the_summary(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,8 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 
 BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
-TAPED_NODES, TAPED_READINGS = 64, 200
-"""Largest scene whose readings are kept for the next scenes, and how many of each node."""
+TAPED_READINGS = 12_800
+"""Most readings of a scene's nodes that are kept for the next scenes."""
 
 
 class Tape:
@@ -32,17 +32,18 @@ class Tape:
     def __init__(self, simulation: Simulation) -> None:
         self.probe = SimulatedNode(simulation)
         self.times: list[int] = []
+        self._most = TAPED_READINGS // simulation.nodes
         self._readings: list[TickSamples] = []
 
     def reading(self, number: int, now_ns: int) -> TickSamples | None:
         """Return a reading, None if the one of this number isn't of this time."""
-        if number == len(self.times) < TAPED_READINGS:
+        if number == len(self.times) < self._most:
             self.times.append(now_ns)
             self._readings.append(self.probe.read(now_ns))
         return self._readings[number] if self.times[number : number + 1] == [now_ns] else None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def tape(simulation: Simulation, _interval_s: float) -> Tape:
     """Return the tape of a node that is read at an interval."""
     return Tape(simulation)
@@ -105,10 +106,7 @@ class Scene:
             name: Simulation(name, index, len(self.names), gpus, seed, origin_ns=0)
             for index, name in enumerate(self.names)
         }
-        self._probes: dict[str, SimulatedNode | TapedNode] = {
-            name: TapedNode(each, interval_s) if len(self.names) <= TAPED_NODES else SimulatedNode(each)
-            for name, each in simulations.items()
-        }
+        self._probes = {name: TapedNode(each, interval_s) for name, each in simulations.items()}
         self._seq = dict.fromkeys(self.names, 0)
         self._quiet: set[str] = set(self.names)
         self._forgotten: set[tuple[str, int]] = set()
