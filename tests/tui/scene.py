@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from gswarm_agent.frame import TABLES, GpuFacts, GpuLink, Hello, HostFacts, Note
+from gswarm_agent.frame import TABLES, Frame, GpuFacts, GpuLink, Hello, HostFacts, Note
 from gswarm_agent.metrics import (
     GPU_COLUMNS,
     HOST,
@@ -78,6 +79,29 @@ class TapedNode:
         return self._own.read(now_ns)
 
 
+@lru_cache(maxsize=20_000)
+def packed(reading: TickSamples, lost: frozenset[int], groups: frozenset[str]) -> Frame:
+    """Return a frame of samples without those of lost GPUs and of groups that aren't measured."""
+    off = columns_off(groups)
+    rows = tuple(
+        None
+        if gpu in lost or row is None
+        else tuple(None if c in off else v for c, v in zip(GPU_COLUMNS, row, strict=True))
+        if off
+        else row
+        for gpu, row in enumerate(reading.gpus)
+    )
+    return TABLES.frame(
+        seq=0,
+        ts_ns=0,
+        late_ms=0.4,
+        missed=0,
+        gpus=rows,
+        host=reading.host if HOST in groups else None,
+        processes=reading.processes if PROCESSES in groups else None,
+    )
+
+
 class Scene:
     """A hub whose nodes are ``SimulatedNode`` probes, read in this process.
 
@@ -138,9 +162,10 @@ class Scene:
         """Advance the clock: each connected node sends a frame per tick, then the hub flushes."""
         for _ in range(max(1, round(seconds / self.interval_s))):
             self.time += self.interval_s
+            groups = frozenset(self.fleet.metrics)
             for name in self.names:
                 if name not in self._quiet:
-                    self._frame(name)
+                    self._frame(name, groups)
         self.hub.flush()
         return self
 
@@ -155,26 +180,14 @@ class Scene:
         self.hub.set_metrics(groups)
         return self
 
-    def _frame(self, name: str) -> None:
+    def _frame(self, name: str, groups: frozenset[str]) -> None:
         reading: TickSamples = self._probes[name].read(round((self.time - BEGINNING) * 1e9))
-        off = columns_off(self.fleet.metrics)
-        rows = tuple(
-            None
-            if (name, g) in self._forgotten or row is None
-            else tuple(None if c in off else v for c, v in zip(GPU_COLUMNS, row, strict=True))
-            if off
-            else row
-            for g, row in enumerate(reading.gpus)
-        )
+        lost = frozenset(gpu for node, gpu in self._forgotten if node == name)
         self._seq[name] += 1
-        frame = TABLES.frame(
+        frame = replace(
+            packed(reading, lost, groups),
             seq=self._seq[name],
             ts_ns=round(self.time * 1e9),
-            late_ms=0.4,
-            missed=0,
-            gpus=rows,
-            host=reading.host if HOST in self.fleet.metrics else None,
-            processes=reading.processes if PROCESSES in self.fleet.metrics else None,
             notes=(*reading.notes, *self._notes.pop(name, ())),
         )
         self.hub.publish(FrameArrived(name, self.time, self.time, f"life-{name}", frame))

@@ -60,8 +60,8 @@ def test_no_key_is_bound_twice_on_a_screen(screen: str, mode: str) -> None:
     assert [key for key, times in keys.items() if times > 1] == []
 
 
-@pytest.mark.parametrize(("screen", "mode"), REACHABLE)
-async def test_every_action_exists_and_is_bound_to_its_keys(screen: str, mode: str) -> None:
+@pytest.mark.parametrize("screen", SCREENS)
+async def test_every_action_exists_and_is_bound_to_its_keys(screen: str) -> None:
     made = scene(2, 2, 5)
     made.hub.start_session("one")
     made.hub.start_session("two")
@@ -72,17 +72,18 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str, mode: s
         if screen == TRACE:
             app.show(TraceScreen(SOME_PROFILE))
         await pilot.press(*WAYS.get(screen, ()))
-        app.mode = mode
-        await pilot.pause()
-        here: Screen[object] = app.screen
-        assert isinstance(here, ViewerScreen)
-        assert screen == here.SCREEN
-        for action in actions_of(screen, mode):
-            owner = here if action.screens else app
-            assert hasattr(owner, f"action_{action.name.split('(')[0]}"), action.name
-            for key in action.keys:
-                bound = here.active_bindings[key]
-                assert (bound.node, bound.binding.action) == (owner, action.name)
+        for mode in (mode for reachable, mode in REACHABLE if reachable == screen):
+            app.mode = mode
+            await pilot.pause()
+            here: Screen[object] = app.screen
+            assert isinstance(here, ViewerScreen)
+            assert screen == here.SCREEN
+            for action in actions_of(screen, mode):
+                owner = here if action.screens else app
+                assert hasattr(owner, f"action_{action.name.split('(')[0]}"), (mode, action.name)
+                for key in action.keys:
+                    bound = here.active_bindings[key]
+                    assert (bound.node, bound.binding.action) == (owner, action.name), mode
 
 
 async def test_help_of_a_narrow_terminal_says_that_something_is_hidden() -> None:
