@@ -114,7 +114,7 @@ class Recording:
 async def recording(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator[Recording]:
     made = Recording(tmp_path / "live.duckdb", environ)
     await made.start()
-    await made.until(lambda: all(node.frames > 1 for node in made.hub.fleet.nodes.values()), "frames")
+    await made.until(lambda: all(node.frames for node in made.hub.fleet.nodes.values()), "frames")
     yield made
     await made.close()
 

@@ -76,6 +76,13 @@ def recording(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(original, tmp_path))
 
 
+@pytest.fixture(scope="module")
+def with_empty_session(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("empty") / "run.duckdb"
+    record(path, [*frames(), *session("train", 1, 21), *session("empty", -10, -5)])
+    return path
+
+
 def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
     """Run a command and return its output, or with a status its error message."""
     assert main(list(words)) == status
@@ -397,10 +404,13 @@ def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.
     ],
 )
 def test_mistake_prints_one_sentence(
-    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    complaint: str,
+    with_empty_session: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "run.duckdb"
-    record(path, [*frames(), *session("train", 1, 21), *session("empty", -10, -5)])
+    path = Path(shutil.copy(with_empty_session, tmp_path))
     output = output_of(capsys, *words, status=2)
     assert complaint.format(path=path.name) in output
     assert output.count("\n") == 1
