@@ -11,6 +11,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.queries import RecordingQueries
@@ -27,7 +28,7 @@ from gswarm_tui.tui.widgets.editor import Editor
 from gswarm_tui.tui.widgets.table import TableView
 from tests.recorded import begin, recorded
 from tests.terminal import InTerminal
-from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import Scene, scene
 
 
@@ -71,6 +72,12 @@ async def settle(app: Viewer, pilot: Pilot[str]) -> None:
         while "running …" in screen_text(app):
             await pilot.pause(0.01)
     await pilot.pause()
+
+
+def press_at_once(app: Viewer, *keys: str) -> None:
+    """Press keys, and don't wait until the process is idle: it isn't while a long query runs."""
+    for key in keys:
+        app.post_message(Key(key, None))
 
 
 async def run_query(app: Viewer, pilot: Pilot[str], sql: str) -> None:
@@ -218,12 +225,10 @@ async def test_escape_cancels_the_query_then_goes_back(app: GswarmApp, key: str)
         app.screen.query_one(
             Editor
         ).text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
-        await pilot.press("ctrl+r")
-        await pilot.pause()
-        assert "running … esc cancels" in screen_text(app)
-        await pilot.press(key)
-        await settle(app, pilot)
-        assert "the query was cancelled" in screen_text(app)
+        press_at_once(app, "ctrl+r")
+        await shows(app, pilot, "running … esc cancels")
+        press_at_once(app, key)
+        await shows(app, pilot, "the query was cancelled")
         await pilot.press(key)
         await pilot.pause()
         assert "nodes 4/4" in screen_text(app)
@@ -244,10 +249,10 @@ async def test_leaving_the_screen_cancels_its_query(app: GswarmApp) -> None:
         app.screen.query_one(
             Editor
         ).text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
-        await pilot.press("ctrl+r", "tab")
+        press_at_once(app, "ctrl+r", "tab")
+        await shows(app, pilot, "running … esc cancels")
         app.action_fleet()
-        await pilot.pause()
-        assert "nodes 4/4" in screen_text(app)
+        await shows(app, pilot, "nodes 4/4")
         async with asyncio.timeout(30):
             while not _closed(opened[0]):
                 await pilot.pause(0.01)
