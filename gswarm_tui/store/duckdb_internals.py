@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -134,35 +133,6 @@ def _table_functions(tree: Any) -> Iterator[str]:
             below.extend(part.values())
         elif isinstance(part, list):
             below.extend(part)
-
-
-# Entries of a file
-
-_FIRST_STEP, _STEPS = 3, {6, 7}
-"""Steps of the ids that DuckDB 2.0 gives a file's entries while it loads them: from the schema ``main`` to
-the first entry, and from each table or view to the next; a table with a key takes the larger step."""
-_IDS = """
-SELECT schema_oid, oid FROM (
-  SELECT database_name, schema_oid, table_oid AS oid FROM duckdb_tables()
-  UNION ALL SELECT database_name, schema_oid, view_oid FROM duckdb_views()
-  UNION ALL SELECT database_name, NULL, database_oid FROM duckdb_databases()
-) WHERE database_name = ? ORDER BY oid
-"""
-
-
-def has_tables_and_views_only(connection: duckdb.DuckDBPyConnection, database: str) -> bool:
-    """Return True if ids prove that an attached file holds no macro, type, trigger or other entry.
-
-    Each of those widens a step between the ids of tables and views. False proves nothing: a file with a log
-    has wider steps, too. Listing the macros takes 25 ms: DuckDB lists its own 3,300 functions with them.
-    """
-    rows = connection.execute(_IDS, [database]).fetchall()
-    ids = [number for _, number in rows]
-    return (
-        len(rows) > 1
-        and ids[0] - rows[0][0] == _FIRST_STEP
-        and all(later - earlier in _STEPS for earlier, later in pairwise(ids))
-    )
 
 
 # Memory

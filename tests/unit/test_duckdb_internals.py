@@ -137,56 +137,6 @@ def test_only_select_statements_can_be_parsed() -> None:
         table_functions(duckdb.connect(), "DROP TABLE t")
 
 
-@pytest.fixture
-def views_and_tables(tmp_path: Path) -> Path:
-    path = tmp_path / "file.duckdb"
-    with duckdb.connect() as connection:
-        connection.execute(f"ATTACH '{path}' AS file (STORAGE_VERSION 'v2.0.0'); USE file")
-        connection.execute(
-            "CREATE TABLE gpus (id INTEGER PRIMARY KEY, name VARCHAR); CREATE TABLE t (a INTEGER)"
-        )
-        connection.execute("CREATE VIEW v AS FROM gpus; COMMENT ON COLUMN gpus.name IS 'Name'")
-    return path
-
-
-def ids_prove_tables_and_views_only(path: Path) -> bool:
-    with duckdb.connect() as connection:
-        connection.execute(f"ATTACH '{path}' AS file (READ_ONLY)")
-        return internals.has_tables_and_views_only(connection, "file")
-
-
-def test_ids_prove_that_a_file_has_tables_and_views_only(views_and_tables: Path) -> None:
-    assert ids_prove_tables_and_views_only(views_and_tables), (
-        "DuckDB gives entries other ids: find the new steps, or each opening of a recording takes 25 ms more"
-    )
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE MACRO avg(x) AS 99",
-        "CREATE MACRO rows() AS TABLE FROM t",
-        "CREATE TYPE mood AS ENUM ('good')",
-        "CREATE SEQUENCE numbers",
-        "CREATE SCHEMA other",
-        "CREATE SCHEMA other; CREATE MACRO other.avg(x) AS 99",
-        "CREATE TRIGGER copy AFTER INSERT ON t FOR EACH STATEMENT INSERT INTO gpus (id) SELECT 1",
-    ],
-)
-def test_ids_prove_nothing_about_a_file_with_other_entries(views_and_tables: Path, statement: str) -> None:
-    with duckdb.connect(str(views_and_tables)) as connection:
-        connection.execute("PRAGMA disable_checkpoint_on_shutdown")
-        connection.execute(statement)
-    assert not ids_prove_tables_and_views_only(views_and_tables), (
-        "an entry in the log leaves no gap in the ids"
-    )
-    with duckdb.connect(str(views_and_tables)) as connection:
-        connection.execute("CHECKPOINT")
-    assert not ids_prove_tables_and_views_only(views_and_tables), (
-        "an entry of the file leaves no gap in the ids"
-    )
-
-
 def test_registered_arrays_are_read_again_by_a_prepared_statement() -> None:
     connection = duckdb.connect()
     numbers, texts = np.zeros(3), np.full(3, None, dtype=object)

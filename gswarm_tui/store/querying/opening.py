@@ -19,12 +19,7 @@ import duckdb
 from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
-from gswarm_tui.store.duckdb_internals import (
-    NO_EXTENSIONS,
-    Settings,
-    connect_in_memory,
-    has_tables_and_views_only,
-)
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
 from gswarm_tui.store.querying.template import copy_views, template_file
 from gswarm_tui.store.sql.older_files import ENERGY, ENERGY_TIME, is_older, lacks_energy, with_energy
@@ -105,14 +100,11 @@ SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 """Ends of the names of a recording's file and of the logs that DuckDB makes beside it."""
 _CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"
 """Clauses of CREATE TABLE that change which values a table takes or how they compare."""
-_DEFINITIONS = """
+_FOREIGN = f"""
 SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'trigger', trigger_name FROM duckdb_triggers() WHERE database_name = 'rec'
-LIMIT 1
-"""
-_VIEWS_AND_CLAUSES = f"""
-SELECT 'view', view_name FROM duckdb_views()
+UNION ALL SELECT 'view', view_name FROM duckdb_views()
   WHERE NOT internal AND database_name = 'rec' AND (schema_name <> 'main' OR view_name NOT IN $views)
 UNION ALL SELECT regexp_extract(sql, '{_CLAUSES}') || ' clause of the table', table_name FROM duckdb_tables()
   WHERE database_name = 'rec' AND schema_name = 'main' AND table_name IN $tables
@@ -208,10 +200,7 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
             if found != column.type and not is_older(found, column.type):
                 raise StoreError(_invalid(path, known, column, f"has the type {found}, not {column.type}"))
     names = {"views": list(VIEW_NAMES), "tables": [table.name for table in TABLES]}
-    foreign = connection.execute(_VIEWS_AND_CLAUSES, names).fetchall()
-    if not foreign and not has_tables_and_views_only(connection, "rec"):
-        foreign = connection.execute(_DEFINITIONS).fetchall()
-    for kind, name in foreign:
+    for kind, name in connection.execute(_FOREIGN, names).fetchall():
         raise StoreError(
             f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
             "drop it with DuckDB if you trust the file, or name another file with --db"
