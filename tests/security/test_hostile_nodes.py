@@ -7,9 +7,12 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,14 +32,14 @@ STOPPED_S = 18.0
 pytestmark = pytest.mark.skipif(sshd.SSHD is None, reason="no sshd on this machine")
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder, for the head and for what sshd starts."""
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return home
+@contextmanager
+def home_in(folder: Path) -> Iterator[None]:
+    """Set an empty home folder, for the head and for what sshd starts."""
+    (folder / "home").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder / "home"))
+        patch.delenv("SSH_AUTH_SOCK", raising=False)
+        yield
 
 
 @contextmanager
@@ -100,58 +103,101 @@ def no_frame_is_missing(path: Path, node: str) -> bool:
 
 
 TOO_MUCH = "its agent sent too much"
+REASONS = {
+    "backdated": TOO_MUCH,
+    "lives": "its agent announced too many agent runs",
+    "events": TOO_MUCH,
+    "replies": TOO_MUCH,
+    "empty-chunks": "a packed chunk is empty",
+}
 
 
-@pytest.mark.parametrize(
-    ("attack", "reason"),
-    [
-        ("backdated", TOO_MUCH),
-        ("lives", "its agent announced too many agent runs"),
-        ("events", TOO_MUCH),
-        ("replies", TOO_MUCH),
-        ("empty_chunks", "a packed chunk is empty"),
-    ],
-)
-def test_attack_is_named_and_cut_off(tmp_path: Path, home: Path, attack: str, reason: str) -> None:
-    with watching(tmp_path, {"gpu01": "", "gpu66": attack}) as (running, path):
-        eventually(lambda: is_logged(path, reason), "the reason")
-        before = frames_of(path, "gpu01")
-        eventually(lambda: frames_of(path, "gpu01") > before + 10, "frames of the other node")
-        assert running.end() in ENDED
-        assert no_frame_is_missing(path, "gpu01")
-        ((lost,),) = query(
-            path,
-            "SELECT count(*) FROM events JOIN nodes USING (node_id) "
-            f"WHERE kind IN ('link_lost', 'unreachable') AND node = 'gpu66' AND message LIKE '%{reason}%'",
-        )
-        assert lost == 1
-        # About 5,000 of 4 kB use up the allowance and the reserve at once; 1,400 per second come after them.
-        assert query(path, "SELECT count(*) < 20000 FROM events") == [(True,)]
-        assert query(path, "SELECT count(*) < 20000 FROM host_samples") == [(True,)]
-        assert query(path, "SELECT count(*) < 70 * 256 FROM gpus") == [(True,)]
-        assert query(path, "SELECT max(length(message)) <= 500 FROM events") == [(True,)]
+@dataclass(frozen=True)
+class Suspended:
+    """A suspended head with two nodes, its folder of sockets, and the monotonic time since which it is."""
+
+    running: InTerminal
+    path: Path
+    sockets: Path
+    since: float
 
 
-def test_flood_while_the_head_ends_does_not_delay_the_end(tmp_path: Path, home: Path) -> None:
-    with watching(tmp_path, {"gpu01": "", "gpu66": "when_stopped"}) as (running, path):
-        eventually(lambda: rows(running) > 50, "rows")
-        assert running.end() in ENDED
-        assert no_frame_is_missing(path, "gpu01")
-        assert query(path, "SELECT count(*) < 20000 FROM host_samples") == [(True,)]
-
-
-def test_suspended_head_reports_no_node_as_lost(tmp_path: Path, home: Path) -> None:
-    with watching(tmp_path, {"gpu01": "", "gpu02": ""}) as (running, path):
+@pytest.fixture(scope="module")
+def suspended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suspended]:
+    """Suspend a head that watches two nodes; other tests run meanwhile, and no command asks it."""
+    folder = tmp_path_factory.mktemp("suspended")
+    with (
+        tempfile.TemporaryDirectory(prefix="gswarm-run-") as sockets,
+        home_in(folder),
+        ExitStack() as started,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("XDG_RUNTIME_DIR", sockets)
+        running, path = started.enter_context(watching(folder, {"gpu01": "", "gpu02": ""}))
         eventually(lambda: rows(running) > 50, "rows")
         os.killpg(running.process.pid, signal.SIGSTOP)
-        time.sleep(STOPPED_S)  # the fault itself: nothing can be waited for meanwhile
-        os.killpg(running.process.pid, signal.SIGCONT)
-        eventually(lambda: is_logged(path, "gswarm-tui itself was paused for"), "the standstill")
-        shown = rows(running)
-        eventually(lambda: rows(running) > shown + 100, "rows after the standstill")
+        patch.undo()
+        yield Suspended(running, path, Path(sockets), time.monotonic())
+
+
+@pytest.fixture(scope="module")
+def attacked(suspended: Suspended, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the recording of a head with an honest node and a node for each attack."""
+    folder = tmp_path_factory.mktemp("attacked")
+    attacks = {"gpu01": "", **{node: node.replace("-", "_") for node in (*REASONS, "when-stopped")}}
+    with home_in(folder), watching(folder, attacks) as (running, path):
+        for node in REASONS:
+            eventually(partial(is_cut_off, path, node), f"the end of the link to {node}")
+        before = frames_of(path, "gpu01")
+        eventually(lambda: frames_of(path, "gpu01") > before + 10, "frames of the honest node")
         assert running.end() in ENDED
-        kinds = dict(query(path, "SELECT kind, count(*) FROM events GROUP BY kind"))
-        assert kinds["standstill"] == 1
-        assert not kinds.keys() & {"link_lost", "unreachable", "stale", "unhealthy", "gap"}
-        assert no_frame_is_missing(path, "gpu01")
-        assert no_frame_is_missing(path, "gpu02")
+    return path
+
+
+def is_cut_off(path: Path, node: str) -> bool:
+    """Return whether a running recording says that the link to a node was lost."""
+    lost = "SELECT count(*) FROM events JOIN nodes USING (node_id) WHERE kind IN ('link_lost', 'unreachable')"
+    return number_in(path, f"{lost} AND node = '{node}'") > 0
+
+
+@pytest.mark.parametrize("node", REASONS)
+def test_attack_is_named_and_cut_off(attacked: Path, node: str) -> None:
+    lost = query(
+        attacked,
+        "SELECT message FROM events JOIN nodes USING (node_id) "
+        f"WHERE kind IN ('link_lost', 'unreachable') AND node = '{node}'",
+    )
+    assert len(lost) == 1
+    assert REASONS[node] in str(lost[0][0])
+
+
+def test_attacks_neither_cost_another_node_frames_nor_fill_the_recording(attacked: Path) -> None:
+    assert no_frame_is_missing(attacked, "gpu01")
+    # About 5,000 of 4 kB use up the allowance and the reserve at once; 1,400 per second come after them.
+    assert query(attacked, "SELECT count(*) < 20000 FROM events") == [(True,)]
+    assert query(attacked, "SELECT count(*) < 70 * 256 FROM gpus") == [(True,)]
+    assert query(attacked, "SELECT max(length(message)) <= 500 FROM events") == [(True,)]
+
+
+@pytest.mark.parametrize("node", [*REASONS, "when-stopped"])
+def test_flood_of_frames_is_limited_also_while_the_head_ends(attacked: Path, node: str) -> None:
+    frames = "SELECT count(*) < 20000 FROM host_samples JOIN nodes USING (node_id)"
+    assert query(attacked, f"{frames} WHERE node = '{node}'") == [(True,)]
+
+
+def test_suspended_head_reports_no_node_as_lost(
+    suspended: Suspended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, path = suspended.running, suspended.path
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(suspended.sockets))
+    time.sleep(max(0.0, suspended.since + STOPPED_S - time.monotonic()))  # the fault: nothing to wait for
+    os.killpg(running.process.pid, signal.SIGCONT)
+    eventually(lambda: is_logged(path, "gswarm-tui itself was paused for"), "the standstill")
+    shown = rows(running)
+    eventually(lambda: rows(running) > shown + 100, "rows after the standstill")
+    assert running.end() in ENDED
+    kinds = dict(query(path, "SELECT kind, count(*) FROM events GROUP BY kind"))
+    assert kinds["standstill"] == 1
+    assert not kinds.keys() & {"link_lost", "unreachable", "stale", "unhealthy", "gap"}
+    assert no_frame_is_missing(path, "gpu01")
+    assert no_frame_is_missing(path, "gpu02")

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +24,13 @@ from tests.security.rogue_node import LIES
 from tests.security.test_hostile_nodes import (
     ENDED,
     frames_of,
-    home,
+    home_in,
     is_logged,
     no_frame_is_missing,
     watching,
 )
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import T0, introduced, query, record
-
-__all__ = ["home"]
 
 pytestmark = pytest.mark.skipif(sshd.SSHD is None, reason="no sshd on this machine")
 
@@ -49,14 +48,18 @@ FINISH_S = 120.0
 BELIEVED = ("brackets", "heads_events", "future", "long_reasons", "unending")
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[None]:
+    """An empty home folder."""
+    with home_in(tmp_path):
+        yield
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the closed recording of a head with an honest node and one node for each lie."""
     folder = tmp_path_factory.mktemp("rogue")
-    with pytest.MonkeyPatch.context() as patch:
-        (folder / "home").mkdir()
-        patch.setenv("HOME", str(folder / "home"))
-        patch.delenv("SSH_AUTH_SOCK", raising=False)
+    with home_in(folder):
         nodes = {"gpu01": "", **{lie.replace("_", "-"): lie for lie in LIES}}
         with watching(folder, nodes, "tests.security.rogue_node") as (running, path):
             for reason in set(REFUSED.values()):
@@ -122,7 +125,7 @@ def test_brackets_in_a_marks_text_dont_make_a_recording_unreadable(
     assert "1, 2" in capsys.readouterr().out
 
 
-def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, home: Path) -> None:
+def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, home: None) -> None:
     with watching(tmp_path, {"unending": "unending"}, "tests.security.rogue_node") as (running, path):
         eventually(lambda: is_logged(path, "connected"), "the connection")
         eventually(lambda: frames_of(path, "unending") > 5, "frames")
@@ -149,7 +152,7 @@ def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, hom
 
 
 def test_node_that_sends_more_than_it_can_keep_is_named_and_the_recording_closed(
-    tmp_path: Path, home: Path
+    tmp_path: Path, home: None
 ) -> None:
     few = "--spool-mib", "1"
     nodes = {"overflowing": "overflowing"}
