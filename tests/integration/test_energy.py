@@ -187,6 +187,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
     """Generate silent GPUs, lost and late frames, uneven ticks, counters that restart, backdated sessions."""
     counts = [draw(st.integers(5000, 10**6)) for _ in range(2)]
     frames: list[FrameArrived] = []
+    whole: list[FrameArrived] = []
     ts, restarts_at = T0, draw(st.integers(2, 20))
     for seq in range(1, draw(st.integers(3, 12)) + 1):
         ts = round(ts + draw(st.sampled_from([1, 1, 1.2, 0.9, 1.7])), 1)
@@ -196,13 +197,15 @@ def runs(draw: st.DrawFn) -> list[Event]:
         if seq == 1 or draw(st.integers(0, 5)):
             counters = tuple(count if draw(st.integers(0, 3)) else None for count in counts)
             frames.append(reading(seq, counters, ts=ts))
+            whole.append(reading(seq, tuple(counts), ts=ts))
     events: list[Event] = [*frames]
     if draw(st.booleans()):
         until = draw(st.integers(0, len(frames) - 1))
         fewer = frames[until].frame.seq - 1
         newer = [
             arrived(one.frame.seq - fewer, one.frame.gpus.rows, life="life2", ts=one.ts)
-            for one in frames[until:]
+            # A backdated session counts from the first counter in time: that frame reads all.
+            for one in [whole[until], *frames[until + 1 :]]
         ]
         events = [introduced(life="life2"), newer[0], *frames[:until], *newer[1:]]
     for number in range(draw(st.integers(0, 3))):
