@@ -30,7 +30,6 @@ CACHE = ".pytest_cache/cache"
 BETWEEN_KEYS_S = 0.005
 SLOWEST = (
     "cluster",
-    "tests/bench/test_smoke.py",
     "tests/security/test_crafted_recordings.py",
     "tests/cluster/test_faults.py",
     "tests/integration/test_record.py",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gswarm_tui.store.querying.results import QuerySource
 
 _MOST_SQL = 1024 * 1024
-RESUMED_WITHIN_S, LOOK_EVERY_S = 15.0, 0.2
+RESUMED_WITHIN_S, LOOK_EVERY_S = 15.0, 1.0
 """Longest wait for a recorder that resumes a recording, and the time between two looks."""
 
 

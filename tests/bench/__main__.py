@@ -40,9 +40,7 @@ def main() -> int:
     """Run the named benches, or all; return 0 if they ran, whether or not goals are met."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}")
-    parser.add_argument(
-        "--smoke", action="store_true", help="only see that they run: little load, no meaning"
-    )
+    parser.add_argument("--smoke", action="store_true", help="only see that all run: little load, no meaning")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the simulated nodes")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave recordings and plots there")
     parser.add_argument("--minutes", type=float, metavar="N", help="duration of the soak (default: an hour)")
@@ -50,16 +48,17 @@ def main() -> int:
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    names = asked.names or (BENCHES if asked.smoke else USUAL)
     write_bytecode()  # start-up times are those of an installed program
     smoke = "; a smoke run, whose figures mean nothing" if asked.smoke else ""
     print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
         folder = asked.keep.absolute()
-        _run(asked.names or USUAL, BenchOptions(asked.smoke, asked.seed, folder, asked.minutes))
+        _run(names, BenchOptions(asked.smoke, asked.seed, folder, asked.minutes))
     else:
         with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
-            _run(asked.names or USUAL, BenchOptions(asked.smoke, asked.seed, Path(folder), asked.minutes))
+            _run(names, BenchOptions(asked.smoke, asked.seed, Path(folder), asked.minutes))
     return 0
 
 

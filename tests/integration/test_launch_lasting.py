@@ -63,6 +63,7 @@ class Listener:
         self.decoder = Decoder()
         self.lives: list[str] = []
         self.frames: list[int] = []
+        self.stopping = False
 
     @classmethod
     async def on(cls, launcher: Launcher, node: str, lives: Collection[str] = ()) -> Listener:
@@ -81,6 +82,8 @@ class Listener:
                         self.lives.append(message.life)
                     elif isinstance(message, Frame):
                         self.frames.append(message.seq)
+                        if self.stopping:
+                            self._acknowledge()
 
     async def cut(self, server: SshServer) -> None:
         """Cut the connection at the node, after reading all its data."""
@@ -92,9 +95,15 @@ class Listener:
         await self.channel.close()
 
     async def stop(self) -> None:
-        self.channel.write(encode(Stop()) + encode(Ack(self.lives[-1], 10**9)))
+        self.stopping = True
+        self.channel.write(encode(Stop()))
+        self._acknowledge()
         await self.hear(Bye)
         await self.channel.close()
+
+    def _acknowledge(self) -> None:
+        if self.frames:
+            self.channel.write(encode(Ack(self.lives[-1], self.frames[-1])))
 
 
 async def rejoined(launcher: Launcher) -> Listener:

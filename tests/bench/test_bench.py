@@ -1,4 +1,4 @@
-"""Each bench runs in its small form and prints figures; their values are not checked."""
+"""The command that runs benches prints their figures; values are not checked."""
 
 from __future__ import annotations
 
@@ -6,44 +6,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
-import pytest
-
-from tests.bench.__main__ import BENCHES
 from tests.bench.figures import Figure, markdown
 from tests.bench.processes import with_agents
-from tests.integration.sshd import SSHD
-
-AT_ONCE = 3
-"""Benches that run in parallel: they mostly wait for agents and screens."""
-NEED_SSHD = ("fanout", "once", "past") if SSHD is None else ()
-
-Done = subprocess.CompletedProcess[str]
 
 
-def smoke(name: str) -> Done:
-    command = [sys.executable, "-m", "tests.bench", name, "--smoke", "--seed", "1"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def benches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
-    """Run the benches, some at a time."""
-    calls = (getattr(item, "callspec", None) for item in request.session.items)
-    chosen = {str(call.params["bench"]) for call in calls if call is not None and "bench" in call.params}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        started = {name: pool.submit(smoke, name) for name in BENCHES if name in chosen - {*NEED_SSHD}}
-        yield started
-        pool.shutdown(cancel_futures=True)
-
-
-@pytest.mark.parametrize("bench", BENCHES)
-def test_each_bench_prints_figures(bench: str, benches: dict[str, Future[Done]]) -> None:
-    if bench in NEED_SSHD:
-        pytest.skip("needs an OpenSSH server")
-    done = benches[bench].result()
+def test_bench_prints_its_seed_and_figures() -> None:
+    command = [sys.executable, "-m", "tests.bench", "start", "--smoke", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     told, table = done.stdout.split("| figure")
     assert told.startswith("seed 1, ")
