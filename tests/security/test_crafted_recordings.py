@@ -36,7 +36,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 
 def test_enough_recordings_are_crafted() -> None:
-    assert len(CASES) >= 250
+    assert len(CASES) >= 270
 
 
 @pytest.mark.timeout(SECONDS)
