@@ -47,11 +47,12 @@ def press_until(running: InTerminal, key: str, shows: str) -> None:
             return
 
 
-def test_suspended_app_resumes_and_obeys_keys() -> None:
+@pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP, "\x1a"], ids=["STOP", "TSTP", "Ctrl-Z"])
+def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals | str) -> None:
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--no-record"]
     with InTerminal(command, size=(100, 30)) as running:
         running.wait_for("sim02")
-        for stop in (signal.SIGSTOP, signal.SIGTSTP, "\x1a", "\x1a", signal.SIGTSTP, signal.SIGSTOP):
+        for _ in range(2):
             if isinstance(stop, str):
                 running.press(stop)
             else:
