@@ -38,6 +38,7 @@ from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.web import WebServer
 from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.trials.progress import load_progress
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
@@ -200,8 +201,8 @@ class SceneRecording:
     recording_id: int = 1
 
     def queries(self) -> ArraySource:
-        """Return no source: the picture's screen queries nothing."""
-        raise NotImplementedError
+        """Raise QueryError: the picture's screen queries nothing."""
+        raise QueryError("a scene has no recording on disk")
 
 
 async def browser() -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ _Format = tuple[Callable[["Fleet", float], Any], Callable[[Any], None]]
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the fleet and return the exit status: 1 if a node sent no data. Raises UserError."""
-    gc.disable()  # until the links start: they are a tenth of the imports' time and free nothing
     options, chosen = parse_once(args, environ)
     from gswarm_tui.run import event_loop, log_file
     from gswarm_tui.run.once import look

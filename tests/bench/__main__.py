@@ -10,6 +10,8 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.figures import Bench, BenchOptions, Figure, markdown
@@ -54,11 +56,8 @@ def main() -> int:
     print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-        folder = asked.keep.absolute()
-        _run(names, BenchOptions(asked.smoke, asked.seed, folder, asked.minutes))
-    else:
-        with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
-            _run(names, BenchOptions(asked.smoke, asked.seed, Path(folder), asked.minutes))
+    options = BenchOptions(asked.smoke, asked.seed, (asked.keep or Path()).absolute(), asked.minutes)
+    _run(names, options, kept=asked.keep is not None)
     return 0
 
 
@@ -69,14 +68,16 @@ def _conditions(seed: int) -> str:
     return told + (f"; this machine is busy (load {load:.1f}), so compare ratios" if load > BUSY_LOAD else "")
 
 
-def _run(names: list[str] | tuple[str, ...], options: BenchOptions) -> None:
+def _run(names: Sequence[str], options: BenchOptions, *, kept: bool) -> None:
+    """Run benches and print their table; unless files are kept, each has a folder of its own."""
     figures: list[Figure] = []
     for name in names:
         began = time.monotonic()
         bench: Bench = importlib.import_module(f"tests.bench.{name}").run
-        for figure in bench(options):
-            figures.append(figure)
-            print("  ".join(cell for cell in figure.cells() if cell), file=sys.stderr)
+        with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
+            for figure in bench(options if kept else replace(options, folder=Path(folder))):
+                figures.append(figure)
+                print("  ".join(cell for cell in figure.cells() if cell), file=sys.stderr)
         print(f"{name} took {time.monotonic() - began:.0f} s", file=sys.stderr)
     print(markdown(figures))
 
