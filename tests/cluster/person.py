@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tests.cluster.namespaces import command_line, marked
 from tests.cluster.node import ClusterNode
 from tests.cluster.running import wait_until
 from tests.cluster.terminal import Terminal
-from tests.terminal import PATIENCE_S
+from tests.terminal import PATIENCE_S, pause
 
 SHELL = ["bash", "--norc", "--noprofile"]
 PROMPT = "login$"
@@ -69,10 +70,16 @@ def allocated(cluster: Cluster, options: str, size: tuple[int, int] = (140, 40))
 def wait_granted(terminal: Terminal) -> str:
     """Wait for the prompt of salloc's shell; return the job's id.
 
-    What is typed before it does can get lost: the shell takes the terminal over then.
+    What is typed before it does can get lost: the shell takes the terminal over then. On a busy machine
+    salloc may give it the terminal after the shell was stopped for want of it; nobody else continues it.
     """
-    found = _GRANTED.search(terminal.wait_for(_GRANTED))
-    assert found is not None
+    terminal.wait_for("Granted job allocation")
+    began = time.monotonic()
+    while not (found := _GRANTED.search(terminal.screen())):
+        if time.monotonic() > began + PATIENCE_S:
+            raise AssertionError(f"salloc's shell shows no prompt; the screen:\n{terminal.screen()}")
+        terminal.wake()
+        pause(began)
     return found[1]
 
 

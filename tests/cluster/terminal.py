@@ -124,6 +124,11 @@ class Terminal:
         wait_until(lambda: not any(process.alive() for process in processes), "the children's end")
         return status
 
+    def wake(self) -> None:
+        """Continue what has the foreground, if it is stopped."""
+        foreground = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[5]
+        os.killpg(int(foreground), signal.SIGCONT)
+
     def ended(self) -> bool:
         """Return whether the command has ended."""
         return self._status() != ""
