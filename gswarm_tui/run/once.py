@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gswarm_tui.fleet.events import Phase
+from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
@@ -34,6 +35,26 @@ class Look(Generic[T]):
     problem: str
 
 
+class EarlyLauncher(Launcher):
+    """Starts the agents of all nodes now, for links that are built later."""
+
+    def __init__(self, launcher: Launcher, nodes: Iterable[str]) -> None:
+        self._launcher = launcher
+        self._opening = {node: asyncio.create_task(launcher.open(node)) for node in nodes}
+
+    async def open(self, node: str, *arguments: str) -> Channel:
+        """Return the agent that was started early; start another when the link reconnects."""
+        if (opening := self._opening.pop(node, None)) is not None:
+            return await opening
+        return await self._launcher.open(node, *arguments)
+
+    async def close(self) -> None:
+        """Close what channels share."""
+        for opening in self._opening.values():
+            opening.cancel()
+        await self._launcher.close()
+
+
 async def look(
     options: Options, plan: Plan, limit_s: float, describe: Callable[[Fleet, float], T]
 ) -> Look[T]:
@@ -41,12 +62,13 @@ async def look(
 
     ``describe`` gets the fleet and the time before the agents are stopped.
     """
+    options = options._replace(interval_ms=INTERVAL_MS)
+    launcher = EarlyLauncher(build.build_launcher(options, plan, ""), plan.nodes)
+    await asyncio.to_thread(importlib.import_module, "gswarm_tui.run.lifetime")  # while nodes answer: 0.15 s
     from gswarm_tui.fleet.plain_text import silent_nodes
     from gswarm_tui.run.lifetime import Lifetime
 
-    options = options._replace(interval_ms=INTERVAL_MS)
     hub = build.build_hub(options, plan)
-    launcher = build.build_launcher(options, plan, "")
     build.add_links(hub, launcher, options, None)
     ended, begun = asyncio.Event(), asyncio.Event()
     begun.set()
@@ -66,6 +88,8 @@ async def look(
 
 async def _settled(hub: Hub, ended: asyncio.Event, limit_s: float) -> None:
     """Return once each node has sent its samples or failed to connect, at the limit, or at the end."""
+    from gswarm_tui.fleet.events import Phase
+
     failed: set[str] = set()
 
     def settled() -> bool:
