@@ -13,6 +13,7 @@ from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.supervisor import ENDING
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
@@ -49,9 +50,12 @@ class EarlyLauncher(Launcher):
         return await self._launcher.open(node, *arguments)
 
     async def close(self) -> None:
-        """Close what channels share."""
+        """End agents that no link took, and close what channels share."""
         for opening in self._opening.values():
             opening.cancel()
+        for opened in await asyncio.gather(*self._opening.values(), return_exceptions=True):
+            if not isinstance(opened, BaseException):
+                await opened.close()
         await self._launcher.close()
 
 
@@ -63,14 +67,20 @@ async def look(
     ``describe`` gets the fleet and the time before the agents are stopped.
     """
     options = options._replace(interval_ms=INTERVAL_MS)
+    ended, begun = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in ENDING:  # before the first agent: Python can't end a process whose start was cancelled
+        loop.add_signal_handler(number, ended.set)
     launcher = EarlyLauncher(build.build_launcher(options, plan, ""), plan.nodes)
     await asyncio.to_thread(importlib.import_module, "gswarm_tui.run.lifetime")  # while nodes answer: 0.15 s
+    if ended.is_set():
+        await launcher.close()
+        return Look(None, (), "")
     from gswarm_tui.fleet.plain_text import silent_nodes
     from gswarm_tui.run.lifetime import Lifetime
 
     hub = build.build_hub(options, plan)
     build.add_links(hub, launcher, options, None)
-    ended, begun = asyncio.Event(), asyncio.Event()
     begun.set()
     seen: list[T] = []
     silent: list[str] = []

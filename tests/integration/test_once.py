@@ -105,6 +105,40 @@ def test_signal_ends_it_with_status_130_and_no_output(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+INTERRUPTED_AT_START = """
+import os, signal, subprocess, sys
+from gswarm_tui.__main__ import main
+start = subprocess.Popen.__init__
+def interrupted(*args, **named):
+    start(*args, **named)
+    os.kill(os.getpid(), signal.SIGINT)
+subprocess.Popen.__init__ = interrupted
+sys.argv[1:] = ["once", "--demo", "1x1"]
+sys.exit(main())
+"""
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "gswarm_tui.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+from gswarm_tui.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("program", [INTERRUPTED_AT_START, INTERRUPTED_WHILE_LOADING])
+def test_ctrl_c_ends_it_at_once_also_while_modules_load_and_an_agent_starts(
+    program: str, tmp_path: Path
+) -> None:
+    environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_json_has_the_catalogues_names_and_null_where_nothing_is_measured(tmp_path: Path) -> None:
     config = tmp_path / "ssh_config"
     config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")

@@ -179,7 +179,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "gswarm_tui.commands": {"gswarm_agent.mark", "gswarm_tui"},
     "gswarm_tui.cli": {"gswarm_tui"},
-    "gswarm_tui.__main__": {"gswarm_tui.cli"},
+    "gswarm_tui.__main__": {"gswarm_tui"},
 }
 
 # Where each library may be imported, and nowhere else.
