@@ -28,7 +28,7 @@ GRACE_S = 10.0
 """The recording is closed this long after such a signal even if the command runs on, since Slurm kills all
 processes of a job after 30 s (``KillWait``)."""
 LATE_S = 1.0
-"""Slurm signals the processes of a job one after another, children first: a command may die of a signal
+"""Slurm signals the processes of a job one after another, children first: a command may end at a signal
 that its recorder gets this much later."""
 DEATHS_MOST, DEATHS_WITHIN_S = 3, 300.0
 """Number of deaths of the recorder within these seconds that ends the recording."""
@@ -191,7 +191,7 @@ class BatchRun:
         if self._command is None or (status := self._command.poll()) is None:
             return
         self.exit_status = status if status >= 0 else 128 - status
-        if self.exit_status - 128 in ENDING and not self._reason:
+        if self.exit_status and not self._reason:
             late = signal.sigtimedwait(ENDING, LATE_S)
             if late is not None:
                 self._handle(late)

@@ -196,6 +196,14 @@ def test_signals_reach_the_command_and_after_term_the_recording_is_closed_before
     assert "gswarm-tui: received SIGTERM\n" in running.lines
 
 
+def test_signal_that_the_command_got_first_is_the_reason(tmp_path: Path) -> None:
+    late = "(while kill -0 $$; do sleep 0.01; done 2>/dev/null; kill -TERM $PPID) & exit 3"
+    with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", late) as running:
+        assert running.end()[0] == 3
+    [(why,)] = reasons(tmp_path)
+    assert why.startswith("received SIGTERM; sh ended with status 3 after ")
+
+
 def test_ctrl_c_reaches_the_command_once_and_a_closed_terminal_ends_it_with_its_status(
     tmp_path: Path,
 ) -> None:
