@@ -92,7 +92,10 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
             return replace(sessions[-1], others=tuple(reversed(references(sessions)[:-1])))
         if found:
             return found[-1]
-        raise UserError(f"{source.path} holds no recording.")
+        raise UserError(
+            f"{source.path} holds no recording. If an import into it was killed, repeat that; "
+            "else name another file."
+        )
     if named := [one for one in sessions if one.name == wanted]:
         older = tuple(one.session_id for one in named[:-1] if one.session_id is not None)
         return replace(named[-1], namesakes=older)

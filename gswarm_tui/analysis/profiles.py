@@ -65,9 +65,12 @@ WHERE place = 1
 GROUP BY ALL
 """  # noqa: S608 (own names)
 _LONGEST = f"""
-WITH sums AS (
+WITH kernels AS (
+  SELECT profile_id, name_id, duration_ns FROM profile_kernel_events
+  UNION ALL SELECT profile_id, name_id, duration_ns FROM trace_kernel_events WHERE kind <> 'copy'
+), sums AS (
   SELECT name_id, sum(duration_ns) AS total, count(*) AS calls
-  FROM profile_kernel_events
+  FROM kernels
   WHERE profile_id IN (SELECT profile_id FROM profiles WHERE {_IN_PERIOD})
   GROUP BY name_id
 )
@@ -77,11 +80,18 @@ LEFT JOIN profile_names USING (name_id)
 ORDER BY total DESC LIMIT {LONGEST_KERNELS}
 """  # noqa: S608 (own numbers)
 _IDLE = f"""
-SELECT count(DISTINCT p.profile_id), count(kernels), coalesce(sum(kernels), 0)::BIGINT,
+SELECT count(DISTINCT p.profile_id), coalesce(sum(kernels), 0)::BIGINT,
+       count(DISTINCT coalesce(gpu_id::VARCHAR, format('{{}} {{}} {{}}', p.node, p.rank, device)))
+         FILTER (kernels > 0),
        100 * (1 - sum(least(kernel_s, captured_s)) / nullif(sum(captured_s), 0))
 FROM profiles p
-LEFT JOIN ({profile_views.GPUS}) g USING (profile_id)
-WHERE p.{_IN_PERIOD}
+LEFT JOIN (FROM ({profile_views.GPUS}) UNION ALL FROM ({profile_views.TRACE_GPUS})) g USING (profile_id)
+WHERE p.{_IN_PERIOD} AND p.tool <> 'ncu'
+"""  # noqa: S608 (own names)
+_MEASURED = f"""
+SELECT count(DISTINCT profile_id), count(DISTINCT (profile_id, launch))
+FROM profiles LEFT JOIN profile_metric_values USING (profile_id)
+WHERE {_IN_PERIOD} AND tool = 'ncu'
 """  # noqa: S608 (own names)
 
 
@@ -225,15 +235,19 @@ def longest_kernels(source: QuerySource, period: Period) -> TextTable:
 def profile_line(source: QuerySource, period: Period) -> str:
     """Return the profiles of a period in words, with the share without a kernel; empty without any."""
     span = period.recording_id, period.until, period.started_at
-    ((profiles, gpus, kernels, idle),) = source.query(_IDLE, *span).rows()
-    if not profiles:
-        return ""
-    if not gpus:
-        return f"{plural(profiles, 'profile')} without kernels"
-    return (
-        f"{plural(profiles, 'profile')}, {count(kernels)} kernels on {plural(gpus, 'GPU')}, "
-        f"no kernel running for {percent(idle)} of the capture"
-    )
+    ((profiles, kernels, gpus, idle),) = source.query(_IDLE, *span).rows()
+    ((measured, launches),) = source.query(_MEASURED, *span).rows()
+    parts = []
+    if kernels:
+        parts.append(
+            f"{plural(profiles, 'profile')}, {count(kernels)} kernels on {plural(gpus, 'GPU')}, "
+            f"no kernel running for {percent(idle)} of the capture"
+        )
+    elif profiles:
+        parts.append(f"{plural(profiles, 'profile')} without kernels")
+    if measured:
+        parts.append(f"{plural(measured, 'profile')} of ncu with metrics of {plural(launches, 'kernel')}")
+    return "; ".join(parts)
 
 
 def _share(value: float | None) -> str:

@@ -46,6 +46,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         )
     if is_report(path):
         return _import_profile(path, db, arguments, environ)
+    if arguments.node is not None or arguments.rank is not None:
+        option = "--rank" if arguments.node is None else "--node"
+        raise UserError(f"{option} is for a profiler's report; {printable(str(path))} is none, so remove it.")
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
@@ -63,6 +66,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping[str, str]) -> int:
     """Add a profiler's report to a recording. Raises UserError, StoreError."""
+    if arguments.node == "":
+        raise UserError("--node is empty; name the node as the recording does, or remove it.")
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
             path, db, environ, node=arguments.node, rank=_rank(arguments.rank), report=progress.report
@@ -72,11 +77,8 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
     print(
         printable(f"{db}: profile {done.profile_id}, {done.rows:,} events of {facts.node}{rank} from {path}")
     )
-    if not done.on_known_node:
-        print_notice(
-            f"the recording doesn't have the node {facts.node}, so the profile stands beside no samples; "
-            "name the node with --node."
-        )
+    for notice in done.notices:
+        print_notice(notice)
     for message in facts.messages:
         print_notice(f"{facts.tool} reported: {message}")
     return 0
@@ -115,7 +117,7 @@ def _parser() -> CommandParser:
 def _rank(text: str | None) -> int | None:
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text) < 2**31):
+    if not (text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < 2**31):
         raise UserError("--rank needs a whole number, such as 0.")
     return int(text)
 
@@ -123,6 +125,7 @@ def _rank(text: str | None) -> int | None:
 def _memory(arguments: Namespace) -> int | None:
     if arguments.gpu_memory_mib is None:
         return None
-    if not arguments.gpu_memory_mib.isdecimal() or not 0 < int(arguments.gpu_memory_mib) < 2**31:
+    text = arguments.gpu_memory_mib
+    if not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
         raise UserError("--gpu-memory-mib needs a whole number of MiB, such as 81559.")
-    return int(arguments.gpu_memory_mib)
+    return int(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gswarm_tui.commands.recording_choice import SUFFIX
-from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
 from gswarm_tui.control.intents import MAX_NAME, MAX_NOTE, IntentError, StartProfile, StopSession
 from gswarm_tui.launch.ssh.launcher import SshSettings
@@ -32,6 +32,7 @@ from gswarm_tui.profiling.shims import run_shim, write_shims
 from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, SlurmHost, ThisMachine
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.recording.files import is_database
 
 T = TypeVar("T")
 
@@ -58,6 +59,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         for path in write_shims(options.shims):
             print(path)
         return 0
+    if options.imports and options.db is not None and options.db.exists() and not is_database(options.db):
+        raise UserError(f"--db: {printable(str(options.db))} isn't a recording; name another file.")
     result, recording = _profile(options, environ)
     if options.imports:
         db = options.db or recording or options.output / f"profile-job{result.job}{SUFFIX}"

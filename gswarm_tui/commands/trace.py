@@ -62,8 +62,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         "trace",
-        "[--iterations N | --duration SECONDS] [--ranks LIST] [--stacks] [--max-mib MIB]\n"
-        "                       [--recording RECORDING] [--db PATH] [--json]",
+        "[--iterations N | --duration SECONDS] [--ranks LIST] [--stacks] [--max-mib MIB] "
+        "[--recording RECORDING] [--db PATH] [--json]",
         "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
         usual=USUAL,
     )

@@ -20,7 +20,9 @@ def parse_traced(text: str) -> tuple[int, int]:
         return 500, int(found[1])
     if (found := _SECONDS.fullmatch(plain)) and (duration_ms := round(float(found[1]) * 1000)):
         return duration_ms, 0
-    raise TimeInputError(f"{text!r} is neither seconds, such as 0.5, nor iterations, such as 3 it")
+    raise TimeInputError(
+        f"{text!r} is neither seconds, such as 0.5, nor iterations, such as 3 it; at most 99 s"
+    )
 
 
 def parse_rank_list(text: str) -> tuple[int, ...]:

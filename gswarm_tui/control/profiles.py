@@ -67,6 +67,7 @@ async def serve_import(
                 "profile_id": profile.profile_id,
                 "gpu_ids": dict(profile.gpu_ids),
                 "on_known_node": profile.on_known_node,
+                "at_its_time": profile.at_its_time,
             }
         )
         while True:
@@ -136,6 +137,7 @@ class SentProfile:
         self.profile_id: int = begun["profile_id"]
         self.gpu_ids: Mapping[str, int] = begun["gpu_ids"]
         self.on_known_node: bool = begun["on_known_node"]
+        self.at_its_time: bool = begun["at_its_time"]
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""

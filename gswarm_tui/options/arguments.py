@@ -176,12 +176,14 @@ class CommandParser(_Parser):
         namespace: argparse.Namespace
         namespace, rest = self.parse_known_args(args)
         if rest:
-            option = rest[0].partition("=")[0]
+            option = next((word for word in rest if word != "--"), "--").partition("=")[0]
             if not option.startswith("-"):
                 hint = "name the recording with --db" if _is_recording(option) else "see --help"
                 raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
             if (answer := profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
                 raise UsageError(f"{option} is an option of gswarm-profiler; {answer}.")
+            if option in self._option_string_actions:
+                raise UsageError(f"{option} comes after --; write options before it.")
             raise UsageError(f"{self.prog} has no option {quote(option)}{self.hint(option)}.")
         if getattr(namespace, "db", None) is not None:
             namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", self._database, None)

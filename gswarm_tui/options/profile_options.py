@@ -63,6 +63,8 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     shims = None if given.shims is None else Path(given.shims).expanduser()
     if not command and shims is None:
         raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
+    if command and shims is not None and given.shim is None:
+        raise UsageError("--shims writes executables and runs no command; remove one of them.")
     flags = [f"--{key.replace('_', '-')}={getattr(given, key)}" for key in _CONNECTION if getattr(given, key)]
     config = [] if given.config is None else [f"--config={given.config}"]
     job = [] if given.job is None else [f"--job={given.job}"]

@@ -58,12 +58,13 @@ echo "GSWARM $(du -sk "$folder" | cut -f1) $PWD/$folder"; done; exit 0
 
 @dataclass(frozen=True)
 class RemoteReport:
-    """A report on a node, with its size and checksum; ``rank`` is that of its process."""
+    """A report on a node, with size, checksum and Unix time of its last change, which its copy gets, too."""
 
     node: str
     path: str
     size: int
     sha256: str
+    changed_s: int
 
     @property
     def rank(self) -> int:
@@ -117,7 +118,7 @@ class Fetcher:
                 raise ProfileError(f"{report.node}: fetching {report.name} broke off{problem}.")
             if file.sha256.hexdigest() != report.sha256:
                 raise ProfileError(f"{report.node}: {report.name} arrived damaged; its checksum differs.")
-            return file.name_it(report.name)
+            return file.name_it(report.name, report.changed_s)
 
     async def _receive(
         self, file: _Unnamed, host: SlurmHost, report: RemoteReport, words: Callable[[int], Sequence[str]]
@@ -174,8 +175,9 @@ class _Unnamed:
             self.size += written
             view = view[written:]
 
-    def name_it(self, name: str) -> Path:
-        """Give the file a name, with a number if that is taken; return its path."""
+    def name_it(self, name: str, changed_s: int) -> Path:
+        """Give the file a name, with a number if that is taken, and a time; return its path."""
+        os.utime(self._fd, (changed_s, changed_s))
         os.fsync(self._fd)
         source = self._hidden or Path(f"/proc/self/fd/{self._fd}")
         for number in range(1, 10_000):

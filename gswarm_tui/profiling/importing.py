@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_tui.control.client import running_heads
@@ -25,12 +26,12 @@ SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
 
 @dataclass(frozen=True)
 class ImportedProfile:
-    """Result of an import: the number of the profile, its rows, its node there, and its messages."""
+    """Result of an import: the number of the profile, its rows and facts, and what its user should know."""
 
     profile_id: int
     rows: int
     facts: ProfileFacts
-    on_known_node: bool
+    notices: tuple[str, ...]
 
 
 def is_report(path: Path) -> bool:
@@ -77,6 +78,7 @@ def _import(
     place: Callable[[ProfileFacts], ProfileFacts],
     report: Callable[[float], None],
 ) -> ImportedProfile:
+    notices = []
     if path.suffix not in SUFFIXES:
         digest = digest_of(path)
         with open_trace(path, report) as trace, _writer(db, place(trace.facts(digest)), environ) as target:
@@ -86,6 +88,7 @@ def _import(
     elif path.suffix == ".ncu-rep":
         measured = NcuReport(path, environ)
         facts = place(measured.facts(path.name))
+        notices += [measured.notice] if measured.notice else []
         with _writer(db, facts, environ) as target:
             rows = measured.write(target)
             target.finish(facts)
@@ -100,7 +103,18 @@ def _import(
                     target.finish(facts)
             except UNREADABLE as error:
                 raise export.unreadable(error) from error
-    return ImportedProfile(target.profile_id, rows, facts, target.on_known_node)
+    if not target.at_its_time:
+        started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
+        notices.append(
+            f"the recording has no samples of the profile's time, {started:%Y-%m-%d %H:%M:%S} UTC; "
+            "name the recording of that time with --db."
+        )
+    if not target.on_known_node:
+        notices.append(
+            f"the recording doesn't have the node {facts.node}, so the profile stands beside no samples; "
+            "name the node with --node."
+        )
+    return ImportedProfile(target.profile_id, rows, facts, tuple(notices))
 
 
 @contextlib.contextmanager

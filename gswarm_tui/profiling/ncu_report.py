@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.report_text import clean_text
 from gswarm_tui.profiling.tools import explain_failure, find_tool, run_tool, tool_version
 from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
@@ -28,6 +27,7 @@ _DESCRIPTION = frozenset(
 """Columns of the page that aren't metrics. Names of processes may be paths and aren't imported."""
 _NUMBER = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 _LARGEST = 1e15
+_SECOND_NS = 10**9
 _LONGEST_FIELD = 2**24
 """Names of kernels with all template arguments can be longer than csv's limit of 128 KiB."""
 
@@ -42,12 +42,12 @@ class _Kernel:
 
 
 class NcuReport:
-    """A report of Nsight Compute, read by the user's ncu."""
+    """A report of Nsight Compute, read by the user's ncu; ``notice`` is what its user should know."""
 
     def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         """Read the report. Raises ReportError."""
         ncu = find_tool("ncu", path, environ, "")
-        done = run_tool([ncu, "--import", str(path), "--csv", "--page", "raw"], environ)
+        done = run_tool([ncu, "--import", str(path.absolute()), "--csv", "--page", "raw"], environ)
         self._metrics: Sequence[str] = ()
         self._units: Sequence[str] = ()
         self._kernels = list(self._read(done))
@@ -55,6 +55,7 @@ class NcuReport:
             raise explain_failure(path, ncu, done.stdout[-2000:] + done.stderr, environ)
         self._path = path
         self._version = tool_version(ncu, environ)
+        self.notice = ""
 
     def _read(self, done: subprocess.CompletedProcess[str]) -> Iterator[_Kernel]:
         csv.field_size_limit(_LONGEST_FIELD)
@@ -78,10 +79,19 @@ class NcuReport:
                 )
 
     def facts(self, file: str) -> ProfileFacts:
-        """Return the report's description; it starts with its first kernel. Raises ReportError."""
+        """Return the report's description; it starts with its first kernel.
+
+        Newer versions of ncu print no time of a kernel: the profile ends at the report's last change.
+        """
         times = [kernel.at_ns for kernel in self._kernels if kernel.at_ns is not None]
         if not times:
-            raise ReportError(f"{self._path} has no time of its kernels. Import it with a newer ncu on PATH.")
+            changed_ns = self._path.stat().st_mtime_ns
+            times = [changed_ns - _SECOND_NS]
+            changed = datetime.fromtimestamp(changed_ns // _SECOND_NS, UTC)
+            self.notice = (
+                f"ncu {self._version} prints no times of kernels, so the profile stands at the report's last "
+                f"change, {changed:%Y-%m-%d %H:%M:%S} UTC."
+            )
         return ProfileFacts(
             file=file,
             tool="ncu",
@@ -91,7 +101,7 @@ class NcuReport:
             rank=None,
             zero_ns=min(times),
             started_ns=min(times),
-            ended_ns=max(times) + 10**9,
+            ended_ns=max(times) + _SECOND_NS,
         )
 
     def write(self, target: ProfileWriter) -> int:
@@ -137,4 +147,4 @@ def _time_ns(text: str) -> int | None:
         at = datetime.strptime(text, "%Y-%b-%d %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:
         return None
-    return round(at.timestamp()) * 10**9
+    return round(at.timestamp()) * _SECOND_NS

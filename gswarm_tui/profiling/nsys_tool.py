@@ -40,7 +40,7 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     ):
         out = Path(folder) / "report.sqlite"
         watched = ["sh", "-c", _WATCHED, "gswarm-tui-export", folder]
-        done = run_tool([*watched, nsys, *_EXPORT, str(out), str(path)], environ, lifeline)
+        done = run_tool([*watched, nsys, *_EXPORT, str(out), str(path.absolute())], environ, lifeline)
         if (free := shutil.disk_usage(folder).free) < _FULL_BYTES:
             place = Path(folder).parent
             raise ReportError(

@@ -309,8 +309,8 @@ class ProfileRun:
         reports, pieces = [], defaultdict[tuple[str, str], str](str)
         for line in text.splitlines():
             match line.split(" "):
-                case ["GSWARM", "report", node, size, sha256, *path]:
-                    reports.append(RemoteReport(node, " ".join(path), int(size), sha256))
+                case ["GSWARM", "report", node, size, changed, sha256, *path]:
+                    reports.append(RemoteReport(node, " ".join(path), int(size), sha256, int(changed)))
                 case ["GSWARM", "log", node, rank, piece]:
                     pieces[rank, node] += piece
         ranks_with_log = {rank for rank, _ in pieces}

@@ -28,6 +28,7 @@ SUFFIXES = (".json", ".json.gz")
 BATCH = 16_384
 MOST_NAMES = 1_000_000
 _HEAD_BYTES = 4096
+_GZIP = b"\x1f\x8b"
 _LATEST_NS = 4 * 10**18
 _LONGEST_NS = 10**16
 _BEFORE_FIRST_NS = 3600 * 10**9
@@ -46,9 +47,11 @@ def is_trace(path: Path) -> bool:
     if not path.name.endswith(SUFFIXES) or not path.is_file():
         return False
     try:
-        with _opened(path) as file:
+        with path.open("rb") as raw, _unzipped(raw) as file:
             return _IS_TRACE.search(file.read(_HEAD_BYTES)) is not None
-    except (OSError, EOFError, zlib.error):
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return True  # damaged: reading it explains that
+    except OSError:
         return False
 
 
@@ -81,15 +84,16 @@ class PytorchTrace:
         distributed = self._before.get("distributedInfo")
         rank = distributed.get("rank") if isinstance(distributed, dict) else None
         named = _RANK.search(self._path.name)
-        if not isinstance(rank, int) or not 0 <= rank < 10**6:
+        if type(rank) is not int or not 0 <= rank < 10**6:  # a bool is an int
             rank = int(named[1]) if named else None
+        host = self._before.get("host_name")
         first, last = self.span_ns or (self._started_ns - self._zero_ns,) * 2
         return ProfileFacts(
             file=self._path.name,
             tool="pytorch",
             tool_version="",
             digest=digest,
-            node=clean_text(str(self._before.get("host_name") or "unknown")),
+            node=clean_text(host) if isinstance(host, str) and host else "unknown",
             rank=rank,
             zero_ns=self._zero_ns,
             started_ns=self._zero_ns + first,
@@ -137,7 +141,8 @@ class PytorchTrace:
                 ):
                     yield value
         except MalformedError as error:
-            raise ReportError(f"{self._path} can't be read as a trace: {error}.") from None
+            problem = str(error).rstrip(".")
+            raise ReportError(f"{self._path} can't be read as a trace: {problem}.") from None
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise ReportError(f"{self._path} is cut short or damaged; fetch it again.") from None
 
@@ -204,7 +209,7 @@ class PytorchTrace:
 def open_trace(path: Path, report: Callable[[float], None] = lambda _share: None) -> Iterator[PytorchTrace]:
     """Open a trace; ``report`` is called with the share read. Raises ReportError."""
     size = max(1, path.stat().st_size)
-    with path.open("rb") as raw, _unzipped(path, cast(BufferedReader, _Counted(raw, size, report))) as file:
+    with path.open("rb") as raw, _unzipped(cast(BufferedReader, _Counted(raw, size, report))) as file:
         yield PytorchTrace(path, file)
 
 
@@ -215,14 +220,9 @@ def digest_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
-    with path.open("rb") as raw, _unzipped(path, raw) as file:
-        yield file
-
-
-@contextlib.contextmanager
-def _unzipped(path: Path, raw: BufferedReader) -> Iterator[BufferedReader]:
-    if path.suffix == ".gz":
+def _unzipped(raw: BufferedReader) -> Iterator[BufferedReader]:
+    """Unzip a file that is compressed, whatever its name: browsers unzip and keep the name."""
+    if raw.peek(len(_GZIP))[: len(_GZIP)] == _GZIP:
         with gzip.GzipFile(fileobj=raw) as zipped:
             yield BufferedReader(cast(Any, zipped), 1 << 16)
     else:

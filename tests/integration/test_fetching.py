@@ -28,7 +28,7 @@ def report(tmp_path: Path) -> RemoteReport:
     """Return a report on a node, which is this machine."""
     path = tmp_path / "gpu01-rank3-job7.nsys-rep"
     path.write_bytes(CONTENT)
-    return RemoteReport("gpu01", str(path), len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+    return RemoteReport("gpu01", str(path), len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), 1_700_000_000)
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ async def test_broken_transfer_goes_on_where_it_was(report: RemoteReport, home: 
     path, shares = await fetch(report, home, most=len(CONTENT) // 2 - 1)
     assert path.name == "gpu01-rank3-job7.nsys-rep"
     assert path.read_bytes() == CONTENT
+    assert path.stat().st_mtime == 1_700_000_000
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert report.rank == 3

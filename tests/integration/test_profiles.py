@@ -35,6 +35,16 @@ A100 = Path(__file__).parents[3] / "shared" / "data" / "nsys"
 NCU_REPORTS = Path("/usr/share/doc/nsight-compute/examples/uncoalescedGlobalAccesses")
 TIMES = "time_pct total_ns calls avg_ns median_ns min_ns max_ns stddev_ns"
 SIZES = "total_mb calls avg_mb median_mb min_mb max_mb stddev_mb"
+NCU_OF_2025 = """#!/bin/sh
+[ "$1" = --version ] && exec echo 'Version 2025.1.0.0 (build 35237751) (public-release)'
+[ -f "$2" ] && [ "${2#/}" != "$2" ] && cat <<'EOF'
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",\
+"Device","CC","gpu__time_duration.sum"
+"","","","","","","","","","","","us"
+"0","4242","saxpy","127.0.0.1","saxpy","1","7","(128, 1, 1)","(4, 1, 1)","0","8.0","7.5"
+EOF
+"""
+"""Stand-in for a newer ncu than the packaged one: its raw page has no times of kernels."""
 PROGRAM = """
 import ctypes, time
 nvtx = ctypes.CDLL("libnvToolsExt.so.1")
@@ -508,6 +518,85 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
             ]
     times = query(db, "SELECT tool, started_at::VARCHAR FROM profiles")
     assert times == [("ncu", "2022-05-10 20:02:12"), ("ncu", "2022-05-10 20:00:32")]
+
+
+def test_a_report_whose_ncu_prints_no_times_stands_at_its_last_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ncu, report, db = tmp_path / "ncu", tmp_path / "-new.ncu-rep", tmp_path / "run.duckdb"
+    ncu.write_text(NCU_OF_2025)
+    ncu.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    report.write_bytes(b"a report")
+    os.utime(report, (1_700_000_000, 1_700_000_000))
+    monkeypatch.chdir(tmp_path)
+    _, err = import_report(capsys, "--db", db, "--", report.name)
+    assert err == (
+        "gswarm-tui: ncu 2025.1.0.0 prints no times of kernels, so the profile stands at the report's last "
+        "change, 2023-11-14 22:13:20 UTC.\n"
+    )
+    assert query(db, "SELECT ended_at::VARCHAR FROM profiles") == [("2023-11-14 22:13:20",)]
+    assert query(db, "SELECT kernel, metric, number FROM profile_metrics") == [
+        ("saxpy", "gpu__time_duration.sum", 7.5)
+    ]
+    assert main(["summary", "--db", str(db)]) == 0
+    assert "profiles  1 profile of ncu with metrics of 1 kernel\n" in capsys.readouterr().out
+
+
+def test_reports_of_two_nodes_in_a_new_file_have_both_nodes_and_all_gpus(
+    tmp_path: Path, a100_export: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "both.duckdb"
+    import_report(capsys, a100_export, "--db", db)
+    _, err = import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
+    assert err == "gswarm-tui: nsys reported: Events in run.py were lost.\n"
+    assert query(db, "SELECT node, node_id FROM profiles") == [("nid001608", 1), (NODE, 2)]
+    assert query(db, "SELECT DISTINCT node, gpu_index FROM profile_kernels ORDER BY ts") == [
+        ("nid001608", 0),
+        (NODE, 1),
+    ]
+    assert main(["summary", "--db", str(db)]) == 0
+    assert "profiles  2 profiles, 11 kernels on 2 GPUs" in capsys.readouterr().out
+
+
+def test_a_report_of_another_time_than_the_recording_is_imported_and_said_so(
+    tmp_path: Path, a100_export: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = recording_of_node(tmp_path / "run.duckdb")
+    ended = query(db, "SELECT ended_at FROM recordings")
+    _, err = import_report(capsys, a100_export, "--db", db, "--node", "login-alias")
+    assert err == (
+        "gswarm-tui: the recording has no samples of the profile's time, 2023-06-26 21:00:57 UTC; "
+        "name the recording of that time with --db.\n"
+    )
+    assert query(db, "SELECT ended_at FROM recordings") == ended
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--rank", "9" * 5000], "--rank needs a whole number, such as 0."),
+        (["--gpu-memory-mib", "9" * 5000], "--gpu-memory-mib needs a whole number of MiB, such as 81559."),
+        (["--node", ""], "--node is empty; name the node as the recording does, or remove it."),
+        (["--", "--db", "x"], "--db comes after --; write options before it."),
+    ],
+)
+def test_an_option_of_import_that_makes_no_sense_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], why: str
+) -> None:
+    file = tmp_path / ("frames.json" if "mib" in words[0] else "standin.sqlite")
+    file.touch()
+    assert refusal(capsys, file, "--db", tmp_path / "new.duckdb", *words) == f"gswarm-tui: {why}"
+    assert not (tmp_path / "new.duckdb").exists()
+
+
+def test_profile_refuses_a_file_that_is_no_recording_before_it_asks_for_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no recording")
+    assert main(["profile", "--db", str(file), "--", "true"]) == 2
+    assert capsys.readouterr().err == (f"gswarm-tui: --db: {file} isn't a recording; name another file.\n")
 
 
 def test_a_recording_with_profiles_is_read_like_any_other(

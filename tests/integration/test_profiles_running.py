@@ -36,7 +36,7 @@ async def test_a_report_is_imported_into_a_running_recording_beside_its_samples(
         running.recorder.submit([arrived(seq, [gpu_row(util_pct=seq)] * 2)])
         await asyncio.sleep(0)
     done = await importing
-    assert (done.profile_id, done.on_known_node) == (1, True)
+    assert (done.profile_id, done.notices) == (1, ())
     with pytest.raises(StoreError, match=r"is in .* already, as profile 1"):
         await asyncio.to_thread(import_report, report, path, environ)
     await running.committed(3 * 39)

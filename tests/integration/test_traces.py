@@ -88,6 +88,40 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
     assert (f"{when:%Y-%m-%d %H:%M}", node) == ("2026-11-24 09:53", "gpu01")
 
 
+def test_summary_counts_the_kernels_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "run.duckdb")
+    for rank in (0, 1):
+        path = write_trace(tmp_path / f"trace_rank{rank}.json", rank, node=f"gpu{rank}")
+        assert main(["import", str(path), "--db", db]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["summary", "--db", db]) == 0
+    printed = capsys.readouterr().out
+    assert "2 nodes" in printed
+    ((kernels,),) = query(Path(db), "SELECT count(*) FROM trace_kernels WHERE kind <> 'copy'")
+    assert f"profiles  2 profiles, {kernels} kernels on 2 GPUs, no kernel running for " in printed
+    assert "gemm" in printed
+
+
+def test_traces_with_infinite_numbers_or_another_compression_than_named_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = write_trace(tmp_path / "trace.json").read_bytes()
+    numbers = (
+        b'"args": {"bandwidth": inf, "share": -Infinity, "flops": [NaN, nan], "name": "is inf, NaN"},\n"cat"'
+    )
+    assert text.count(b'"cat"') > 10
+    files = {
+        "numbers.json": text.replace(b'"cat"', numbers),
+        "unzipped.json.gz": text + b" ",
+        "zipped.json": gzip.compress(text),
+    }
+    for name, content in files.items():
+        path, db = tmp_path / name, tmp_path / f"{name}.duckdb"
+        path.write_bytes(content)
+        assert main(["import", str(path), "--db", str(db)]) == 0
+        assert "11 events of gpu01, rank 3" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -47,6 +47,7 @@ def test_options_of_the_allocation_come_from_flags_and_the_config_file(tmp_path:
             "--gres applies to an allocation of its own; remove it, or --job.",
         ),
         (["--ranks=a", "--", "x"], '--ranks: "a" isn\'t a list of ranks such as 0,5 or 0-3.'),
+        (["--shims=dir", "--", "x"], "--shims writes executables and runs no command; remove one of them."),
         (["--ranks=3-1", "--", "x"], '--ranks: "3-1" ends before it begins.'),
         (["--duration=soon", "--", "x"], '--duration: "soon" isn\'t a time such as 10, 30s or 2m.'),
         (["--salloc='", "--", "x"], '--salloc: no closing quotation in "\'".'),

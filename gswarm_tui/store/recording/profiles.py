@@ -38,9 +38,23 @@ Rows = Callable[..., list[tuple[Any, ...]]]
 
 _SAME_PROFILE = "SELECT profile_id FROM profiles WHERE digest = $1"
 _RECORDING = """
-SELECT recording_id FROM recordings
-ORDER BY started_at <= $2 AND coalesce(ended_at, started_at + INTERVAL 100 YEAR) >= $1 DESC, recording_id DESC
+SELECT recording_id,
+       started_at <= $2 AND coalesce(ended_at, started_at + INTERVAL 100 YEAR) >= $1 AS at_its_time
+FROM recordings
+WHERE recording_id = coalesce($3, recording_id)
+ORDER BY at_its_time DESC, recording_id DESC
 LIMIT 1
+"""
+_OF_PROFILES_ALONE = """
+SELECT EXISTS (FROM recordings WHERE recording_id = $1 AND options LIKE '%"imported_from"%')
+   AND NOT EXISTS (FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
+   AND NOT EXISTS (FROM gpu_samples WHERE gpu_id IN (
+     SELECT gpu_id FROM gpus JOIN nodes USING (node_id) WHERE recording_id = $1))
+"""
+_EXTENDED = """
+UPDATE {table} SET started_at = least(started_at, make_timestamp($2)),
+                   ended_at = greatest(ended_at, make_timestamp($3))
+WHERE recording_id = $1
 """
 _NODE = """
 SELECT n.node_id, n.node,
@@ -98,6 +112,7 @@ class ProfilePlace:
     node: str
     clock_offset_s: float | None
     gpu_ids: Mapping[str, int]
+    at_its_time: bool = True
 
 
 class ProfileWriter(Protocol):
@@ -106,6 +121,7 @@ class ProfileWriter(Protocol):
     profile_id: int
     gpu_ids: Mapping[str, int]
     on_known_node: bool
+    at_its_time: bool
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""
@@ -119,15 +135,14 @@ class ProfileWriter(Protocol):
 
 def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> ProfilePlace | None:
     """Return where a profile belongs, in this recording or the one of its time; None in an empty file."""
-    if recording_id is None:
-        span = (_naive(facts.started_ns), _naive(facts.ended_ns))
-        if not (found := rows(_RECORDING, *span)):
-            return None
-        recording_id = found[0][0]
+    span = (_naive(facts.started_ns), _naive(facts.ended_ns))
+    if not (found := rows(_RECORDING, *span, recording_id)):
+        return None
+    ((recording_id, at_its_time),) = found
     if not (nodes := rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
-        return ProfilePlace(recording_id, None, facts.node, None, {})
+        return ProfilePlace(recording_id, None, facts.node, None, {}, at_its_time)
     node_id, node, offset, _ = nodes[0]
-    return ProfilePlace(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)))
+    return ProfilePlace(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)), at_its_time)
 
 
 def profile_row(profile_id: int, facts: ProfileFacts, placed: ProfilePlace) -> dict[str, Any]:
@@ -175,9 +190,18 @@ class StoredProfile:
         self._refuse_repeated(facts)
         placed = place(self._rows, facts, recording_id)
         self._into_empty = placed is None
-        self.placement = placed or self._new_placement(facts)
-        self.gpu_ids = self.placement.gpu_ids
-        self.on_known_node = self.placement.node_id is not None
+        self._beside_profiles = (
+            placed is not None
+            and recording_id is None
+            and self._rows(_OF_PROFILES_ALONE, placed.recording_id)[0][0]
+        )
+        self._on_new_node = placed is None or (self._beside_profiles and placed.node_id is None)
+        if placed is None or self._on_new_node:
+            placed = self._new_placement(facts, None if placed is None else placed.recording_id)
+        self.placement = placed
+        self.gpu_ids = placed.gpu_ids
+        self.on_known_node = placed.node_id is not None
+        self.at_its_time = placed.at_its_time or self._beside_profiles
         self.profile_id = profile_id or self._next_free("profile_id", PROFILES)
 
     def _refuse_repeated(self, facts: ProfileFacts) -> None:
@@ -197,6 +221,10 @@ class StoredProfile:
         self._refuse_repeated(facts)  # it may have been imported meanwhile
         if self._into_empty:
             self._add_recording(facts)
+        elif self._beside_profiles:
+            self._extend_recording(facts)
+        if self._on_new_node:
+            self._add_node(facts)
         self._insert(PROFILES, profile_row(self.profile_id, facts, self.placement))
         if self.profile_id == 1:
             for statement in view_statements():  # with the comments of columns, now that there is a profile
@@ -221,11 +249,11 @@ class StoredProfile:
             source = self._sources[table.name] = _RefilledRows(self._connection, table, columns)
         self._rows(f"{insert_events(table, columns, self.profile_id, source.name)} WHERE counts")
 
-    def _new_placement(self, facts: ProfileFacts) -> ProfilePlace:
+    def _new_placement(self, facts: ProfileFacts, recording_id: int | None) -> ProfilePlace:
         first_gpu = self._next_free("gpu_id", GPUS)
         gpu_ids = {gpu.uuid: gpu_id for gpu_id, gpu in enumerate(facts.gpus, first_gpu)}
         return ProfilePlace(
-            self._next_free("recording_id", RECORDINGS),
+            recording_id or self._next_free("recording_id", RECORDINGS),
             self._next_free("node_id", NODES),
             facts.node,
             None,
@@ -233,19 +261,29 @@ class StoredProfile:
         )
 
     def _add_recording(self, facts: ProfileFacts) -> None:
-        """Add a recording that holds nothing but the profile: its node, its GPUs, a session of its time."""
-        own, node = {"recording_id": self.placement.recording_id}, {"node_id": self.placement.node_id}
+        """Add a recording that holds nothing but the profile, and a session of its time."""
+        own = {"recording_id": self.placement.recording_id}
         span = {"started_at": facts.started_ns // 1000, "ended_at": facts.ended_ns // 1000}
         imported = json.dumps({"imported_from": facts.file, "imported_run": facts.digest[:16]})
         origin = {"options": imported, "schema_version": SCHEMA_VERSION}
         self._insert(RECORDINGS, {**own, **span, **origin})
+        session = {"session_id": self._next_free("session_id", SESSIONS), "name": Path(facts.file).stem}
+        self._insert(SESSIONS, {**own, **span, **session, "status": "stopped"})
+
+    def _extend_recording(self, facts: ProfileFacts) -> None:
+        """Extend a recording of profiles alone, and its session, to the profile's time."""
+        span = self.placement.recording_id, facts.started_ns // 1000, facts.ended_ns // 1000
+        for table in (RECORDINGS, SESSIONS):
+            self._rows(_EXTENDED.format(table=table.name), *span)
+
+    def _add_node(self, facts: ProfileFacts) -> None:
+        """Add the profile's node and GPUs."""
+        own, node = {"recording_id": self.placement.recording_id}, {"node_id": self.placement.node_id}
         self._insert(NODES, {**own, **node, "node": facts.node, "hostname": facts.node})
         for gpu in facts.gpus:
             row = {"gpu_index": gpu.index, "uuid": f"GPU-{gpu.uuid}", "name": gpu.name}
             more = {"pci_bus_id": gpu.pci_bus_id, "memory_total_mib": gpu.memory_total_mib}
             self._insert(GPUS, {**node, "gpu_id": self.gpu_ids[gpu.uuid], **row, **more})
-        session = {"session_id": self._next_free("session_id", SESSIONS), "name": Path(facts.file).stem}
-        self._insert(SESSIONS, {**own, **span, **session, "status": "stopped"})
 
     def _insert(self, table: TableSchema, row: Mapping[str, Any]) -> None:
         marks = ", ".join(

@@ -107,12 +107,16 @@ JOIN profiles p USING (profile_id)
 LEFT JOIN profile_names n USING (name_id)
 ORDER BY profile_id, total DESC, n.name
 """
-GPUS = """
+
+
+def _gpus(kernels: str) -> str:
+    """Return a query for the GPUs of profiles and the time in which their kernels ran."""
+    return f"""
 WITH ordered AS (
   SELECT profile_id, gpu_id, device, start_ns, start_ns + duration_ns AS end_ns,
          max(start_ns + duration_ns) OVER (PARTITION BY profile_id, gpu_id, device ORDER BY start_ns
            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
-  FROM profile_kernel_events
+  FROM {kernels}
 ), busy AS (
   SELECT profile_id, gpu_id, device, count(*) AS kernels,
          sum(greatest(0, end_ns - greatest(start_ns, coalesce(covered_ns, start_ns)))) AS busy_ns,
@@ -128,4 +132,8 @@ FROM busy b
 JOIN profiles p USING (profile_id)
 LEFT JOIN gpus g USING (gpu_id)
 ORDER BY profile_id, b.device
-"""
+"""  # noqa: S608 (own names)
+
+
+GPUS = _gpus("profile_kernel_events")
+TRACE_GPUS = _gpus("(SELECT *, NULL::INTEGER AS gpu_id FROM trace_kernel_events WHERE kind <> 'copy')")
