@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -24,6 +25,8 @@ from gswarm_tui.run.supervisor import supervise
 LEAST_ADDRESS_SPACE = 1 << 30
 _MAPPING_FAILED = "failed to map segment"
 """The dynamic loader's text about a library that doesn't fit into the address space."""
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,11 +114,23 @@ def _command(command: Command, args: Sequence[str]) -> int:
     if not command.runs_another:
         _make_files_private()
     module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
+    status = 0
     try:
-        return cast(int, module.run(args, os.environ))
+        status = cast(int, module.run(args, os.environ))
+        sys.stdout.flush()  # now, as Python reports what fails at its own end with a traceback
     except BrokenPipeError:  # as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _print_nowhere()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _DISK_ERRORS:
+            raise
+        _print_nowhere()
+        print_notice(f"the output can't be written: {error.strerror}.")
+        return 1
+    return status
+
+
+def _print_nowhere() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _watch(args: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 ONCE_TIMEOUT_S = 30
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
+_RECORD = "gswarm-tui record"
 _CONNECTION = {
     "launcher": ("ssh|srun|local", "start agents by SSH, by srun, or on this machine (default: ssh)"),
     "user": ("NAME", "SSH user name (default: from your SSH configuration)"),
@@ -177,6 +178,8 @@ class CommandParser(_Parser):
         namespace, rest = self.parse_known_args(args)
         if rest:
             option = next((word for word in rest if word != "--"), "--").partition("=")[0]
+            if option.startswith("-") and "--" in args and option in args[args.index("--") + 1 :]:
+                raise UsageError(f"{quote(option)} is after --; write options before it.")
             if not option.startswith("-"):
                 hint = "name the recording with --db" if _is_recording(option) else "see --help"
                 raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
@@ -439,6 +442,8 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
     if (answer := profiler_words.COMMANDS.get(word)) is not None:
         return UsageError(f"{word} is a command of gswarm-profiler; {answer}.")
     if not word.startswith("-"):
+        if parser.prog == _RECORD:
+            return UsageError(f"write -- before the command: {_RECORD} [options] -- {printable(word)} ...")
         hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes, or see the commands in --help"
         return UsageError(f"unexpected argument {quote(word)}{hint}.")
     option = word.partition("=")[0]
@@ -521,7 +526,7 @@ def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
 
 def _record_parser() -> _Parser:
     parser = _Parser(
-        prog="gswarm-tui record",
+        prog=_RECORD,
         usage=_wrapped_usage(
             "gswarm-tui record [--name NAME] [--report FILE.html] [--nodes NODE ... | --job ID | --demo "
             "[NODESxGPUS]] [options] [-- COMMAND ...]"

@@ -331,6 +331,11 @@ def test_report_is_written_at_ctrl_c_and_replaces_only_that_of_a_requeued_run(
         (["--", "/etc/passwd"], 126, '"/etc/passwd" isn\'t an executable file; nothing was run or recorded.'),
         (["--"], 2, "no command after --; remove -- to record until a signal ends the recording."),
         (["sleep", "3"], 2, "write -- before the command: gswarm-tui record -- sleep ..."),
+        (
+            ["--name", "x", "python", "a.py"],
+            2,
+            "write -- before the command: gswarm-tui record [options] -- python ...",
+        ),
         (["--report", "x.pdf"], 2, "--report: x.pdf doesn't end in .html; name an HTML file."),
         (["--report", "no/x.html"], 2, "no folder no; create it, or name another one with --report."),
         (["--demo", "--job", "1"], 2, "--demo simulates its nodes; remove --job."),

@@ -301,6 +301,30 @@ def test_errors_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == ("", 'gswarm-tui: --nodes: "gpu[1-" is invalid: a bracket is missing.\n')
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_a_full_disk_refuses_gets_one_sentence(unbuffered: str) -> None:
+    command = [sys.executable, "-m", "gswarm_tui", "completion", "bash"]
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    problem = "gswarm-tui: the output can't be written: No space left on device.\n"
+    assert (done.returncode, done.stderr) == (1, problem)
+
+
+def test_reader_that_ends_first_gets_no_traceback() -> None:
+    command = [sys.executable, "-m", "gswarm_tui", "completion", "bash"]
+    environ = {**os.environ, "PYTHONUNBUFFERED": ""}
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(command, env=environ, stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--nodes", "a", "--nods"]])
 def test_command_line_is_parsed_without_heavy_imports(words: list[str]) -> None:
     script = (
