@@ -325,6 +325,8 @@ class Link:
                 messages.append(self._job_end(self._job_ends))
             if self._requested is not None:
                 messages.append(self._requested)
+            if self._stopping.is_set():  # since the agent was being started
+                messages.append(Stop())
             # In one write: each is a packet and wakes every process on its way.
             channel.write(MAGIC + b"".join(map(encode, messages)))
             await asyncio.wait((*tasks, reconnecting), return_when=asyncio.FIRST_COMPLETED)

@@ -178,8 +178,6 @@ class CommandParser(_Parser):
         namespace, rest = self.parse_known_args(args)
         if rest:
             option = next((word for word in rest if word != "--"), "--").partition("=")[0]
-            if option.startswith("-") and "--" in args and option in args[args.index("--") + 1 :]:
-                raise UsageError(f"{quote(option)} is after --; write options before it.")
             if not option.startswith("-"):
                 hint = "name the recording with --db" if _is_recording(option) else "see --help"
                 raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")

@@ -284,7 +284,7 @@ WRONG = (
     (("session", "begin"), 2, "write gswarm-tui session start, session stop or session rename"),
     (("session", "list", "--db", "x.duckdb"), 2, "write gswarm-tui session start, session stop or"),
     (("session", "start", "my", "run"), 2, 'unexpected argument "run" after gswarm-tui session start'),
-    (("session", "start", "--", "-x", "--note", "y"), 2, '"--note" is after --; write options before it.'),
+    (("session", "start", "--", "-x", "--note", "y"), 2, "--note comes after --; write options before it."),
     (("session", "start", " "), 2, "a session needs a name."),
     (("session", "start", "x" * 201), 2, "can have 200 characters; this one has 201."),
     (("session", "start", "x", "--at", "noon"), 2, '--at: can\'t read "noon" as a time'),

@@ -431,6 +431,26 @@ async def test_stop_ends_a_connecting_link() -> None:
         assert test.phases() == [Phase.CONNECTING, Phase.ENDED]
 
 
+async def test_stop_reaches_an_agent_that_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = FakeAgent()
+    test = LinkTest(agent)
+    stopping: list[asyncio.Task[None]] = []
+
+    async def start(node: str) -> FakeAgent:
+        stopping.append(asyncio.create_task(test.link.stop()))
+        await asyncio.sleep(0)
+        return agent
+
+    monkeypatch.setattr(test.launcher, "open", start)
+    running = asyncio.create_task(test.link.run())
+    await settle()
+    assert agent.received[-1] == Stop()
+    agent.greet()
+    agent.send(Bye("asked to stop"))
+    await asyncio.gather(running, *stopping)
+    assert agent.closed
+
+
 async def test_stop_ends_a_waiting_link() -> None:
     async with running_link(LaunchError("no")) as test:
         await test.link.stop()
