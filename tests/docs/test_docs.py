@@ -167,36 +167,31 @@ def test_every_page_is_in_the_navigation_or_linked() -> None:
     assert set(DOCS.rglob("*.md")) - reachable == set()
 
 
-@pytest.mark.parametrize(
-    ("addition", "complaints"),
-    [
-        ("", ()),
-        (
-            "[a page](missing.md) [an anchor](guide/sql.md#missing)",
-            ("page does not exist", "anchor does not exist"),
-        ),
-    ],
-    ids=["as it is", "broken link and anchor"],
-)
-def test_the_site_builds_unless_a_link_is_broken(
-    tmp_path: Path, addition: str, complaints: tuple[str, ...]
-) -> None:
+def test_the_site_builds_unless_a_link_is_broken(tmp_path: Path) -> None:
     shutil.copytree(DOCS, tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)
-    index = tmp_path / "docs" / "index.md"
-    index.write_text(f"{index.read_text()}\n{addition}\n")
+    status, printed = build_site(tmp_path)
+    assert status == 0, printed
+    assert (tmp_path / "site" / "index.html").is_file()
+    with (tmp_path / "docs" / "index.md").open("a") as index:
+        index.write("\n[a page](missing.md) [an anchor](guide/sql.md#missing)\n")
+    status, printed = build_site(tmp_path)
+    assert status != 0, printed
+    assert "page does not exist" in printed
+    assert "anchor does not exist" in printed
+
+
+def build_site(folder: Path) -> tuple[int, str]:
+    """Build the changed pages of a copy of the documentation; return the exit status and the output."""
     built = subprocess.run(
         [ZENSICAL, "build", "--strict"],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"NO_COLOR": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    printed = built.stdout + built.stderr
-    assert (built.returncode != 0) == bool(complaints), printed
-    assert complaints or (tmp_path / "site" / "index.html").is_file()
-    assert [words for words in complaints if words not in printed] == []
+    return built.returncode, built.stdout + built.stderr
 
 
 @pytest.mark.parametrize("fence", fences("sql"), ids=str)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,18 +18,25 @@ from typing import Any
 
 import pytest
 
+from gswarm_tui.cli import main
 from tests.docs.example import DATABASE, record_example
 
 SKILL = files("gswarm_tui").joinpath("SKILL.md").read_text()
 TRAINING = """
-import subprocess
+import contextlib, io, time
 
-has_samples = ["gswarm-tui", "sql", "--format", "csv", "SELECT count(*) > 1 AS found FROM host_samples"]
-while "true" not in subprocess.run(has_samples, capture_output=True, text=True, check=False).stdout:
-    pass
+from gswarm_tui.cli import main
+
+has_samples = ["sql", "--format", "csv", "SELECT count(*) > 1 AS found FROM host_samples"]
+printed = io.StringIO()
+while "true" not in printed.getvalue():
+    time.sleep(0.2)
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        main(has_samples)
 print("trained")
 """
 RECORDING = (sys.executable, "-m", "gswarm_tui", "record", "--")
+READING = {"sessions", "summary", "sql", "compare"}
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", SKILL, re.MULTILINE | re.DOTALL)
 
 
@@ -42,7 +52,10 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """Run each example as an agent would, beside a recording, on the nodes of a job: here, this machine."""
+    """Run each example as an agent would, beside a recording, on the nodes of a job: here, this machine.
+
+    Those that only read a recording run in this process.
+    """
     recording = tmp_path_factory.mktemp("recording")
     record_example(recording)
     results = {}
@@ -51,24 +64,40 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         shutil.copy(recording / DATABASE, folder)
         (folder / "train.py").write_text(TRAINING)
         environ = {
-            **os.environ,
             "HOME": str(folder),
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_RUNTIME_DIR": str(folder),
             "GSWARM_TUI_LAUNCHER": "local",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        done = subprocess.run(
-            [*(RECORDING if "gswarm-tui status" in block else ()), "bash", "-euc", block],
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        results[block] = Ran(done.returncode, done.stdout, done.stderr, folder)
+        commands = [shlex.split(words) for words in re.split("^gswarm-tui ", block, flags=re.MULTILINE)[1:]]
+        here = {words[0] for words in commands} <= READING
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            results[block] = in_this_process(commands, folder) if here else in_bash(block, folder)
     return results
+
+
+def in_this_process(commands: list[list[str]], folder: Path) -> Ran:
+    """Run commands until one fails."""
+    out, problem = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(problem):
+        status = next(filter(None, map(main, commands)), 0)
+    return Ran(status, out.getvalue(), problem.getvalue(), folder)
+
+
+def in_bash(block: str, folder: Path) -> Ran:
+    """Run an example as a script, within a recording if it asks for the running one."""
+    done = subprocess.run(
+        [*(RECORDING if "gswarm-tui status" in block else ()), "bash", "-euc", block],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr, folder)
 
 
 def parsed(text: str) -> list[Any]:

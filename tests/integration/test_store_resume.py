@@ -195,39 +195,49 @@ def test_nodes_that_may_hold_frames_are_listed_until_newer_samples_arrive(path: 
     assert left() == (("n1", "n2"), None)
 
 
-def left_by_agent(path: Path, *events: Event) -> frozenset[str]:
-    leave(path, introduced(gpus=1), LinkMeasured("n1", T0, 0.25, 0.001), *frames(1, 4), *events)
+def ended(node: str, reason: str, at: float = T0 + 5) -> EventLogged:
+    return EventLogged(at, "link_lost", ERROR, reason, node)
+
+
+AGENTS: dict[str, tuple[Event, bool]] = {
+    "its head was killed": (EventLogged(T0 + 4, "gap", WARNING, "3 frames are missing", "n1"), False),
+    "the job ended": (ended("n2", JOB_ENDED), True),
+    "it was ended by a signal": (ended("n3", f"{ENDED_BY}SIGTERM"), True),
+    "it sent all frames": (ended("n4", SENT_ALL), True),
+    "the job ended before the newest frame": (ended("n5", JOB_ENDED, T0 + 1), False),
+    "it kept frames": (ended("n6", JOB_ENDED + FRAMES_REMAIN), False),
+    "its frames are reported as lost": (agent_data_lost("n7", T0 + 4 - 0.25, T0), True),
+}
+"""What happened to the agent of each node, and whether the node then holds no frames."""
+
+
+@pytest.fixture(scope="module")
+def accounted(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """Return which nodes of a resumed recording hold no frames, for the agents of ``AGENTS``."""
+    path = tmp_path_factory.mktemp("agents") / "run.duckdb"
+    nodes = [f"n{number}" for number in range(1, 1 + len(AGENTS))]
+    for_each = [left_by_agent(node) for node in nodes]
+    leave(path, *(event for events in for_each for event in events), *(event for event, _ in AGENTS.values()))
     return go_on(path).accounted
 
 
-def test_agents_of_a_killed_head_may_hold_frames(path: Path) -> None:
-    gap = EventLogged(T0 + 4, "gap", WARNING, "3 frames are missing", "n1")
-    assert left_by_agent(path, gap) == frozenset()
+def left_by_agent(node: str) -> list[Event]:
+    return [introduced(node, gpus=1), LinkMeasured(node, T0, 0.25, 0.001), *frames(1, 4, node=node)]
 
 
-@pytest.mark.parametrize("reason", [JOB_ENDED, f"{ENDED_BY}SIGTERM", SENT_ALL])
-def test_an_agent_that_ended_holds_no_frames(path: Path, reason: str) -> None:
-    assert left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, reason, "n1")) == {"n1"}
-
-
-def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last_one(path: Path) -> None:
-    assert left_by_agent(path, EventLogged(T0 + 1, "link_lost", ERROR, JOB_ENDED, "n1")) == frozenset()
-
-
-def test_a_node_whose_agent_kept_frames_may_hold_frames(path: Path) -> None:
-    assert (
-        left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, JOB_ENDED + FRAMES_REMAIN, "n1"))
-        == frozenset()
-    )
-
-
-def test_a_node_whose_frames_are_reported_as_lost_holds_none(path: Path) -> None:
-    assert left_by_agent(path, agent_data_lost("n1", T0 + 4 - 0.25, T0)) == {"n1"}
+@pytest.mark.parametrize("what", AGENTS)
+def test_whether_a_node_may_hold_frames_depends_on_how_its_agent_ended(
+    accounted: frozenset[str], what: str
+) -> None:
+    event, holds_none = AGENTS[what]
+    assert isinstance(event, EventLogged)
+    assert (event.node in accounted) is holds_none
 
 
 def test_a_node_that_is_not_listed_as_holding_frames_holds_none(path: Path) -> None:
     waits = EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
-    assert left_by_agent(path, introduced("n2", gpus=1), waits) == {"n1"}
+    leave(path, *left_by_agent("n1"), introduced("n2", gpus=1), waits)
+    assert go_on(path).accounted == {"n1"}
 
 
 def test_a_resumed_session_has_its_coverage_by_node(path: Path) -> None:
