@@ -212,7 +212,7 @@ def test_sql_is_limited_in_rows_time_and_reach(recorder: ServedRecorder) -> None
     assert run(sql=slow, timeout_s=0.2) == (400, "The query took longer than 0.2 s and was cancelled.")
     long = "SELECT repeat('x', 10000) FROM range(4000)"
     assert run(sql=long, max_rows=4000)[1]["truncated"]  # type: ignore[index]
-    large = "SELECT repeat('x', 1000000) FROM range(1000)"
+    large = "SELECT repeat('x', 10000000) FROM range(1000)"
     status, sentence = run(sql=large)
     assert status == 400
     assert sentence in {
