@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,8 @@ def _replace(path: Path, text: bytes) -> None:
         part.chmod(0o644)
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # the file system may be read-only
+            part.unlink()
         raise UserError(f"{printable(str(path))} can't be written: {error.strerror}.") from None
 
 

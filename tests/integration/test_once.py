@@ -199,6 +199,13 @@ def test_metrics_for_prometheus_are_printed_or_replace_a_file_that_node_exporter
     assert [*tmp_path.glob("gpus*")] == [written]
 
 
+def test_metrics_file_that_cannot_even_be_begun_gets_one_sentence(tmp_path: Path) -> None:
+    written = tmp_path / f"{'a' * 250}.prom"  # too long a name for the file that is written first
+    done = once(tmp_path, "--demo", "1x2", "--prometheus", str(written))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"gswarm-tui: {written} can't be written: File name too long.\n"
+
+
 def test_node_without_data_is_down_in_the_metrics(tmp_path: Path) -> None:
     config = tmp_path / "ssh_config"
     config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")

@@ -324,6 +324,18 @@ def test_report_is_written_at_ctrl_c_and_replaces_only_that_of_a_requeued_run(
     assert reasons(tmp_path) == [("received SIGINT",)]
 
 
+def test_file_that_a_full_disk_did_not_let_begin_is_not_in_the_way_of_the_next_run(tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -f 16; exec "$@"', "sh", sys.executable, "-m", "gswarm_tui", "record"]
+    environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*limited, "--demo", "1x1", "--db", "run.duckdb", "--", "true"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "can't grow because of a limit on file sizes (ulimit -f).\n" in done.stderr
+    assert [*tmp_path.glob("run.duckdb*")] == []
+
+
 @pytest.mark.parametrize(
     ("words", "status", "problem"),
     [

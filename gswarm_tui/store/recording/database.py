@@ -18,7 +18,13 @@ from typing import Any
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
+from gswarm_tui.store.duckdb_internals import (
+    NO_EXTENSIONS,
+    FileProblem,
+    Settings,
+    connect_in_memory,
+    file_problem,
+)
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns
@@ -140,6 +146,9 @@ class Database:
             _update_schema(connection, path, template)
         except duckdb.Error as error:
             connection.close()
+            if new and file_problem(error) in (FileProblem.DISK_FULL, FileProblem.FILE_SIZE_LIMIT):
+                for begun in (path, wal_path(path)):  # the next try would find a file that is no database
+                    begun.unlink(missing_ok=True)
             raise open_error(error, path) from error
         except StoreError:
             connection.close()
