@@ -463,11 +463,11 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _replay() -> int:
-    """Open a recording as ``replay`` does, and draw its first, middle and last moment."""
+    """Open a recording as ``replay`` does, and draw its first and last moment."""
     try:
         with contextlib.closing(FileSource(FILE)) as source:
             player, *_ = open_player(source, "recording 1")
-            for at in (player.playhead.start, player.playhead.at, player.playhead.end):
+            for at in (player.playhead.start, player.playhead.end):  # it begins to play at the start
                 player.source.fleet(at)
             player.source.timeline()
     except UserError as error:
