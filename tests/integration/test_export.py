@@ -219,16 +219,24 @@ def test_parquet_export_is_one_dataset(recording: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-def test_gpus_of_others_are_exported_only_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record a node with two GPUs, of which Slurm gave the job one."""
+    path = tmp_path_factory.mktemp("shared") / "run.duckdb"
     event = introduced(gpus=2)
     gpus = tuple(replace(gpu, minor=gpu.index) for gpu in event.hello.gpus)
     frame = arrived(1, [gpu_row(util_pct=5)] * 2)
     introduction = replace(event, hello=replace(event.hello, gpus=gpus))
-    record(Path("run.duckdb"), [introduction, frame], allocation={"n1": frozenset({1})})
+    record(path, [introduction, frame], allocation={"n1": frozenset({1})})
+    return path
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_gpus_of_others_are_exported_only_on_request(
+    shared_node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(shared_node, "run.duckdb")
     read = {
         "parquet": "SELECT gpu_index, allocated FROM 'run.parquet/gpu_samples/*/*/*.parquet' ORDER BY 1",
         "csv": "SELECT gpu_index, allocated FROM 'run.csv' ORDER BY 1",
@@ -322,9 +330,10 @@ def test_export_mistake_prints_one_sentence_and_changes_nothing(
 
 
 def test_force_replaces_an_older_export(recording: Path) -> None:
-    for words in (["--format", "parquet"], ["train", "-o", "x.json"]):
-        exported(*words)
-        exported(*words, "--force")
+    Path("x.json").write_text("before")
+    exported("train", "-o", "x.json", "--force")
+    assert "frames" in json.loads(Path("x.json").read_text())
+    exported("--format", "parquet")
     record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
     exported("--format", "parquet", "--force")
     assert len(list(Path("run.parquet/gpu_samples").glob("run=*"))) == 2
@@ -335,7 +344,10 @@ def test_force_replaces_an_older_export(recording: Path) -> None:
 def test_failed_export_keeps_the_existing_file(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    exported("--format", kind)
+    if kind == "parquet":
+        exported("--format", kind)
+    else:
+        Path(f"run.{kind}").write_text("before")
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
     capsys.readouterr()
 

@@ -43,9 +43,18 @@ def command(*words: str) -> None:
     assert cli.main(list(words)) == 0
 
 
-def test_parquet_round_trip() -> None:
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export a recording as Parquet, to be copied."""
+    folder = tmp_path_factory.mktemp("exported")
+    run(folder / "run.duckdb")
+    command("export", "--db", str(folder / "run.duckdb"), "-o", str(folder / "run.parquet"))
+    return folder / "run.parquet"
+
+
+def test_parquet_round_trip(exported: Path) -> None:
     run(Path("run.duckdb"))
-    command("export", "--format", "parquet")
+    shutil.copytree(exported, "run.parquet")
     command("import", "run.parquet", "--db", "back.duckdb")
     assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
     (name,) = [path.name.removeprefix("run=") for path in Path("run.parquet/recordings").iterdir()]
@@ -70,19 +79,26 @@ def test_a_run_is_imported_once(capsys: pytest.CaptureFixture[str], kind: str) -
     assert tables(Path("all.duckdb")) == before
 
 
+@pytest.fixture(scope="module")
+def another_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record the same node a day earlier, and import a trace of rank 7."""
+    folder = tmp_path_factory.mktemp("another")
+    path = recording_of_node(folder / "run.duckdb")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE recordings SET uid = 'another', started_at = started_at - INTERVAL 1 DAY")
+    command("import", str(write_trace(folder / "other.json", 7)), "--db", str(path))
+    return path
+
+
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_profiles_round_trip(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_profiles_round_trip(another_run: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     original = tables(profiled_run(Path("run.duckdb")))
     assert original["profile_kernel_events"]
     assert original["trace_op_events"]
     capsys.readouterr()
     command("export", "run.duckdb:recording 1", "-o", f"all.{kind}")
     assert ", 2 profiles, " in capsys.readouterr().out
-    imported = recording_of_node(Path("back.duckdb"))
-    with duckdb.connect(str(imported)) as connection:
-        connection.execute("UPDATE recordings SET uid = 'another', started_at = started_at - INTERVAL 1 DAY")
-    command("import", str(write_trace(Path("other.json"), 7)), "--db", "back.duckdb")
-    capsys.readouterr()
+    imported = Path(shutil.copy(another_run, "back.duckdb"))
     command("import", f"all.{kind}", "--db", "back.duckdb")
     assert f", 2 profiles from all.{kind}\n" in capsys.readouterr().out
     for name in ("profile_kernel_events", "profile_memory_events", "profile_api_events"):
@@ -170,9 +186,10 @@ def test_import_adds_to_an_existing_file() -> None:
     assert first
 
 
-def test_second_import_names_the_file_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    run(Path("run.duckdb"))
-    command("export", "-o", "copy.parquet")
+def test_second_import_names_the_file_of_the_first(
+    exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(exported, "copy.parquet")
     command("import", "copy.parquet")
     before = tables(Path("copy.duckdb"))
     assert cli.main(["import", "copy.parquet"]) == 2
@@ -560,15 +577,6 @@ def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -
     assert sum(1 for _ in JsonStream(BufferedReader(BytesIO(many.encode()))).members("frames")) == 2**9 + 1
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Export a recording as Parquet, to be copied and spoilt."""
-    folder = tmp_path_factory.mktemp("exported")
-    run(folder / "run.duckdb")
-    command("export", "--db", str(folder / "run.duckdb"), "-o", str(folder / "run.parquet"))
-    return folder / "run.parquet"
-
-
 def spoil(sql: str, table: str) -> None:
     """Replace a file of the export ``run.parquet`` by the rows of a query."""
     (file,) = map(str, Path(f"run.parquet/{table}").rglob("*.parquet"))
@@ -614,9 +622,9 @@ def test_damaged_export_prints_one_sentence_and_leaves_no_file(
     assert not Path("back.duckdb").exists()
 
 
-def test_other_file_types_print_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_file_types_print_one_sentence(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(Path("run.duckdb"))
-    command("export", "--format", "parquet")
+    shutil.copytree(exported, "run.parquet")
     part = next(Path("run.parquet/gpu_samples").rglob("*.parquet"))
     part.write_bytes(part.read_bytes()[:100])
     Path("empty").mkdir()

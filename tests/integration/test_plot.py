@@ -54,7 +54,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record_training(tmp_path_factory.mktemp("plot") / "run.duckdb", nodes=6, gpus=4, seconds=660)
+    return record_training(tmp_path_factory.mktemp("plot") / "run.duckdb", nodes=6, gpus=2, seconds=660)
 
 
 @pytest.fixture
@@ -103,10 +103,15 @@ def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) 
         return load_plot_data(source, periods.find_period(source, name), choose_metrics([metric]), how=how)
 
 
-def grid(path: Path, metric: str, how: str = MEAN, *, most: int = 1500) -> MetricGrid:
+def grid(path: Path, metric: str) -> MetricGrid:
     with closing(FileSource(path)) as source:
-        period = periods.find_period(source)
-        return load_grids(source, period, [GPU_BY_SHORT[metric]], how, host=False, most=most)[0]
+        return grid_of_source(source, periods.find_period(source), metric, MEAN, most=1500)
+
+
+def grid_of_source(
+    source: FileSource, period: periods.Period, metric: str, how: str, *, most: int
+) -> MetricGrid:
+    return load_grids(source, period, [GPU_BY_SHORT[metric]], how, host=False, most=most)[0]
 
 
 def svg_texts(data: bytes) -> list[str]:
@@ -131,7 +136,7 @@ def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> Non
     assert {"15:02", "15:10"} <= set(texts)  # 14:00 UTC
     assert {"elapsed", "2 min", "10 min"} <= set(texts)
     assert any(text.startswith("2026-03-02 15:00:10 – 15:10:") for text in texts)
-    assert any("job 4711" in text and "6 nodes, 24 × NVIDIA H100" in text for text in texts)
+    assert any("job 4711" in text and "6 nodes, 12 × NVIDIA H100" in text for text in texts)
 
 
 def test_time_ticks_are_at_their_times(training: Path) -> None:
@@ -203,9 +208,9 @@ def uneven_recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 def test_bins_weight_samples_by_covered_time(uneven_recording: Path, most: int) -> None:
     """Compare with sums in Python: each sample's weight is the overlap of its interval with the bin."""
     path = uneven_recording
-    mean, highest = grid(path, "util", most=most), grid(path, "util", MAX, most=most)
     with closing(FileSource(path)) as source:
         period = periods.find_period(source)
+        mean, highest = (grid_of_source(source, period, "util", how, most=most) for how in (MEAN, MAX))
     samples = query(path, "SELECT gpu_id, ts, interval_ms, util_pct FROM gpu_samples")
     count = mean.values.shape[1]
     assert count <= most
@@ -251,23 +256,25 @@ def test_gpu_keeps_its_row_after_a_reboot(tmp_path: Path) -> None:
     assert np.isnan(found.values[0][15])
 
 
-def test_throttle_reasons_become_levels(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def throttling(tmp_path_factory: pytest.TempPathFactory) -> PlotData:
+    """Record a GPU that is free, then at its power cap, then slowed by heat, for 10 s each."""
     frames = [arrived(seq, [gpu_row(clock_reasons=(0x1, 0x4, 0x44)[seq // 10])]) for seq in range(1, 30)]
-    path = tmp_path / "run.duckdb"
+    path = tmp_path_factory.mktemp("throttling") / "run.duckdb"
     record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
-    found = grid(path, "reasons").values[0]
+    return material(path, metric="reasons")
+
+
+def test_throttle_reasons_become_levels(throttling: PlotData) -> None:
+    (found,) = throttling.grids[0].values
     assert (found[5], found[15], found[25]) == (0, 0.5, 1)
-    texts = svg_texts(drawn(material(path, metric="reasons"), "svg"))
+    texts = svg_texts(drawn(throttling, "svg"))
     assert {"not throttled", "power cap", "slowed by heat or power brake"} <= set(texts)
 
 
-def test_legend_of_throttling_has_the_colours_of_its_pixels(tmp_path: Path) -> None:
-    frames = [arrived(seq, [gpu_row(clock_reasons=(0x1, 0x4, 0x44)[seq // 10])]) for seq in range(1, 30)]
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
-    made = material(path, metric="reasons")
+def test_legend_of_throttling_has_the_colours_of_its_pixels(throttling: PlotData) -> None:
     with style.plot_style():
-        figure = FigureBuilder(made, BERLIN).draw()
+        figure = FigureBuilder(throttling, BERLIN).draw()
         picture = Image.open(BytesIO(figure_bytes(figure, "png", "train"))).convert("RGB")
     (axes,) = (one for one in figure.axes if one.images)
     legends = [legend for one in figure.axes if (legend := one.get_legend()) is not None]
@@ -424,9 +431,10 @@ def test_pdf_embeds_fonts(tmp_path: Path) -> None:
 def test_names_are_drawn_literally(tmp_path: Path) -> None:
     name = "<b>a $\\frac{1}{2}$ & 学習"
     path = small(tmp_path / "run.duckdb", name=name)
-    assert name in svg_texts(drawn(material(path, name), "svg"))
-    assert drawn(material(path, name), "png")
-    assert drawn(material(path, name), "pdf")
+    made = material(path, name)
+    assert name in svg_texts(drawn(made, "svg"))
+    assert drawn(made, "png")
+    assert drawn(made, "pdf")
 
 
 def test_errors_at_one_place_are_counted_and_drawn_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import duckdb
@@ -204,11 +204,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run.nsys-rep"
 
 
+@pytest.fixture(scope="module")
+def imported(report: Path) -> tuple[Path, str, str]:
+    """Import the real report; return the new recording and what was printed on both outputs."""
+    db = report.parent / "run.duckdb"
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        assert main(["import", str(report), "--db", str(db)]) == 0
+    return db, out.getvalue(), err.getvalue()
+
+
 def test_ranges_of_a_real_report_equal_those_of_nsys_in_each_cell(
-    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    report: Path, imported: tuple[Path, str, str]
 ) -> None:
-    db = tmp_path / "run.duckdb"
-    out, err = import_report(capsys, report, "--db", db)
+    db, out, err = imported
     assert out.startswith(f"{db}: profile 1, ")
     assert ", rank 5 from " in out
     assert "gswarm-tui: nsys reported: Scheduling information is absent." in err
@@ -222,12 +230,11 @@ def test_ranges_of_a_real_report_equal_those_of_nsys_in_each_cell(
 
 
 def test_neither_environment_nor_paths_of_a_real_report_enter_the_recording(
-    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    report: Path, imported: tuple[Path, str, str]
 ) -> None:
     secret = SECRET.partition("=")[2]
     assert secret.encode() in report.read_bytes()
-    db = tmp_path / "run.duckdb"
-    out, err = import_report(capsys, report, "--db", db)
+    db, out, err = imported
     texts = [out.replace(str(db), "").replace(str(report), ""), err, *all_texts(db)]
     forbidden = ("hf_", "MY_DATA", "/scratch", "/home", "/tmp", str(report.parent), "PATH=")
     assert [text for text in texts for word in forbidden if word in text] == []
@@ -335,10 +342,9 @@ def test_a_report_of_an_unknown_node_is_imported_and_said_so(
 
 
 def test_the_same_report_twice_is_refused_also_in_its_other_form(
-    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    report: Path, imported: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db, exported = tmp_path / "run.duckdb", tmp_path / "other name.sqlite"
-    import_report(capsys, report, "--db", db)
+    db, exported = Path(shutil.copy(imported[0], tmp_path)), tmp_path / "other name.sqlite"
     rows = query(db, "SELECT count(*) FROM profile_api_events")
     command = [tool("nsys"), "export", "--type", "sqlite", "--output", str(exported), str(report)]
     subprocess.run(command, check=True, capture_output=True)
