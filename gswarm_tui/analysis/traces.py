@@ -23,7 +23,8 @@ FROM ({trace_views.RANKS}) WHERE profile_id IN ({_SAME_TIME})
 ORDER BY iteration, rank, profile_id LIMIT {MOST_ROWS}
 """  # noqa: S608 (own names)
 _WAITS = f"""
-SELECT sum(wait_ms) AS waited, count(*), max(wait_ms), last_rank, rank, collective, process_group
+SELECT sum(wait_ms) AS waited, count(*), max(wait_ms), last_rank, rank,
+       concat(ranks, ' of ' || greatest(ranks, group_size)) AS traced, collective, process_group
 FROM ({trace_views.WAITS})
 WHERE profile_id IN ({_SAME_TIME}) AND rank IS DISTINCT FROM last_rank
 GROUP BY ALL ORDER BY waited DESC LIMIT {MOST_ROWS}
@@ -52,7 +53,7 @@ def trace_tables(source: QuerySource, profile: Profile) -> dict[str, TextTable]:
             source,
             _WAITS,
             span,
-            ("waited", "times", "longest", "for rank", "rank", "collective", "group"),
+            ("waited", "times", "longest", "for rank", "rank", "traced ranks", "collective", "group"),
             text=("collective", "group"),
         ),
         KERNELS: sums("trace_kernel_events", "kind"),

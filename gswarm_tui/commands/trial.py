@@ -263,9 +263,9 @@ def _plan_lines(plan: TrialPlan, resumed: RecordedTrial | None = None) -> list[s
     if plan.floor is not None:
         lines.append(f"  stops when the efficiency falls below {100 * plan.floor:.0f} %")
     cost = expected_cost(plan, runs, outcomes)
-    limit = f"; {gpu_hours(outcomes):.3g} used so far" if outcomes else ""
+    limit = f"; {gpu_hours(outcomes):.3g} GPU-hours used so far" if outcomes else ""
     if plan.max_gpu_hours is not None:
-        limit += f"; --max-gpu-hours ends it at {plan.max_gpu_hours:g}"
+        limit += f"; --max-gpu-hours ends it at {plan.max_gpu_hours:g} GPU-hours"
     if cost is None:
         until = "a run has succeeded" if outcomes else "the warm-up run has ended"
         lines.append(f"  cost: unknown until {until}{limit}")

@@ -55,7 +55,9 @@ def _heading(results: TrialResults) -> str:
     outcomes = [run.outcome for run in results.runs]
     done = len({one.run.number for one in outcomes if one.status not in REPEATED and not one.run.warm_up})
     planned = sum(not run.warm_up for run in results.plan.runs)
-    return f"{command_text(results)} · {plural(len(results.rows), 'placement')} · {done} of {planned} runs"
+    failed = done - sum(len(row.complete) for row in results.rows)
+    ended = f"{done} of {plural(planned, 'run')} ended" + (f", {failed} failed" if failed else "")
+    return f"{command_text(results)} · {plural(len(results.rows), 'placement')} · {ended}"
 
 
 def _write_text(results: TrialResults, out: TextIO) -> None:

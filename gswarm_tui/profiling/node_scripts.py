@@ -36,12 +36,14 @@ token=$1; tool=$2; node=${SLURMD_NODENAME:-$(hostname)}
 tell() { printf 'GSWARM %s %s %s\\n' "$1" "$node" "$2"; }
 mkdir -m 700 "$dir" 2>/dev/null || { tell nofolder "$dir"; exit 0; }
 path=$PATH
-leave() { PATH=$path; kill_marked "$token-"; [ -e "$dir/keep" ] || rm -rf "$dir"; exit 0; }
+leave() { trap - EXIT; PATH=$path; kill_marked "$token-"; [ -e "$dir/keep" ] || rm -rf "$dir"; exit 0; }
 trap leave TERM INT HUP
 """
     + _SETUP
     + """
+exec 6>&1; trap 'tell setup "$? it ends the shell by exit" >&6; leave' EXIT
 run_setup "$dir/setup" || { tell setup "$status $(tail -n1 "$dir/setup")"; leave; }
+trap - EXIT; exec 6>&-
 command -v "$tool" >/dev/null || { tell notool "$tool"; leave; }
 tell version "$("$tool" --version 2>/dev/null | grep -o '20[0-9][0-9][.0-9]*[0-9]' | tail -n1)"
 [ "$tool" = nsys ] && nsys profile --help 2>/dev/null | grep -q cuda-graph-trace && tell graphs yes

@@ -82,6 +82,7 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
         (0, 1, 2, 0.1, 1),
         (1, 1, 2, 0.0, 1),
     ]
+    assert query(Path(db), "SELECT DISTINCT ranks, group_size FROM trace_waits") == [(2, 2)]
     names = query(Path(db), "SELECT DISTINCT name FROM trace_ops WHERE category = 'python_function'")
     assert names == [("train.py(12): step",)]
     ((when, node),) = query(Path(db), "SELECT min(ts), min(node) FROM trace_kernels WHERE rank = 0")

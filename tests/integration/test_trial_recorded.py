@@ -174,5 +174,5 @@ def test_dry_run_of_a_resumed_trial_prints_what_is_left_and_its_expected_cost(
     assert capsys.readouterr().out == (
         "1 run of train, in random order (seed 1)\n"
         "  1 node × 4 GPUs: 1 run\n"
-        "  cost: about 1 GPU-hours in 00:15:00; 2 used so far\n"
+        "  cost: about 1 GPU-hours in 00:15:00; 2 GPU-hours used so far\n"
     )

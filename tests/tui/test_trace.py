@@ -55,6 +55,7 @@ async def test_a_trace_shows_the_time_of_all_ranks_and_for_whom_they_waited(app:
         await pilot.press("tab")
         await pilot.pause()
         assert "200 µs" in line_with(app, "allreduce")
+        assert "2 of 2" in line_with(app, "allreduce")
         await pilot.press("tab")
         await pilot.pause()
         assert "communication" in line_with(app, "ncclDevKernel_AllReduce")

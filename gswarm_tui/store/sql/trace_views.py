@@ -93,7 +93,7 @@ WITH collectives AS (
   WINDOW same AS (PARTITION BY recording_id, trace, collective, process_group, group_size,
                   coalesce(sequence, -place))
 )
-SELECT ts, profile, node, rank, collective, process_group, sequence, ranks,
+SELECT ts, profile, node, rank, collective, process_group, sequence, ranks, group_size,
        round(duration_ns / 1e6, 3) AS duration_ms, round(wait_ns / 1e6, 3) AS wait_ms, last_rank,
        profile_id, recording_id
 FROM matched WHERE ranks > 1

@@ -152,6 +152,7 @@ MEANINGS = {
     "idle_ms": "Time in which nothing ran on the GPU [ms]",
     "overlapped_ms": "Time in which communication and compute kernels ran at once [ms]",
     "ranks": "Number of traced ranks that took part",
+    "group_size": "Ranks in its process group",
     "wait_ms": "Time that this rank waited in the collective for the last one [ms]",
     "last_rank": "Rank that joined last: its collective was the shortest",
     "trial": "Identifier of the trial",

@@ -289,11 +289,12 @@ _VIEWS = {
     ),
     "trace_waits": _View(
         "Each collective of each traced rank: it waited for last_rank, which joined last. Ranks are matched "
-        "by the number of the collective in its process group, else by its place in the trace",
+        "by the number of the collective in its process group, else by its place in the trace. With fewer "
+        "ranks than group_size, one without a trace may have joined even later",
         trace_views.WAITS,
         columns(
-            f"ts {_OF_PROFILE} collective process_group sequence ranks duration_ms wait_ms last_rank "
-            "profile_id recording_id"
+            f"ts {_OF_PROFILE} collective process_group sequence ranks group_size duration_ms wait_ms "
+            "last_rank profile_id recording_id"
         ),
     ),
     "profile_metrics": _View(
