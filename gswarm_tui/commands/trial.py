@@ -122,9 +122,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             done = next((one for one in load_trials(source) if one.plan.trial_id == part.plan.trial_id), None)
             results = load_results(source, done) if done is not None and done.outcomes else None
         if status and (done is None or done.left):
-            print_notice(
-                f"to do the runs that are left: gswarm-tui trial --resume --db {shlex.quote(str(db))}"
-            )
+            _print_how_to_resume(db)
         else:
             remove_plan(part.plan.trial_id)
         if results is not None:
@@ -139,8 +137,15 @@ def _print_results(db: Path, form: OutputOptions, plot: Path | None, environ: Ma
             raise TrialError(f"{db} has no trial; name another recording with --db.")
         results = load_results(source, trials[-1])
         _check_files(form, plot, source.path)
+        stopped = trials[-1].left and not source.running
     _write(results, form, plot)
+    if stopped:
+        _print_how_to_resume(db)
     return 0
+
+
+def _print_how_to_resume(db: Path) -> None:
+    print_notice(f"to do the runs that are left: gswarm-tui trial --resume --db {shlex.quote(str(db))}")
 
 
 def _check_files(form: OutputOptions, plot: Path | None, recording: Path) -> None:

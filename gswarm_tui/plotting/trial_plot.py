@@ -170,6 +170,8 @@ def _across(axes: Axes, results: TrialResults, *, last: bool) -> None:
 
 
 def _legend(axes: Axes) -> None:
+    if not axes.get_legend_handles_labels()[0]:
+        return
     axes.legend(
         loc="best", frameon=False, fontsize=style.SMALL, labelcolor=style.DIM, handlelength=1.6, borderpad=0.1
     )

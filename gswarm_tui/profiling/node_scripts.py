@@ -94,8 +94,9 @@ while kill -0 $main 2>/dev/null; do wait $main; ended=$?; done
 while [ ! -e "$name.status" ] && kill -0 "$(cat "$name.pid" 2>/dev/null)" 2>/dev/null; do sleep 0.2; done
 [ -e "$name.log" ] && [ ! -e "$name.pid" ] && [ -z "$again$stopped" ] || break
 again=yes; kill_marked "$mark"; [ -e "$name.pid" ] && break
-echo "gswarm-tui: ${SLURMD_NODENAME:-$(hostname)}: ${tool[0]} ended before it started the command \
-($(tail -n1 "$name.log")); trying once more." >&4
+why=$(tail -n1 "$name.log")
+echo "gswarm-tui: ${SLURMD_NODENAME:-$(hostname)}: ${tool[0]} ended before it started the command\
+${why:+ ($why)}; trying once more." >&4
 rm -f "$name".*; done
 kill $watch 2>/dev/null
 kill_marked "$mark"

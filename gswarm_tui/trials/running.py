@@ -271,10 +271,11 @@ class RunOutput:
 
     @property
     def throughput(self) -> float | None:
-        """The median of the numbers that the pattern found, None without any or if one was cut short."""
+        """The median of the numbers that the pattern found, None unless above 0, or if one was cut short."""
         from statistics import median
 
-        return median(self._found) if self._found and not self._cut else None
+        found = median(self._found) if self._found and not self._cut else 0.0
+        return found if found > 0 else None
 
     @property
     def why_no_throughput(self) -> str:
@@ -287,7 +288,7 @@ class RunOutput:
                 "([0-9.,]+)"
             )
         if self._found:
-            return ""
+            return "" if self.throughput else "--throughput needs numbers above 0; their median isn't"
         if self._unread:
             return f"--throughput matched {quote(self._unread)}, which isn't a number"
         return f"it printed no number that matches --throughput {printable(self._pattern.pattern)}"

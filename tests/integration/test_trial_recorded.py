@@ -176,3 +176,10 @@ def test_dry_run_of_a_resumed_trial_prints_what_is_left_and_its_expected_cost(
         "  1 node × 4 GPUs: 1 run\n"
         "  cost: about 1 GPU-hours in 00:15:00; 2 GPU-hours used so far\n"
     )
+    capsys.readouterr()
+    assert main(["trial", "--results", "--db", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("train · 1 placement · 1 of 2 runs ended\n")
+    assert printed.err == (
+        f"gswarm-tui: to do the runs that are left: gswarm-tui trial --resume --db {path}\n"
+    )

@@ -210,6 +210,7 @@ def test_status_and_last_lines_decide_the_outcome_of_a_run(
         ("s: (.*)", "s: 1.000,5\n", None, '--throughput matched "1.000,5", which isn\'t a number'),
         ("s: (.*)", "s: nan\n", None, '--throughput matched "nan", which isn\'t a number'),
         ("s: (.*)", "s: nan\ns: 2\n", 2, ""),
+        ("s: (.*)", "s: 0\ns: -2\n", None, "--throughput needs numbers above 0; their median isn't"),
         ("s: (.*)", "t: 2\n", None, "it printed no number that matches --throughput s: (.*)"),
         (None, "t: 2\n", None, ""),
     ],

@@ -87,6 +87,10 @@ def printed(table: TextTable) -> list[str]:
     return out.getvalue().splitlines()
 
 
+def test_a_trial_without_a_complete_run_is_drawn() -> None:
+    assert draw_trial(results(measured(nodes(1), 1, 8, status=FAILED)), "svg")
+
+
 def test_crafted_times_and_throughputs_do_not_end_the_results() -> None:
     for one, two in ((1e9, 1e-300), (1e-308, 1e9), (0.0, 3.0)):
         made = results(measured(nodes(1), 1, one), measured(nodes(2), 1, two))
