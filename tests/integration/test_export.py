@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -342,7 +343,11 @@ def test_force_replaces_an_older_export(recording: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 def test_failed_export_keeps_the_existing_file(
-    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+    recording: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     if kind == "parquet":
         exported("--format", kind)
@@ -354,6 +359,8 @@ def test_failed_export_keeps_the_existing_file(
     def no_room(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    # The folder for queries gets its name by a rename as well, and would stay.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("queries")))
     monkeypatch.setattr(Path, "replace", no_room)
     monkeypatch.setattr(Path, "rename", no_room)
     assert cli.main(["export", "--format", kind, "--force"]) == 1
