@@ -93,11 +93,11 @@ def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> 
 
 
 def partial_note(listed: Sequence[ListedPeriod]) -> str:
-    """Return a note that lists the periods with partial data, or an empty text."""
+    """Return a note that lists the periods with partial data, but not those without any; it may be empty."""
     parts = [
         f"{one.period.name} ({one.complete:,} of {one.nodes:,} nodes)"
         for one in listed
-        if one.complete < one.nodes
+        if one.whole and one.complete < one.nodes
     ]
     return f"partial: {', '.join(parts)}" if parts else ""
 

@@ -72,6 +72,7 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
     """Import the reports; one that can't be is left as a file, with a notice."""
     if options.run.setup and shutil.which(options.tool, path=environ.get("PATH")) is None:
         environ = _environ_after(options.run.setup, environ)
+    notices: dict[str, None] = {}
     for report in result.reports:
         if report.path.suffix == ".qdstrm":
             continue
@@ -88,6 +89,9 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
         else:
             which = f"profile {done.profile_id}, {done.rows:,} events"
             print_notice(f"{db}: {which} of {report.node}, rank {report.rank}")
+            notices |= dict.fromkeys(done.notices)
+    for notice in notices:
+        print_notice(notice)
 
 
 def _environ_after(setup: str, environ: Mapping[str, str]) -> Mapping[str, str]:

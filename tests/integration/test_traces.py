@@ -89,6 +89,23 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
     assert (f"{when:%Y-%m-%d %H:%M}", node) == ("2026-11-24 09:53", "gpu01")
 
 
+def test_ranks_are_matched_by_the_time_of_their_traces_not_by_names_of_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "run.duckdb")
+    later = (b'"baseTimeNanoseconds": 1', b'"baseTimeNanoseconds": 2')
+    for run in (0, 1):
+        for rank in (0, 1):  # as PyTorch's tensorboard_trace_handler names them
+            path = write_trace(tmp_path / f"gpu01_{rank}.{run}.pt.trace.json", rank, late_us=100.0 * rank)
+            if run:
+                text = path.read_bytes()
+                assert later[0] in text
+                path.write_bytes(text.replace(*later))
+            assert main(["import", str(path), "--db", db]) == 0
+    counted = "SELECT rank, ranks, count(*), sum(wait_ms)::DOUBLE FROM trace_waits GROUP BY ALL ORDER BY ALL"
+    assert query(Path(db), counted) == [(0, 2, 4, 0.4), (1, 2, 4, 0.0)]
+
+
 def test_summary_counts_the_kernels_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = str(tmp_path / "run.duckdb")
     for rank in (0, 1):
@@ -101,6 +118,8 @@ def test_summary_counts_the_kernels_of_traces(tmp_path: Path, capsys: pytest.Cap
     ((kernels,),) = query(Path(db), "SELECT count(*) FROM trace_kernels WHERE kind <> 'copy'")
     assert f"profiles  2 profiles, {kernels} kernels on 2 GPUs, no kernel running for " in printed
     assert "gemm" in printed
+    assert main(["sessions", "--db", db]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(" 1  trace_rank0 ")
 
 
 def test_traces_with_infinite_numbers_or_another_compression_than_named_are_imported(

@@ -79,15 +79,25 @@ LEFT JOIN (SELECT DISTINCT profile_id, 1 AS used FROM trace_kernel_events) u ON 
 ORDER BY i.iteration, i.rank, i.profile_id
 """  # noqa: S608 (own names)
 WAITS = """
-WITH collectives AS (
+WITH ordered AS (
+  SELECT profile_id, recording_id, started_at,
+         started_at <= max(ended_at) OVER (PARTITION BY recording_id ORDER BY started_at, profile_id
+           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_same
+  FROM profiles WHERE tool = 'pytorch'
+), traces AS (
+  SELECT profile_id, count(*) FILTER (is_same IS NOT true)
+           OVER (PARTITION BY recording_id ORDER BY started_at, profile_id) AS trace
+  FROM ordered
+), collectives AS (
   SELECT k.*, p.rank, p.file AS profile, p.node, p.recording_id,
          make_timestamp(epoch_us(p.zero_at) + k.start_ns // 1000) AS ts,
-         regexp_replace(p.file, 'rank.*$', '') AS trace,
+         t.trace,
          row_number() OVER (PARTITION BY profile_id, collective, process_group ORDER BY start_ns) AS place
-  FROM trace_kernel_events k JOIN profiles p USING (profile_id)
+  FROM trace_kernel_events k JOIN profiles p USING (profile_id) JOIN traces t USING (profile_id)
   WHERE kind = 'communication'
 ), matched AS (
-  SELECT *, count(*) OVER same AS ranks, duration_ns - min(duration_ns) OVER same AS wait_ns,
+  SELECT *, count(DISTINCT coalesce(rank, -profile_id)) OVER same AS ranks,
+         duration_ns - min(duration_ns) OVER same AS wait_ns,
          min_by(rank, duration_ns) OVER same AS last_rank
   FROM collectives
   WINDOW same AS (PARTITION BY recording_id, trace, collective, process_group, group_size,
@@ -99,3 +109,4 @@ SELECT ts, profile, node, rank, collective, process_group, sequence, ranks, grou
 FROM matched WHERE ranks > 1
 ORDER BY wait_ns DESC
 """
+"""Traces whose times overlap are one trace of several ranks, whatever the names of their files."""
