@@ -27,16 +27,27 @@ def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -
 def run_tool(
     command: Sequence[str], environ: Mapping[str, str], stdin: int = subprocess.DEVNULL
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool and return its output."""
-    return subprocess.run(
-        command, stdin=stdin, capture_output=True, text=True, errors="replace", check=False, env=dict(environ)
-    )
+    """Run a tool and return its output. Raises ReportError if it can't be started."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env=dict(environ),
+        )
+    except OSError as error:  # a program for other processors, for example
+        raise ReportError(f"{command[0]} can't be started: {error.strerror}. Load another module.") from None
 
 
 def tool_version(tool: str, environ: Mapping[str, str]) -> str:
-    """Return the version that a tool prints, or words for an unknown one."""
+    """Return the version that a tool prints. Raises ReportError if it prints none."""
     found = re.findall(r"20[\d.]+\d", run_tool([tool, "--version"], environ).stdout)
-    return found[-1] if found else "of an unknown version"
+    if not found:
+        raise ReportError(f"{tool} doesn't work: {tool} --version prints no version. Load another module.")
+    return found[-1]
 
 
 def report_version(path: Path) -> str:
@@ -50,7 +61,10 @@ def report_version(path: Path) -> str:
 
 
 def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, str]) -> ReportError:
-    """Return why a tool couldn't read a report: a newer version made it, or what the tool printed last."""
+    """Return why a tool couldn't read a report: a newer version made it, or what the tool printed last.
+
+    Raises ReportError if the tool doesn't work at all.
+    """
     name, made, here = Path(tool).name, report_version(path), tool_version(tool, environ)
     if made and _numbers(made) > _numbers(here):
         return ReportError(

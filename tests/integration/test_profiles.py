@@ -494,6 +494,31 @@ def test_a_report_needs_the_tool_on_path(
     assert "needs nsys to be read, and PATH has none. Load its module, or import the file" in line
 
 
+@pytest.mark.parametrize("name", ["nsys", "ncu"])
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (b"\x7fELF of another processor", "can't be started: Exec format error."),
+        (b"#!/bin/sh\nkill -SEGV $$\n", "doesn't work: {} --version prints no version."),
+    ],
+)
+def test_a_tool_that_does_not_run_here_is_named(
+    name: str,
+    program: bytes,
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, file = tmp_path / name, tmp_path / f"one.{name}-rep"
+    broken.write_bytes(program)
+    broken.chmod(0o700)
+    file.write_bytes(b"2022.4.2.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    line = refusal(capsys, file, "--db", tmp_path / "new.duckdb")
+    assert line == f"gswarm-tui: {broken} {why.format(broken)} Load another module."
+
+
 def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
