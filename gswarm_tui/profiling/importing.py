@@ -17,7 +17,7 @@ from gswarm_tui.profiling.nsys_export import UNREADABLE, NsysExport
 from gswarm_tui.profiling.nsys_facts import read_facts
 from gswarm_tui.profiling.nsys_tool import ending_by_exit, exported
 from gswarm_tui.profiling.pytorch_trace import digest_of, is_trace, open_trace
-from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
 from gswarm_tui.store.transfer.profiles import writing_profile
 
 SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
@@ -109,7 +109,11 @@ def _import(
             f"the recording has no samples of the profile's time, {started:%Y-%m-%d %H:%M:%S} UTC; "
             "name the recording of that time with --db."
         )
-    if not target.on_known_node:
+    if not target.on_known_node and facts.node == UNKNOWN:
+        notices.append(
+            f"{path} doesn't name its node, so the profile stands beside no samples; name it with --node."
+        )
+    elif not target.on_known_node:
         notices.append(
             f"the recording doesn't have the node {facts.node}, so the profile stands beside no samples; "
             "name the node with --node."

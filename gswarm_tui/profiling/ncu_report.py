@@ -15,7 +15,7 @@ import numpy as np
 
 from gswarm_tui.profiling.report_text import clean_text
 from gswarm_tui.profiling.tools import explain_failure, find_tool, run_tool, tool_version
-from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
 from gswarm_tui.store.sql.schema import PROFILE_METRIC_VALUES
 
 _DESCRIPTION = frozenset(
@@ -28,6 +28,8 @@ _DESCRIPTION = frozenset(
 _NUMBER = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 _LARGEST = 1e15
 _SECOND_NS = 10**9
+_HERE = "127.0.0.1"
+"""What ncu prints as the host if it ran where the kernels did, as always on a cluster."""
 _LONGEST_FIELD = 2**24
 """Names of kernels with all template arguments can be longer than csv's limit of 128 KiB."""
 
@@ -97,7 +99,7 @@ class NcuReport:
             tool="ncu",
             tool_version=self._version,
             digest=hashlib.sha256(self._path.read_bytes()).hexdigest(),
-            node=self._kernels[0].host or "unknown",
+            node=UNKNOWN if self._kernels[0].host in ("", _HERE) else self._kernels[0].host,
             rank=None,
             zero_ns=min(times),
             started_ns=min(times),

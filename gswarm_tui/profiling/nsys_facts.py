@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.report_text import clean_text
-from gswarm_tui.store.recording.profiles import ProfiledGpu, ProfileFacts
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfiledGpu, ProfileFacts
 
 MOST_MESSAGES = 50
 _LATEST_NS = 4 * 10**18
@@ -32,7 +32,7 @@ def read_facts(export: NsysExport, file: str) -> ProfileFacts:
     if not isinstance(started, int) or not 0 < started < _LATEST_NS:
         raise export.invalid("TARGET_INFO_SESSION_START_TIME", "has no start in UTC")
     first, last = (_capture_ns(export, name) for name in ("startTime", "stopTime"))
-    node = clean_text(str(system.get("Hostname") or "unknown"))
+    node = clean_text(str(system.get("Hostname") or UNKNOWN))
     identity = f"{node} {started} {first} {last}"
     return ProfileFacts(
         file=file,

@@ -21,7 +21,7 @@ import numpy as np
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.report_text import clean_text
-from gswarm_tui.store.recording.profiles import ProfileFacts, ProfileWriter
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
 from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 
 SUFFIXES = (".json", ".json.gz")
@@ -93,7 +93,7 @@ class PytorchTrace:
             tool="pytorch",
             tool_version="",
             digest=digest,
-            node=clean_text(host) if isinstance(host, str) and host else "unknown",
+            node=clean_text(host) if isinstance(host, str) and host else UNKNOWN,
             rank=rank,
             zero_ns=self._zero_ns,
             started_ns=self._zero_ns + first,

@@ -47,7 +47,7 @@ def tool_version(tool: str, environ: Mapping[str, str]) -> str:
     found = re.findall(r"20[\d.]+\d", run_tool([tool, "--version"], environ).stdout)
     if not found:
         raise ReportError(f"{tool} doesn't work: {tool} --version prints no version. Load another module.")
-    return found[-1]
+    return str(found[-1])
 
 
 def report_version(path: Path) -> str:

@@ -547,8 +547,13 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
                 for *_, value in expected
                 if value
             ]
-    times = query(db, "SELECT tool, started_at::VARCHAR FROM profiles")
-    assert times == [("ncu", "2022-05-10 20:02:12"), ("ncu", "2022-05-10 20:00:32")]
+    times = query(db, "SELECT tool, node, started_at::VARCHAR FROM profiles")
+    assert times == [("ncu", "unknown", "2022-05-10 20:02:12"), ("ncu", "unknown", "2022-05-10 20:00:32")]
+    _, err = import_report(capsys, reports[0], "--db", recording_of_node(tmp_path / "run.duckdb"))
+    assert err.splitlines()[-1] == (
+        f"gswarm-tui: {reports[0]} doesn't name its node, so the profile stands beside no samples; "
+        "name it with --node."
+    )
 
 
 def test_a_report_whose_ncu_prints_no_times_stands_at_its_last_change(

@@ -68,6 +68,10 @@ ORDER BY has_gpus DESC, node_id DESC LIMIT 1
 _GPUS = "SELECT replace(lower(uuid), 'gpu-', ''), gpu_id FROM gpus WHERE node_id = $1 AND uuid IS NOT NULL"
 
 
+UNKNOWN = "unknown"
+"""Node of a profile whose report doesn't name it."""
+
+
 class RepeatedProfileError(StoreError):
     """The recording has this report already."""
 
