@@ -39,10 +39,18 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
     async def start(cls, command: Sequence[str], stdin: int = subprocess.PIPE) -> ProcessChannel:
         """Run a command in a session of its own, out of reach of the terminal's Ctrl-C."""
         loop = asyncio.get_running_loop()
+        starting = asyncio.ensure_future(
+            loop.subprocess_exec(cls, *command, stdin=stdin, start_new_session=True)
+        )
         try:
-            _, channel = await loop.subprocess_exec(cls, *command, stdin=stdin, start_new_session=True)
+            _, channel = await asyncio.shield(starting)
         except OSError as error:
             raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from None
+        except asyncio.CancelledError:  # which asyncio's start of a process may not survive: it then hangs
+            with contextlib.suppress(OSError):
+                _, channel = await starting
+                await channel.close()
+            raise
         return channel
 
     @property

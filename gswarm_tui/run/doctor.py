@@ -12,6 +12,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.doctor.report import NodeReport
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
+from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.once import look
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm.jobs import Slurm, SlurmError
@@ -30,10 +31,21 @@ async def examine(
 
     With ``counters_only`` no samples are taken.
     """
+    ended = asyncio.Event()
+    call_at_signals(ended.set)
     launcher = build.build_launcher(options, plan, "")
+    tasks = [asyncio.create_task(_check(launcher, node, limit_s)) for node in plan.nodes]
+    checking = asyncio.gather(*tasks)
+    ending = asyncio.create_task(ended.wait())
     try:
-        checked = await asyncio.gather(*(_check(launcher, node, limit_s) for node in plan.nodes))
+        await asyncio.wait((checking, ending), return_when=asyncio.FIRST_COMPLETED)
+        if ended.is_set():
+            return None
+        checked = await checking
     finally:
+        checking.cancel()
+        ending.cancel()
+        await asyncio.gather(*tasks, ending, return_exceptions=True)
         await launcher.close()
     reached = tuple(report.node for report in checked if report.ready)
     if not reached or counters_only:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
+from gswarm_tui.run.supervisor import ENDING
+
 RATE = 100.0
 """Waits per second without delay; each further one starts up to 1 / RATE later."""
 BURST = 32.0
@@ -56,3 +58,13 @@ def run(main: Coroutine[object, object, T]) -> T:
     """Run ``main`` like ``asyncio.run``, in a loop that batches events."""
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BatchingSelector())) as runner:
         return runner.run(main)
+
+
+def call_at_signals(call: Callable[[], object]) -> None:
+    """Have the running loop make this call at each signal that ends a program; cancel no task.
+
+    Without it, Ctrl-C cancels all tasks, and Python can't end a process whose start is cancelled that way.
+    """
+    loop = asyncio.get_running_loop()
+    for number in ENDING:
+        loop.add_signal_handler(number, call)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
+from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.supervisor import ENDING
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
@@ -68,9 +68,7 @@ async def look(
     """
     options = options._replace(interval_ms=INTERVAL_MS)
     ended, begun = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in ENDING:  # before the first agent: Python can't end a process whose start was cancelled
-        loop.add_signal_handler(number, ended.set)
+    call_at_signals(ended.set)
     launcher = EarlyLauncher(build.build_launcher(options, plan, ""), plan.nodes)
     await asyncio.to_thread(importlib.import_module, "gswarm_tui.run.lifetime")  # while nodes answer: 0.15 s
     if ended.is_set():

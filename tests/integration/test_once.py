@@ -113,15 +113,15 @@ def interrupted(*args, **named):
     start(*args, **named)
     os.kill(os.getpid(), signal.SIGINT)
 subprocess.Popen.__init__ = interrupted
-sys.argv[1:] = ["once", "--demo", "1x1"]
 sys.exit(main())
 """
 INTERRUPTED_WHILE_LOADING = """
 import os, signal, sys
+module = sys.argv.pop(1)
 class Finder:
     @staticmethod
     def find_spec(name, *_):
-        if name == "gswarm_tui.cli":
+        if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder)
 from gswarm_tui.__main__ import main
@@ -129,12 +129,20 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("program", [INTERRUPTED_AT_START, INTERRUPTED_WHILE_LOADING])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (INTERRUPTED_AT_START, ("once", "--demo", "1x1")),
+        (INTERRUPTED_AT_START, ("doctor", "--launcher", "local")),
+        (INTERRUPTED_WHILE_LOADING, ("gswarm_tui.fleet.snapshot", "doctor", "--launcher", "local")),
+        (INTERRUPTED_WHILE_LOADING, ("gswarm_tui.cli",)),
+    ],
+)
 def test_ctrl_c_ends_it_at_once_also_while_modules_load_and_an_agent_starts(
-    program: str, tmp_path: Path
+    program: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
