@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Sequence
 
 
-def check(
-    root: str = "/", folders: Optional[Sequence[str]] = None, python: str = sys.executable
-) -> Dict[str, Any]:
+def check(root: str = "/", folders: Optional[Sequence[str]] = None) -> Dict[str, Any]:
     """Return the checks of this node by name; None where the node has no answer.
 
     ``spool_folder`` is where frames would wait, None if no folder can be private; ``spool_problems`` has a
@@ -30,7 +28,7 @@ def check(
     folder = next(filter(_usable, candidates), None)
     return {
         "agent_version": __version__,
-        "python": python,
+        "python": sys.executable,
         "python_version": ".".join(map(str, sys.version_info[:3])),
         "spool_folder": folder,
         "spool_free_mib": None if folder is None else _free_mib(Path(folder)),

@@ -41,7 +41,7 @@ SWITCHED_OFF = "switched off"
 """The reason for a metric whose group is off."""
 CPU_COUNTERS, GPU_COUNTERS = "cpu_counters", "gpu_counters"
 COUNTER_RIGHTS: Dict[str, str] = {CPU_COUNTERS: "CPU counters", GPU_COUNTERS: "GPU counters"}
-"""Names in a node's capabilities that say who may use hardware counters there, also where this user may."""
+"""Names of the entries in a node's capabilities that say who may use its hardware counters."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,6 @@ EXACT_COLUMNS: FrozenSet[str] = frozenset(
 GPU_BY_NAME: Dict[str, Metric] = {m.name: m for m in GPU_METRICS}
 GPU_BY_SHORT: Dict[str, Metric] = {m.short: m for m in GPU_METRICS}
 HOST_BY_NAME: Dict[str, Metric] = {m.name: m for m in HOST_METRICS}
-HOST_BY_SHORT: Dict[str, Metric] = {m.short: m for m in HOST_METRICS}
 
 
 def known_groups(names: Iterable[str]) -> Tuple[str, ...]:

@@ -286,9 +286,9 @@ def encode(message: Message) -> bytes:
     return LENGTH.pack(len(packed)) + packed
 
 
-def clip_text(text: str, longest: int = MAX_TEXT) -> str:
+def clip_text(text: str) -> str:
     """Cut text to the length that the wire allows and replace lone surrogates, so that it can be encoded."""
-    return text[:longest].encode("utf-8", "replace").decode("utf-8")
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
 class Packer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -71,13 +70,13 @@ _ENDED = {"stopped": "ended"}
 """As on the screens, a session that was stopped has ended; data has the status as it is recorded."""
 
 
-def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> TextTable:
-    """Return the list as a table, with times in a zone (None: local)."""
+def period_table(listed: Sequence[ListedPeriod]) -> TextTable:
+    """Return the list as a table, with local times."""
     rows = [
         (
             "" if one.period.session_id is None else str(one.period.session_id),
             one.period.name,
-            f"{local_time(one.period.started_at, zone):%Y-%m-%d %H:%M}",
+            f"{local_time(one.period.started_at, None):%Y-%m-%d %H:%M}",
             duration(one.period.seconds),
             _ENDED.get(one.status, one.status) or "no end",
             str(one.whole.gpus) if one.whole else DASH,

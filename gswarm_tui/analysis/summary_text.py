@@ -258,7 +258,7 @@ _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float],
 )
 
 
-def outliers(figures: Sequence[Figures], count: int = 3) -> list[LabelledLine]:
+def outliers(figures: Sequence[Figures]) -> list[LabelledLine]:
     """Return the GPUs at the extremes of each figure that differs between GPUs."""
     lines = []
     for label, value_of, shown in _EXTREMES:
@@ -266,6 +266,6 @@ def outliers(figures: Sequence[Figures], count: int = 3) -> list[LabelledLine]:
         known = [(value, one.label) for one in figures if (value := value_of(one)) is not None]
         known.sort(key=lambda pair: pair[0] if least else -pair[0])
         if known and shown(known[0][0]) != shown(known[-1][0]):
-            extremes = [pair for pair in known[:count] if least or shown(pair[0]) != shown(0.0)]
+            extremes = [pair for pair in known[:3] if least or shown(pair[0]) != shown(0.0)]
             lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in extremes)))
     return lines

@@ -14,24 +14,24 @@ MAGIC = b"\x00gswarm-view\n"
 _PIECE = 1 << 18
 
 
-def relay(connection: socket.socket, source: int = 0, target: int = 1) -> None:
-    """Copy ``source`` to the socket and the socket to ``target`` until one of the ends closes."""
-    threading.Thread(target=_copy_input, args=(connection, source), daemon=True).start()
+def relay(connection: socket.socket) -> None:
+    """Copy standard input to the socket and the socket to standard output until one of the ends closes."""
+    threading.Thread(target=_copy_input, args=(connection,), daemon=True).start()
     with suppress(OSError):
-        _write(target, MAGIC)
+        _write(MAGIC)
         while data := connection.recv(_PIECE):
-            _write(target, data)
+            _write(data)
 
 
-def _copy_input(connection: socket.socket, source: int) -> None:
+def _copy_input(connection: socket.socket) -> None:
     with suppress(OSError):
-        while data := os.read(source, _PIECE):
+        while data := os.read(0, _PIECE):
             connection.sendall(data)
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _write(target: int, data: bytes) -> None:
+def _write(data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(target, rest) :]
+        rest = rest[os.write(1, rest) :]

@@ -56,10 +56,10 @@ class _Block:
         return self.kind == "heatmap"
 
 
-def draw(data: PlotData, zone: tzinfo | None, kind: str, *, inline: bool = False, dpi: int = DPI) -> bytes:
+def draw(data: PlotData, zone: tzinfo | None, kind: str, *, inline: bool = False) -> bytes:
     """Return a plot as a file of a kind: pdf, png or svg. ``zone`` None is local."""
     with style.plot_style():
-        return figure_bytes(FigureBuilder(data, zone, inline=inline).draw(), kind, data.period.name, dpi)
+        return figure_bytes(FigureBuilder(data, zone, inline=inline).draw(), kind, data.period.name)
 
 
 class FigureBuilder:
@@ -271,8 +271,8 @@ def require_suffix(path: Path) -> Path:
     return path
 
 
-def figure_bytes(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
+def figure_bytes(figure: Figure, kind: str, title: str) -> bytes:
     """Return a figure as a file of a kind (pdf, png, svg); call it within ``plot_style``."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=dpi, metadata=_METADATA[kind] | {"Title": title})
+    figure.savefig(buffer, format=kind, dpi=DPI, metadata=_METADATA[kind] | {"Title": title})
     return buffer.getvalue()

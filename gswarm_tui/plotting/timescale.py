@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)
 _HOURS = tuple(3600 * hours for hours in (1, 2, 3, 6, 12, 24, 48, 7 * 24, 14 * 24, 28 * 24))
+_MOST_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -18,21 +19,21 @@ class Tick:
     label: str
 
 
-def _step(seconds: float, most: int) -> int:
+def _step(seconds: float) -> int:
     longest = _HOURS[-1]
     return next(
-        (step for step in _STEPS + _HOURS if seconds / step <= most),
-        longest * math.ceil(seconds / most / longest),
+        (step for step in _STEPS + _HOURS if seconds / step <= _MOST_TICKS),
+        longest * math.ceil(seconds / _MOST_TICKS / longest),
     )
 
 
-def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None, most: int = 8) -> list[Tick]:
+def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None) -> list[Tick]:
     """Return round times of a zone (None: local) in a period that begins at a naive UTC time.
 
     If the period spans several days, the first tick of each day also shows the date.
     """
     begin = started_at.replace(tzinfo=UTC)
-    step = _step(seconds, most)
+    step = _step(seconds)
     ticks: list[Tick] = []
     at = _floored(begin.astimezone(zone), step).astimezone(UTC)
     day = None
@@ -62,9 +63,9 @@ def _is_round(local: datetime, step: int) -> bool:
     return second % min(step, 86_400) == 0
 
 
-def elapsed_ticks(seconds: float, most: int = 8) -> list[Tick]:
+def elapsed_ticks(seconds: float) -> list[Tick]:
     """Return round elapsed times: "0", "30 s", "1:30 min", "2 h", "1 d 12 h"."""
-    step = _step(seconds, most)
+    step = _step(seconds)
     return [Tick(at, _tick_label(at)) for at in range(0, int(seconds) + 1, step)]
 
 

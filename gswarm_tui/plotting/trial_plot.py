@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from gswarm_tui.plotting import panels, style
-from gswarm_tui.plotting.figure import DPI, WIDTH, figure_bytes
+from gswarm_tui.plotting.figure import WIDTH, figure_bytes
 from gswarm_tui.trials.plan import PACKED, SPREAD
 from gswarm_tui.trials.result_text import command_text, names_of, sentence
 from gswarm_tui.trials.results import PlacementResult, TrialResults
@@ -29,10 +29,10 @@ _PERCENT: _Units = ((0.01, "%"),)
 """Sizes of the units of an axis, in the unit of the values."""
 
 
-def draw_trial(results: TrialResults, kind: str, *, inline: bool = False, dpi: int = DPI) -> bytes:
+def draw_trial(results: TrialResults, kind: str, *, inline: bool = False) -> bytes:
     """Return the plot of a trial as a file of a kind: pdf, png or svg. ``inline`` leaves out the heading."""
     with style.plot_style():
-        return figure_bytes(_figure(results, inline=inline), kind, command_text(results), dpi)
+        return figure_bytes(_figure(results, inline=inline), kind, command_text(results))
 
 
 def _figure(results: TrialResults, *, inline: bool) -> Figure:

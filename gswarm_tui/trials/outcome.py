@@ -14,7 +14,6 @@ from gswarm_tui.trials.plan import MOST_COUNTED, Placement, TrialRun
 
 OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
 OVER_LIMIT, INTERRUPTED = "over_limit", "interrupted"
-STATUSES = (OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
 """Only runs that are ``ok`` are compared; the others are kept and shown."""
 REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
 """Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""

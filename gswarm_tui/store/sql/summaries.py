@@ -143,7 +143,7 @@ rolled AS (
          {", ".join(f"s.minute + to_microseconds(3 * s.gpu_id + {at}) AS {part}" for at, part in _PARTS)}
   FROM gpu_minutes s
   JOIN members m USING (gpu_id)
-  WHERE {spans.in_whole("s.minute")}
+  WHERE {spans.whole_minutes}
 ), unsummed AS (
   SELECT session_id, minute FROM {spans.minutes} EXCEPT SELECT session_id, minute FROM rolled
 )"""  # noqa: S608 (own names and numbers)
@@ -494,17 +494,18 @@ class Spans:
             f"{samples} {between} AND {unsummed}",
         )
 
-    def in_whole(self, minute: str) -> str:
-        """Return the SQL condition that the sums of a minute are taken for a member ``m``."""
+    @property
+    def whole_minutes(self) -> str:
+        """The SQL condition that the sums of the minute ``s.minute`` are taken for a member ``m``."""
         if not self.sums:
             return "false"
         if self.began is None:
             longest = f"m.started_at + INTERVAL {LONGEST_INTERVAL_S} SECOND"
-            return f"{minute} >= {longest} AND {minute} + INTERVAL 1 MINUTE <= m.until"
+            return f"s.minute >= {longest} AND s.minute + INTERVAL 1 MINUTE <= m.until"
         if self.whole is None:
             return "false"
         first, last = map(_time, self.whole)
-        return f"{minute} >= {first} AND {minute} < {last}"
+        return f"s.minute >= {first} AND s.minute < {last}"
 
     @property
     def minutes(self) -> str:

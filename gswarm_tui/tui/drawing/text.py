@@ -75,10 +75,10 @@ def wrap(text: str, cells: int) -> list[str]:
     return lines
 
 
-def distinct_end(texts: Sequence[str], least: int = 4) -> int:
+def distinct_end(texts: Sequence[str]) -> int:
     """Return how many last characters distinguish all texts, plus one for an ellipsis."""
     longest = max(map(len, texts), default=0)
-    for count in range(least, longest):
+    for count in range(4, longest):
         if len({text[-count:] for text in texts}) == len(texts):
             return count + 1
     return longest
