@@ -48,7 +48,7 @@ LATE_FLUSH_S = 0.5
 STANDSTILL_S = 5.0
 """A longer pause is logged as an event."""
 CATCH_UP_S = 5.0
-"""Nodes have this long after such a pause to send what waits; until then only old frames arrive."""
+"""Time after such a pause in which nodes send the frames that wait, and don't count as silent."""
 SLOW_COMMIT_S = 1.2
 """After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 

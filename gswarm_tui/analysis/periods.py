@@ -93,7 +93,7 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
         if found:
             return found[-1]
         raise UserError(
-            f"{source.path} holds no recording. If an import into it was killed, repeat that; "
+            f"{source.path} holds no recording. If an import into it was killed, repeat the import; "
             "else name another file."
         )
     if named := [one for one in sessions if one.name == wanted]:

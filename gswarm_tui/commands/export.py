@@ -106,7 +106,9 @@ def _format(arguments: Namespace) -> str:
         raise UserError(
             f"{quote(suffix)} isn't a known suffix; name a .json, .csv or .parquet file, or use --format."
         )
-    raise UserError("no format; use --format json, csv or parquet, or a suffix of -o.")
+    raise UserError(
+        "no format; use --format json, csv or parquet, or -o with a name that ends in one of these."
+    )
 
 
 def _check(arguments: Namespace, kind: str) -> None:

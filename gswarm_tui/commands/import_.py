@@ -48,7 +48,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return _import_profile(path, db, arguments, environ)
     if arguments.node is not None or arguments.rank is not None:
         option = "--rank" if arguments.node is None else "--node"
-        raise UserError(f"{option} is for a profiler's report; {printable(str(path))} is none, so remove it.")
+        raise UserError(
+            f"{option} applies only to a profiler's report, and {printable(str(path))} isn't one; "
+            f"remove {option}."
+        )
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")

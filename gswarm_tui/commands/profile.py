@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -84,7 +85,7 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
         except (UserError, StoreError) as error:
             print_notice(f"{str(error).rstrip('.')}. The report stays: {report.path}")
         except BaseException:
-            print_notice(f"stopped; the report stays, and gswarm-tui import reads it: {report.path}")
+            print_notice(f"stopped; to import the report: gswarm-tui import {shlex.quote(str(report.path))}")
             raise
         else:
             which = f"profile {done.profile_id}, {done.rows:,} events"
@@ -151,7 +152,7 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[Profi
     host = _host(options)
     progress, session = _FetchProgress(), _Session(settings, environ)
     profile = ProfileRun(host, settings, progress.say, progress.report, session)
-    after = GIVEN_BACK if settings.job is None else f"job {settings.job} goes on"
+    after = GIVEN_BACK if settings.job is None else f"job {settings.job} continues"
     try:
         return asyncio.run(_until_signal(_profiled(profile, host), after)), session.recording
     except ConnectionError as error:

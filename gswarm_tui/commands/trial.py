@@ -227,8 +227,8 @@ def _resumed(options: TrialOptions, environ: Mapping[str, str]) -> _Part:
     plan = read_plan(newest.plan.trial_id)
     if plan is None:
         raise TrialError(
-            f"the trial in {db} has ended, or was started by another user or elsewhere; to add one to this "
-            f"file: gswarm-tui trial --db {shlex.quote(str(db))} -- COMMAND."
+            f"the trial in {db} can't be resumed: it has ended, or was started with another home folder; "
+            f"to start a new one in this file: gswarm-tui trial --db {shlex.quote(str(db))} -- COMMAND."
         )
     if options.max_gpu_hours is not None:
         plan = replace(plan, max_gpu_hours=options.max_gpu_hours)

@@ -127,7 +127,7 @@ class DoctorReport:
 
     @property
     def counters_verdict(self) -> str:
-        """The last line about hardware counters alone."""
+        """The last line of ``doctor --counters``."""
         open_to_user = sum(node.may_count for node in self.nodes)
         return (
             f"CPU counters are open to you on {open_to_user:,} of {plural(len(self.nodes), 'node')}."

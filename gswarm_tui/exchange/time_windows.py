@@ -19,7 +19,7 @@ def utc_micros(at: datetime) -> int:
 
 
 def sample_span(period: Period) -> tuple[int, int]:
-    """Return from when to before when a period may have samples, in Unix µs.
+    """Return the time range of a period's samples in Unix µs; the end isn't part of it.
 
     A session lacks the sample at its start, whose interval lies before it, and has those after its end whose
     interval begins in it; ``sample_in`` is the condition for these.

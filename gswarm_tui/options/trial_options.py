@@ -138,14 +138,14 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
         raise UsageError("--submit allocates nodes for each run; remove it, or --job.")
     if given.submit and not (given.node_counts and given.gpus_per_node):
         raise UsageError(
-            "--submit needs --node-counts and --gpus-per-node, because there is no job yet that has them."
+            "--submit needs --node-counts and --gpus-per-node, as there is no job yet to take them from."
         )
     if given.floor and not given.auto:
         raise UsageError("--floor is for --auto; add --auto, or remove it.")
     if given.throughput and given.throughput_mark:
         raise UsageError("--throughput and --throughput-mark exclude each other; remove one of them.")
     if given.throughput_mark == "":
-        raise UsageError("--throughput-mark needs the key of a mark.")
+        raise UsageError("--throughput-mark is empty; give the name of a value in your job's marks.")
 
 
 def _parser() -> CommandParser:
@@ -170,8 +170,8 @@ def _parser() -> CommandParser:
     add(
         "--placements",
         metavar="WORDS",
-        help="packed (fewest nodes), spread (as many GPUs on more nodes), or packed,spread (default: packed; "
-        "with --auto both)",
+        help="packed (fewest nodes), spread (same number of GPUs, most nodes), or packed,spread (default: "
+        "packed; with --auto both)",
     )
     add(
         "--ntasks-per-node",
@@ -182,7 +182,7 @@ def _parser() -> CommandParser:
     add("--repeat", metavar="N", help=f"runs of each placement (default: {DEFAULT_REPEATS})")
     add("--auto", action="store_true", help="try larger sizes until the efficiency falls below --floor")
     add("--floor", metavar="SHARE", help=f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})")
-    add("--seed", metavar="N", help="seed of the random order, as another trial printed it")
+    add("--seed", metavar="N", help="repeat the random order of a trial that printed this seed")
     add = parser.add_argument_group("limits").add_argument
     add("--timeout", metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
     add("--max-gpu-hours", metavar="N", help="end the trial before it costs more")
@@ -198,11 +198,11 @@ def _parser() -> CommandParser:
     add("--constraint", metavar="FEATURE", help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("recording").add_argument
-    add("--resume", action="store_true", help="do the runs that the newest trial has left")
+    add("--resume", action="store_true", help="continue the newest trial: do the runs that are left")
     add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add("--interval", metavar="TIME", help="time between samples (default: 1)")
-    add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all)")
+    add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all but counters)")
     add("--linger", metavar="TIME", help="keep agents sampling without the head (default: 24h)")
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet")
     add("--query-memory", metavar="SIZE", help="memory limit of all queries")

@@ -112,7 +112,7 @@ class Fetcher:
             except OSError as error:
                 raise ProfileError(
                     f"{self._folder}: {os.strerror(error.errno or errno.EIO)} while fetching {report.name}; "
-                    "nothing of it is left there."
+                    "the partial copy was removed."
                 ) from None
             if file.size < report.size:
                 raise ProfileError(f"{report.node}: fetching {report.name} broke off{problem}.")
@@ -235,8 +235,8 @@ async def left_behind(host: SlurmHost) -> list[str]:
     _, text = await output(host, ["bash", "-c", _LEFT])
     found = [line.split(" ", 2) for line in text.splitlines() if line.startswith("GSWARM ")]
     return [
-        f"{host.name} has reports of another profile, which was killed unless it still runs "
-        f"({file_size(int(kib) * 1024)}); {how_to_fetch(host, folder)}."
+        f"{host.name} has {file_size(int(kib) * 1024)} of reports of another gswarm-tui profile. "
+        f"If that no longer runs, {how_to_fetch(host, folder)}."
         for _, kib, folder in found
     ]
 

@@ -115,7 +115,7 @@ def _import(
         )
     elif not target.on_known_node:
         notices.append(
-            f"the recording doesn't have the node {facts.node}, so the profile stands beside no samples; "
+            f"the recording doesn't have the node {facts.node}, so no samples belong to the profile; "
             "name the node with --node."
         )
     return ImportedProfile(target.profile_id, rows, facts, tuple(notices))

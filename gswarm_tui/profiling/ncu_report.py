@@ -91,8 +91,8 @@ class NcuReport:
             times = [changed_ns - _SECOND_NS]
             changed = datetime.fromtimestamp(changed_ns // _SECOND_NS, UTC)
             self.notice = (
-                f"ncu {self._version} prints no times of kernels, so the profile stands at the report's last "
-                f"change, {changed:%Y-%m-%d %H:%M:%S} UTC."
+                f"ncu {self._version} prints no times of kernels, so the profile has the time of the "
+                f"report's last change, {changed:%Y-%m-%d %H:%M:%S} UTC."
             )
         return ProfileFacts(
             file=file,

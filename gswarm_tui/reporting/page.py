@@ -95,7 +95,7 @@ _DEFINITIONS = (
     ),
 )
 
-_NO_SAMPLES = tag("p", "No GPU was sampled at this time, so the report has profiles alone.")
+_NO_SAMPLES = tag("p", "No GPU was sampled at this time, so the report has only profiles.")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 

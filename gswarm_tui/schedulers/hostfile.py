@@ -11,35 +11,36 @@ from gswarm_tui.slurm import hosts
 
 _MOST_BYTES = 16 * 1024 * 1024
 _SLOTS = re.compile(r"([^:]+):[0-9]+")
+_OPTION = "--hostfile"
 _SETTING = re.compile(r"[0-9]+|[A-Za-z_][\w-]*[:=]\S*")
 
 
-def read_hosts(path: Path, *, first_column: bool = False, named_by: str = "") -> tuple[str, ...]:
+def read_hosts(path: Path, *, first_column: bool = False, named_by: str = _OPTION) -> tuple[str, ...]:
     """Return the hosts in a file, each once, in the order given.
 
     A line holds hosts or host lists, with ``slots=4``, ``:4`` or ``4`` after them; ``#`` starts a comment.
-    With ``first_column`` only a line's first word is a host. ``named_by`` is the variable with its path.
+    With ``first_column`` only a line's first word is a host. ``named_by`` is the option or variable
+    with its path.
 
     Raises:
         UserError: the file can't be read, holds no host, or a line isn't a host list.
     """
-    prefix = f"{named_by}: " if named_by else ""
-    shown = printable(str(path))
+    shown = f"{named_by}: {printable(str(path))}"
     try:
         if not path.is_file():
-            raise UserError(f"{prefix}{shown} isn't a file{_remedy(named_by)}.")
+            raise UserError(f"{shown} isn't a file{_remedy(named_by)}.")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise UserError(f"{prefix}{shown} can't be read: {error.strerror}{_remedy(named_by)}.") from None
+        raise UserError(f"{shown} can't be read: {error.strerror}{_remedy(named_by)}.") from None
     if len(content) > _MOST_BYTES or b"\0" in content:
-        raise UserError(f"{prefix}{shown} isn't a list of hosts{_remedy(named_by)}.")
+        raise UserError(f"{shown} isn't a list of hosts{_remedy(named_by)}.")
     found: dict[str, None] = {}
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         words = list(_hosts_in(line, first_column=first_column))
-        found.update(dict.fromkeys(hosts.expand(words, f"{prefix}{shown}, line {number}")))
+        found.update(dict.fromkeys(hosts.expand(words, f"{shown}, line {number}")))
     if not found:
-        raise UserError(f"{prefix}{shown} names no host{_remedy(named_by)}.")
+        raise UserError(f"{shown} names no host{_remedy(named_by)}.")
     return tuple(found)
 
 
@@ -53,4 +54,6 @@ def _hosts_in(line: str, *, first_column: bool) -> Iterator[str]:
 
 
 def _remedy(named_by: str) -> str:
-    return "; name nodes with --nodes or --hostfile" if named_by else ""
+    if named_by == _OPTION:
+        return "; name a file with one host on each line"
+    return "; name nodes with --nodes or --hostfile"

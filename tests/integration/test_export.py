@@ -285,7 +285,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "no format; use --format json, csv or parquet, or a suffix of -o."),
+        ([], "no format; use --format json, csv or parquet, or -o with a name that ends in one of these."),
         (
             ["-o", "s.xlsx"],
             '".xlsx" isn\'t a known suffix; name a .json, .csv or .parquet file, or use --format.',

@@ -568,8 +568,8 @@ def test_a_report_whose_ncu_prints_no_times_stands_at_its_last_change(
     monkeypatch.chdir(tmp_path)
     _, err = import_report(capsys, "--db", db, "--", report.name)
     assert err == (
-        "gswarm-tui: ncu 2025.1.0.0 prints no times of kernels, so the profile stands at the report's last "
-        "change, 2023-11-14 22:13:20 UTC.\n"
+        "gswarm-tui: ncu 2025.1.0.0 prints no times of kernels, so the profile has the time of the report's "
+        "last change, 2023-11-14 22:13:20 UTC.\n"
     )
     assert query(db, "SELECT ended_at::VARCHAR FROM profiles") == [("2023-11-14 22:13:20",)]
     assert query(db, "SELECT kernel, metric, number FROM profile_metrics") == [
@@ -688,7 +688,7 @@ def test_summary_and_report_of_a_profile_alone_have_its_kernels(
     page = tmp_path / "alone.html"
     assert main(["report", "--db", str(a100), "-o", str(page)]) == 0
     written = page.read_text()
-    assert "No GPU was sampled at this time, so the report has profiles alone." in written
+    assert "No GPU was sampled at this time, so the report has only profiles." in written
     assert "saxpy(double *" in written
     assert "Coverage" not in written
 

@@ -155,8 +155,8 @@ def test_command_of_a_recording_made_elsewhere_is_not_run(
     add_event(path, TRIAL_PLANNED, *plan_texts(PLAN))
     assert main(["trial", "--resume", "--db", str(path)]) == 2
     assert capsys.readouterr().err == (
-        f"gswarm-tui: the trial in {path} has ended, or was started by another user or elsewhere; "
-        f"to add one to this file: gswarm-tui trial --db {path} -- COMMAND.\n"
+        f"gswarm-tui: the trial in {path} can't be resumed: it has ended, or was started with "
+        f"another home folder; to start a new one in this file: gswarm-tui trial --db {path} -- COMMAND.\n"
     )
 
 

@@ -62,20 +62,22 @@ def test_host_file_takes_ipv6_addresses(hostfile: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "{path} names no host."),
-        (b"# nothing\n", "{path} names no host."),
-        (b"\x7fELF\0\0", "{path} isn't a list of hosts."),
+        (b"", "{path} names no host; name a file with one host on each line."),
+        (b"# nothing\n", "{path} names no host; name a file with one host on each line."),
+        (b"\x7fELF\0\0", "{path} isn't a list of hosts; name a file with one host on each line."),
         (b"gpu01\ngpu[02\n", '{path}, line 2: "gpu[02" is invalid: a bracket is missing.'),
         (b"-oA=x\n", '{path}, line 1: "-oA=x" is invalid: a node name can\'t start with a dash.'),
     ],
 )  # fmt: skip
 def test_bad_host_file_gets_one_sentence(hostfile: Path, content: bytes, problem: str) -> None:
     hostfile.write_bytes(content)
-    assert refusal(f"--hostfile {hostfile}") == problem.format(path=hostfile)
+    assert refusal(f"--hostfile {hostfile}") == f"--hostfile: {problem.format(path=hostfile)}"
 
 
 def test_missing_host_file_is_named(hostfile: Path) -> None:
-    assert refusal(f"--hostfile {hostfile}") == f"{hostfile} isn't a file."
+    assert refusal(f"--hostfile {hostfile}") == (
+        f"--hostfile: {hostfile} isn't a file; name a file with one host on each line."
+    )
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_throughput_is_read_from_the_output_of_a_run(
             ["--partition=a", "--", "x"],
             "--partition is for the allocations of --submit; remove it, or add --",
         ),
-        (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, because there is no"),
+        (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, as there is no job yet"),
         (["--resume", "--repeat=2"], "--resume keeps the plan of the trial; remove --repeat."),
         (
             ["--resume", "--", "x"],
@@ -250,7 +250,10 @@ def test_throughput_is_read_from_the_output_of_a_run(
         (["--results", "--", "x"], "--results runs nothing; remove -- and the command after it."),
         (["--resume", "--results"], "--resume and --results exclude each other; remove one of them."),
         (["--placements=", "--", "x"], '--placements: "" is neither packed nor spread.'),
-        (["--throughput-mark=", "--", "x"], "--throughput-mark needs the key of a mark."),
+        (
+            ["--throughput-mark=", "--", "x"],
+            "--throughput-mark is empty; give the name of a value in your job's marks.",
+        ),
         (["--results", "--plot=a.txt"], '--plot: "a.txt" ends in none of .pdf, .png and .svg.'),
     ],
 )

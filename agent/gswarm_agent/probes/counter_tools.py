@@ -34,7 +34,7 @@ LIFELINE = "cat"
 INTERVAL_MS = 1000
 """Time between the lines of a tool."""
 SILENT_NS, STALE_NS = 6_000_000_000, 2_500_000_000
-"""A tool that prints nothing for so long hangs; what it printed last counts for so long."""
+"""Silence after which a tool counts as hung, and age at which its last values become NULL."""
 RETRY_NS = 60_000_000_000
 """Pause after a tool failed."""
 _ENDS_WITHIN_S, _KILLED_WITHIN_S = 0.05, 0.2
@@ -46,7 +46,7 @@ _LONGEST_LINE = 256 * 1024
 _LONGEST_COMPLAINT = 160
 _MOST_COMPLAINTS = 40
 
-VIRTUAL = "this machine doesn't offer the CPU's hardware events, as most virtual machines"
+VIRTUAL = "this machine doesn't offer the CPU's hardware events, which is usual for virtual machines"
 
 
 class ToolError(Exception):
@@ -136,7 +136,7 @@ class ToolProcess:
 
 
 class Tool(ABC):
-    """Makes a tool's commands and understands its lines.
+    """Base of ``Perf`` and ``Likwid``: builds a tool's commands and parses its lines.
 
     ``reasons`` says why it doesn't measure a column, complete after the first interval. ``complaint`` is the
     first or last line that is no measurement, whichever says more.
@@ -354,7 +354,9 @@ class Likwid(Tool):
         """See Tool."""
         group = parse_likwid_groups("\n".join(listed))
         if group is None:
-            raise ToolError("LIKWID has no performance group for this CPU, as for most virtual machines")
+            raise ToolError(
+                "LIKWID has no performance group for this CPU, which is usual for virtual machines"
+            )
         self._group = group
         every = ["-t", f"{INTERVAL_MS}ms", "-O"]
         return [self._path, "-c", self._cpus, "-g", group, *every, LIFELINE]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gswarm_agent.probes.counter_tools import Tool
 
 KIND = "counters"
-"""The kind of this module's notes."""
+"""Kind of the events that this probe reports."""
 _IDLE_NS = 5 * SECOND_NS
 """Interval of looking at the rights while nothing is counted."""
 _FREE_NS = SECOND_NS
@@ -160,15 +160,15 @@ class CountersProbe:
         self._stop()
         if obstacle != self._obstacle:
             self._obstacle = obstacle
-            what = "stopped counting" if counted else "doesn't count"
-            self._note(WARNING, f"{what}: the CPU counters are {obstacle}")
+            still = "no longer" if counted else "not"
+            self._note(WARNING, f"CPU counters {still} read: {obstacle}")
 
     def _fail(self, reason: str, now_ns: int) -> None:
         self._stop_node()
         self._retry_at = now_ns + RETRY_NS
         if reason != self._obstacle:
             self._obstacle = reason
-            self._note(WARNING, f"doesn't count: {reason}")
+            self._note(WARNING, f"CPU counters not read: {reason}")
 
     def _count(self, now_ns: int) -> None:
         if self._running is None:
@@ -226,7 +226,7 @@ class CountersProbe:
 
     def _announce(self, tool: Tool) -> None:
         """Note once with which tool it counts, and what it can't measure."""
-        text = f"counts with {tool.name} every {INTERVAL_MS // 1000} s"
+        text = f"CPU counters read with {tool.name} every {INTERVAL_MS // 1000} s"
         for reason in dict.fromkeys(self._missing.values()):
             names = [HOST_BY_NAME[name].label for name, why in self._missing.items() if why == reason]
             text += f"; without {', '.join(names)} ({reason})"
