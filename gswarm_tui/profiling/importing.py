@@ -111,7 +111,7 @@ def _import(
         )
     if not target.on_known_node and facts.node == UNKNOWN:
         notices.append(
-            f"{path} doesn't name its node, so the profile stands beside no samples; name it with --node."
+            f"{path} doesn't name its node, so no samples belong to the profile; name the node with --node."
         )
     elif not target.on_known_node:
         notices.append(

@@ -551,8 +551,8 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
     assert times == [("ncu", "unknown", "2022-05-10 20:02:12"), ("ncu", "unknown", "2022-05-10 20:00:32")]
     _, err = import_report(capsys, reports[0], "--db", recording_of_node(tmp_path / "run.duckdb"))
     assert err.splitlines()[-1] == (
-        f"gswarm-tui: {reports[0]} doesn't name its node, so the profile stands beside no samples; "
-        "name it with --node."
+        f"gswarm-tui: {reports[0]} doesn't name its node, so no samples belong to the profile; "
+        "name the node with --node."
     )
 
 
