@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from gswarm_tui.analysis import comparison, periods, profile_stretch, profiles, traces
+from gswarm_tui.analysis import comparison, periods, profile_timeline, profiles, traces
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.profile_stretch import Stretch
+from gswarm_tui.analysis.profile_timeline import ProfileTimeline
 from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.analysis.summary_text import TextTable
@@ -127,13 +127,13 @@ class RecordingQueries:
 
     def captured(self, profile: Profile) -> tuple[int, int]:
         """Return the start and the end of a capture in its report [ns]. Raises UserError."""
-        return profile_stretch.captured(self._source, profile)
+        return profile_timeline.captured(self._source, profile)
 
-    def stretch(
+    def timeline(
         self, profile: Profile, device: ProfiledDevice | None, span_ns: tuple[int, int], bins: int
-    ) -> Stretch:
-        """Return a stretch of a profile's time. Raises UserError."""
-        return profile_stretch.load_stretch(self._source, profile, device, span_ns, bins)
+    ) -> ProfileTimeline:
+        """Return part of the time of one GPU of a profile. Raises UserError."""
+        return profile_timeline.load_timeline(self._source, profile, device, span_ns, bins)
 
     def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
         """Return sessions to compare, with distinct labels. Raises UserError."""

@@ -1,4 +1,4 @@
-"""``gswarm-tui profile``: run a command below a profiler on granted nodes, and bring its reports home."""
+"""``gswarm-tui profile``: run a command under a profiler on nodes of a job, and import its reports."""
 
 from __future__ import annotations
 

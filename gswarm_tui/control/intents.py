@@ -113,7 +113,7 @@ class SetMark(Intent):
 class StartProfile(Intent):
     """Start a session for the run of a profiler, and log the event that it slows its processes from now on.
 
-    ``name`` is the session's, ``text`` the event's: what runs where below which profiler, at what cost.
+    ``name`` is the session's, ``text`` the event's: the command, its nodes, the profiler and its cost.
     """
 
     want = "start_profile"

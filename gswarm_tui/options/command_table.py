@@ -23,7 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("record", "record without a screen, while a command runs", runs_another=True),
-    Command("profile", "run a command below Nsight Systems or Compute on nodes", runs_another=True),
+    Command("profile", "run a command under Nsight Systems or Compute on nodes", runs_another=True),
     Command("trial", "run a command on several numbers of nodes, and compare", runs_another=True),
     Command("attach", "show a running recording on the screen", screen=True),
     Command("serve", "answer HTTP requests about a running recording"),

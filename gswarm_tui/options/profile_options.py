@@ -101,7 +101,7 @@ def _parser() -> CommandParser:
         "profile",
         "[--tool nsys|ncu] [--job ID] [--ranks RANKS] [--setup COMMAND] [--duration TIME] [options] "
         "-- COMMAND ...\n--shims DIR",
-        "Run COMMAND below Nsight Systems or Nsight Compute: on the nodes of this allocation, in a running "
+        "Run COMMAND under Nsight Systems or Nsight Compute: on the nodes of this allocation, in a running "
         "job, or in an allocation of its own that is given back. Reports come here and are imported. The "
         "exit status is the command's.",
         writes=True,

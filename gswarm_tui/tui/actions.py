@@ -552,7 +552,7 @@ ACTIONS: tuple[Action, ...] = (
         "Switch metric groups",
         PROGRAM,
         modes=(LIVE,),
-        words="measure pcie nvlink host processes off on cost",
+        words="measure pcie nvlink host processes counters off on cost",
     ),
     Action(
         "detach",

@@ -22,7 +22,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.analysis.profile_stretch import captured, load_stretch
+from gswarm_tui.analysis.profile_timeline import captured, load_timeline
 from gswarm_tui.analysis.profiles import load_profiles, profile_details
 from gswarm_tui.cli import main
 from gswarm_tui.store.querying.file_source import FileSource
@@ -182,7 +182,7 @@ def test_timeline_counts_nested_ranges_and_kernels_of_two_streams_once(
     with closing(FileSource(db)) as source:
         (profile,) = load_profiles(source)
         device = profile_details(source, profile).devices[0]
-        lanes = load_stretch(source, profile, device, captured(source, profile), 4).lanes
+        lanes = load_timeline(source, profile, device, captured(source, profile), 4).lanes
     assert [round(share, 2) for share in lanes["ranges"]] == [1, 1, 0, 0]
     assert sum(lanes["kernels"]) / 4 == pytest.approx(0.5, abs=0.01)
     assert device.no_kernel_pct == 50.0

@@ -8,14 +8,14 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from gswarm_agent.frame import GpuFacts
-from gswarm_tui.analysis.profile_stretch import Stretch
+from gswarm_tui.analysis.profile_timeline import ProfileTimeline
 from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import brief_time, percent
 from gswarm_tui.tui.actions import PROFILE, TIMELINE, bindings_of
-from gswarm_tui.tui.drawing.profile_lanes import columns_of, stretch_lines
+from gswarm_tui.tui.drawing.profile_lanes import columns_of, profile_lines
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.analysis_tables import show_table, wrapped
@@ -55,7 +55,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         self._captured = (0, 1)
         self._span = (0, 1)
         self._device = 0
-        self._stretch: Stretch | None = None
+        self._timeline: ProfileTimeline | None = None
         self._stretch_of: tuple[object, ...] = ()
         self._reading = False
         self._trouble = ""
@@ -133,7 +133,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         if wanted != self._stretch_of and not self._reading and self._queries is not None:
             self._reading = True
             self.run_worker(self._read(self._queries, wanted, bins))
-        if self._stretch is None:
+        if self._timeline is None:
             words, role = (self._trouble, "warning") if self._trouble else ("reading …", "dim")
             canvas.show(wrapped(words, self.size.width, role))
             table.empty = ""
@@ -143,12 +143,12 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         memory = None if facts is None else facts.memory_total_mib
         power = None if facts is None else facts.power_limit_w
         scale, gap = 1 + (self.size.height >= TALL), int(self.size.height >= SPACIOUS)
-        lines = stretch_lines(self._stretch, self._captured[0], memory, power, scale=scale, gap=gap)
+        lines = profile_lines(self._timeline, self._captured[0], memory, power, scale=scale, gap=gap)
         canvas.show(lines)
         table.empty = "no kernel in the time shown"
         rows = [
             (brief_time(ns), f"{calls:,}", brief_time(ns / calls), name)
-            for name, calls, ns in self._stretch.names
+            for name, calls, ns in self._timeline.names
         ]
         show_table(table, TextTable(("here", "calls", "mean", "kernel"), rows, frozenset(range(3))))
 
@@ -160,12 +160,12 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
 
     async def _read(self, queries: RecordingQueries, wanted: tuple[object, ...], bins: int) -> None:
         try:
-            self._stretch = await asyncio.to_thread(
-                queries.stretch, self._profile, self.device, self._span, bins
+            self._timeline = await asyncio.to_thread(
+                queries.timeline, self._profile, self.device, self._span, bins
             )
             self._trouble = ""
         except UserError as error:
-            self._stretch, self._trouble = None, str(error)
+            self._timeline, self._trouble = None, str(error)
         finally:
             self._stretch_of, self._reading = wanted, False
         self.update_view()

@@ -16,7 +16,7 @@ SAMPLED = ("util_pct", "mem_used_mib", "power_w")
 MOST_SAMPLES = 20_000
 MOST_NAMES = 20
 _MARGIN_US = 5_000_000
-"""Samples around the stretch, whose intervals may reach into it."""
+"""Samples around the timeline, whose intervals may reach into it."""
 
 _SPAN = """
 SELECT (epoch_us(started_at) - epoch_us(zero_at)) * 1000, (epoch_us(ended_at) - epoch_us(zero_at)) * 1000,
@@ -70,10 +70,11 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A stretch in equal bins; ``lanes`` has the busy share of each bin, ``names`` the longest kernels.
+class ProfileTimeline:
+    """Part of a profile's time in equal bins.
 
-    Times are nanoseconds in the report. A name has its number of kernels and their time in the stretch.
+    ``lanes`` has the busy share of each bin, ``names`` the longest kernels, each with the
+    number of its calls and their time here. Times are nanoseconds in the report.
     """
 
     start_ns: int
@@ -90,10 +91,10 @@ def captured(source: QuerySource, profile: Profile) -> tuple[int, int]:
     return start or 0, max(end or 0, (start or 0) + 1)
 
 
-def load_stretch(
+def load_timeline(
     source: QuerySource, profile: Profile, device: ProfiledDevice | None, span_ns: tuple[int, int], bins: int
-) -> Stretch:
-    """Return a stretch of the time of one of a profile's GPUs. Raises UserError, StoreError."""
+) -> ProfileTimeline:
+    """Return part of the time of one GPU of a profile. Raises UserError, StoreError."""
     start, end = span_ns
     step = max(1, -(-(end - start) // bins))
     on_gpu = ""
@@ -107,7 +108,9 @@ def load_stretch(
         busy = {at: float(ns) / step for at, ns in rows}
         lanes[lane] = [min(1.0, max(0.0, busy.get(at, 0.0))) for at in range(bins)]
     names = source.query(_NAMES.format(on_gpu=on_gpu), profile.profile_id, start, end).rows()
-    return Stretch(start, start + bins * step, lanes, _samples(source, profile, device, span_ns), names)
+    return ProfileTimeline(
+        start, start + bins * step, lanes, _samples(source, profile, device, span_ns), names
+    )
 
 
 def _samples(
