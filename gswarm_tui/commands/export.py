@@ -12,7 +12,7 @@ from typing import TextIO
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.output_files import check_output_file, new_folder, size_of
-from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_reference
+from gswarm_tui.commands.recording_choice import choose_session, join_words, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
@@ -42,7 +42,7 @@ LIMIT 1
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
     arguments = _parser().read(args)
-    named = parse_reference(" ".join(arguments.session))
+    named = parse_reference(join_words(arguments.session))
     if named.file is not None and arguments.db is not None:
         raise UserError(f"{quote(' '.join(arguments.session))} already names a file; remove --db.")
     with closing(open_source(named.file or arguments.db, environ)) as source:
@@ -68,7 +68,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 written = _text(source, sampled, arguments, kind, out)
     print(printable(f"{target}: {written}, {file_size(size_of(target))}"))
     if running := [period.name for period in sampled if period.ended_at is None]:
-        print_notice(f"{', '.join(running)} is still running; exported as far as recorded.")
+        state = "is still running" if source.running else "has no end"
+        print_notice(f"{', '.join(running)} {state}; exported as far as recorded.")
     return 0
 
 

@@ -46,6 +46,14 @@ def parse_reference(word: str) -> SessionReference:
     return SessionReference(Path(head + SUFFIX).expanduser(), tail[1:])
 
 
+def join_words(words: Sequence[str]) -> str:
+    """Return the words that name a session as one, empty if there are none. Raises UserError."""
+    word = " ".join(words)
+    if words and not word.strip():  # as from a variable of a script that isn't set
+        raise UserError("the name of the session is empty; give a name, or leave it out.")
+    return word
+
+
 def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     """Return the named file, else the preset one, the newest here, or one that a head is writing.
 
@@ -148,7 +156,7 @@ def open_session(
 
     Raises UserError, StoreError.
     """
-    word = " ".join(words)
+    word = join_words(words)
     named = parse_reference(word)
     if named.file is not None and db is not None:
         raise UserError(f"{quote(word)} already names a file; remove --db.")

@@ -17,6 +17,7 @@ from gswarm_tui.analysis.profiles import load_profiles
 from gswarm_tui.commands.recording_choice import (
     SessionReference,
     choose_session,
+    join_words,
     open_source,
     parse_reference,
 )
@@ -121,7 +122,7 @@ def read(args: Sequence[str], db: Path | None) -> SessionReference:
         raise UserError("replay plays one recording; name its file, then at most one session.")
     file, name = db, ""
     for word in args:
-        named = parse_reference(word)
+        named = parse_reference(join_words([word]))
         if named.file is None and file is None and not name and Path(word).is_file():
             named = SessionReference(Path(word), "")
         if (named.file is not None and file is not None) or (named.name and name):

@@ -159,11 +159,12 @@ def _text(query: str | None, file: str | None) -> str:
         elif query in (None, "-"):
             text = sys.stdin.read(_MOST_SQL + 1)
         else:
-            text = str(query)
+            name, text = "the query", str(query)
+        text.encode()  # bytes of arguments and of standard input that are no UTF-8 became lone surrogates
     except OSError as error:
         raise UserError(f"{name} can't be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{name} isn't text.") from None
+    except UnicodeError:
+        raise UserError(f"{name} isn't text in UTF-8.") from None
     if len(text) > _MOST_SQL:
         raise UserError(f"{name} is longer than a million characters, the limit for queries.")
     return text

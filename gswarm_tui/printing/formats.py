@@ -186,16 +186,27 @@ def _quoted(text: str) -> str:
 
 
 def _write_json(result: Result, out: TextIO, _options: OutputOptions) -> None:
+    names = _distinct(result.names)
     before = "[\n"
     for batch in result.batches:
         for row in batch:
             values = {
                 name: cells.plain(value, kind)
-                for name, value, kind in zip(result.names, row, result.types, strict=True)
+                for name, value, kind in zip(names, row, result.types, strict=True)
             }
             out.write(before + json.dumps(values, ensure_ascii=out.isatty(), allow_nan=False))
             before = ",\n"
     out.write("[]\n" if before == "[\n" else "\n]\n")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names with a number at those that an earlier column has: ``a``, ``a_1``, ``a_2``."""
+    distinct: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        free = (each for each in numbered if each not in distinct and each not in names)
+        distinct.append(next(free) if name in distinct else name)
+    return distinct
 
 
 def _write_markdown(result: Result, out: TextIO, _options: OutputOptions) -> None:

@@ -305,6 +305,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["-o", "mine", "--format", "parquet", "--force"],
             "mine isn't replaced, as it contains more than an export",
         ),
+        (["", "-o", "x.csv"], "the name of the session is empty; give a name, or leave it out."),
         (["empty", "-o", "x.csv"], "run.duckdb has no samples to export."),
         (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),
     ],
@@ -366,6 +367,15 @@ def test_failed_export_keeps_the_existing_file(
     assert cli.main(["export", "--format", kind, "--force"]) == 1
     assert f"run.{kind} can't be written: No space left on device.\n" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+def test_export_of_an_interrupted_recording_says_that_it_has_no_end(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with duckdb.connect(str(recording)) as connection:
+        connection.execute("UPDATE recordings SET ended_at = NULL")
+    exported("recording 1", "--db", str(recording), "-o", "run.json")
+    assert "recording 1 has no end; exported as far as recorded.\n" in capsys.readouterr().err
 
 
 def test_running_recording_is_exported_up_to_now(

@@ -276,6 +276,14 @@ def test_without_a_name_the_notice_lists_the_sessions_to_choose_from(
     )
 
 
+def test_an_empty_name_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["summary", ""], ["compare", "train", ""], ["replay", ""]):
+        assert main(words) == 2
+        assert capsys.readouterr().err == (
+            "gswarm-tui: the name of the session is empty; give a name, or leave it out.\n"
+        )
+
+
 def test_notice_lists_numbers_of_namesakes_and_the_first_of_many_sessions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

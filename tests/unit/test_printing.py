@@ -207,6 +207,12 @@ def test_json_is_a_valid_list_of_objects(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads("\n".join(printed(capsys, answer(columns), "json"))) == []
 
 
+def test_json_keeps_columns_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["a", "a", "a_1", "a"]
+    result = Result(names, ["INTEGER"] * 4, iter([[(1, 2, 3, 4)]]))
+    assert json.loads("\n".join(printed(capsys, result, "json"))) == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
+
+
 def test_json_values_stay_json(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(text,) for text in ('{"loss": 0.25, "phase": "warm"}', "[1, null]", '{"x": 1e999}', None)]
     found = json.loads("\n".join(printed(capsys, answer({"v": "JSON"}, *rows), "json")))
