@@ -72,7 +72,8 @@ def parse_time(text: str, *, start: float, end: float, timezone: tzinfo | None =
             raise _unreadable(text)
         found = _latest_time_of_day(clock, start, end, timezone)
     else:
-        found = _date_time(words, text, timezone)
+        times = _date_times(words, text, timezone)
+        found = next((at for at in times if start - 1 <= at <= end + 1), None)
     if found is not None and start - 1 <= found <= end + 1:  # what is typed has whole seconds
         return min(max(found, start), end)
     raise _outside(text, start, end, timezone)
@@ -89,9 +90,10 @@ def _duration(words: str, text: str) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def _date_time(words: str, text: str, timezone: tzinfo | None) -> float:
+def _date_times(words: str, text: str, timezone: tzinfo | None) -> list[float]:
     try:
-        return _zoned(datetime.fromisoformat(words.upper()), timezone).timestamp()
+        moment = datetime.fromisoformat(words.upper())
+        return [moment.timestamp()] if moment.tzinfo else _times_shown(moment, timezone)
     except (ValueError, OverflowError):  # the year 1 isn't one everywhere
         raise _unreadable(text) from None
 
@@ -116,12 +118,14 @@ def _latest_time_of_day(
     day = datetime.fromtimestamp(end, timezone).replace(tzinfo=None)
     for days in (1, 0, -1):  # the second more may lie on the next day
         moment = (day + timedelta(days=days)).replace(hour=hour, minute=minute, second=second, microsecond=0)
-        if start - 1 <= (at := _zoned(moment, timezone).timestamp()) <= end + 1:
-            return at
+        for at in _times_shown(moment, timezone):
+            if start - 1 <= at <= end + 1:
+                return at
     return None
 
 
-def _zoned(moment: datetime, timezone: tzinfo | None) -> datetime:
-    if moment.tzinfo:
-        return moment
-    return moment.replace(tzinfo=timezone) if timezone else moment.astimezone()
+def _times_shown(moment: datetime, timezone: tzinfo | None) -> list[float]:
+    """Return the Unix times at which clocks show this, latest first: two if they are set back, or none."""
+    times = {moment.replace(tzinfo=timezone, fold=fold).timestamp() for fold in (0, 1)}
+    shown = [at for at in times if datetime.fromtimestamp(at, timezone).replace(tzinfo=None) == moment]
+    return sorted(shown, reverse=True)
