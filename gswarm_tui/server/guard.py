@@ -252,6 +252,8 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
                 if not message.get("more_body", False):
                     break
     except TimeoutError:
+        if max(size, declared) > MAX_BODY:
+            raise too_long from None
         raise RefusedRequestError(408, f"The body didn't arrive within {BODY_S:.0f} s.") from None
     if max(size, declared) > MAX_BODY:
         raise too_long

@@ -41,17 +41,33 @@ def check_settings(
 
 def load_tls(settings: ServerSettings) -> ssl.SSLContext:
     """Return the context made of the TLS files. Raises UserError."""
+    cert, key = settings.tls_cert, settings.tls_key
+    if cert is None or key is None:
+        raise UserError("--http-tls-cert and --http-tls-key belong together; add the other one.")
+    for option, path in (("--http-tls-cert", cert), ("--http-tls-key", key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UserError(f"{option}: {path} can't be read: {error.strerror}.") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # A key with a passphrase is refused here: nobody could type it when the server restarts.
-        context.load_cert_chain(str(settings.tls_cert), str(settings.tls_key), password=_no_passphrase)
+        context.load_cert_chain(str(cert), str(key), password=_no_passphrase)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(
-            f"the TLS files {settings.tls_cert} and {settings.tls_key} can't be used: {why}."
-        ) from None
+        raise UserError(f"the TLS files {cert} and {key} can't be used: {_tls_reason(error)}.") from None
     return context
+
+
+def _tls_reason(error: OSError | ValueError) -> str:
+    """Return in words why OpenSSL refused a certificate or its key; its own texts name C files."""
+    if not isinstance(error, ssl.SSLError):
+        return str(error)
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key isn't the certificate's"
+    if error.reason is None or "PEM" in error.strerror:
+        return "one of them isn't a certificate or key in PEM"
+    return error.reason.replace("_", " ").lower()
 
 
 def _no_passphrase() -> str:

@@ -23,6 +23,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gswarm_tui.cli import main
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.server.listening import check_settings
 from tests.integration.heads import eventually, head
 from tests.served import ServedRecorder, environ_of, served
 
@@ -138,6 +141,15 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     cert_file.write_bytes(made.public_bytes(Encoding.PEM))
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return cert_file, key_file
+
+
+def test_a_key_of_another_certificate_is_named(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    cert_file, other_key = certificate(tmp_path / "one")[0], certificate(tmp_path / "other")[1]
+    settings = ServerSettings("127.0.0.1", 8091, tls_cert=cert_file, tls_key=other_key)
+    with pytest.raises(UserError, match=r"can't be used: the key isn't the certificate's\.$"):
+        check_settings(settings)
 
 
 def test_the_app_serves_too_and_shows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

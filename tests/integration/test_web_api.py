@@ -172,8 +172,10 @@ def test_sessions_are_started_in_the_past_changed_and_stopped(recorder: ServedRe
     assert started.status == 201
     assert (started.json["name"], started.json["started_at"]) == ("whole", recording["started_at"])
     path = f"/api/v1/sessions/{started.json['session_id']}"
-    assert recorder.call("PATCH", path, {"name": "entire"}).json["name"] == "entire"
-    assert recorder.call("POST", f"{path}/stop").json["ended_at"] is not None
+    assert recorder.call("PATCH", path, {"name": "warm-up/all"}).json["name"] == "warm-up/all"
+    by_name = "/api/v1/sessions/warm-up%2Fall"
+    assert recorder.call("PATCH", by_name, {"note": ""}).json["note"] == ""
+    assert recorder.call("POST", f"{by_name}/stop").json["ended_at"] is not None
     again = recorder.call("POST", f"{path}/stop")
     assert (again.status, "has already ended" in again.detail) == (409, True)
     early = recorder.call("POST", "/api/v1/sessions", {"started_at": "2020-01-01T00:00:00Z"})

@@ -229,6 +229,14 @@ async def test_a_slow_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(answer)[0] == 408
 
 
+async def test_a_long_body_that_arrives_slowly_is_refused_for_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "BODY_S", 0.01)
+    header = {**CONTROL, "content-length": str(MAX_BODY + 1)}
+    assert refused(await ask(Guard(echo, TOKENS), "POST", headers=header, body=[]))[0] == 413
+
+
 async def test_answers_are_never_cached_or_interpreted() -> None:
     headers = (await ask(Guard(echo, TOKENS), headers=CONTROL))[1]
     assert headers["cache-control"] == "no-store"

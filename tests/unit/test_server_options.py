@@ -89,10 +89,20 @@ def test_addresses_that_other_machines_reach_need_tls_or_a_proxy(host: str) -> N
 def test_tls_files_are_checked_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="belong together"):
         check_settings(ServerSettings("127.0.0.1", 8091, tls_cert=tmp_path / "c.pem"))
-    with pytest.raises(UserError, match=r"c\.pem and .*k\.pem can't be used: No such file or directory"):
-        check_settings(
-            ServerSettings("127.0.0.1", 8091, tls_cert=tmp_path / "c.pem", tls_key=tmp_path / "k.pem")
-        )
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    settings = ServerSettings("127.0.0.1", 8091, tls_cert=cert, tls_key=key)
+    with pytest.raises(
+        UserError, match=r"^--http-tls-cert: .*c\.pem can't be read: No such file or directory"
+    ):
+        check_settings(settings)
+    cert.write_text("junk")
+    with pytest.raises(
+        UserError, match=r"^--http-tls-key: .*k\.pem can't be read: No such file or directory"
+    ):
+        check_settings(settings)
+    key.write_text("junk")
+    with pytest.raises(UserError, match=r"can't be used: one of them isn't a certificate or key in PEM\.$"):
+        check_settings(settings)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
