@@ -15,7 +15,8 @@ from typing import TypeVar
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
-from gswarm_tui.control.intents import MAX_NAME, MAX_NOTE, IntentError, StartProfile, StopSession
+from gswarm_tui.control.intents import IntentError, StartProfile, StopSession
+from gswarm_tui.fleet.session_texts import MAX_NAME, MAX_NOTE
 from gswarm_tui.launch.ssh.launcher import SshSettings
 from gswarm_tui.launch.ssh.login import LoginNode
 from gswarm_tui.options.profile_options import ProfileOptions, parse_profile

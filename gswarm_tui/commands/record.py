@@ -33,7 +33,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     options, chosen = parse_record(args, environ)
     if chosen.command and (status := check_command(chosen.command[0])):
         return status
-    from gswarm_tui.control.intents import MAX_NAME
+    from gswarm_tui.fleet.session_texts import MAX_NAME
     from gswarm_tui.run import arming
     from gswarm_tui.run.batch import BatchRun
     from gswarm_tui.run.headless import Headless

@@ -22,7 +22,8 @@ from gswarm_tui.control.intents import (
     StopSession,
     UndoStop,
 )
-from gswarm_tui.fleet.sessions import Session, SessionNameError, suggest_name
+from gswarm_tui.fleet.session_texts import SessionNameError
+from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.hub import Hub
 from gswarm_tui.link.tracing import TraceChoice, TraceError
 

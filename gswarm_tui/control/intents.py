@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 from gswarm_agent.mark import MarkError, Value, checked
 from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import quote
+from gswarm_tui.fleet.session_texts import SessionNameError, check_name, check_note
 from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 
-MAX_NAME = 200
-MAX_NOTE = 4000
 MAX_RANKS = 4096
 MAX_TIME = 1e11
 """Latest Unix time in seconds; also excludes NaN and infinity."""
@@ -246,17 +245,19 @@ def _check_name(name: object) -> None:
         return
     if not isinstance(name, str) or not name.strip():
         raise IntentError("a session needs a name")
-    if len(name) > MAX_NAME:
-        raise IntentError(f"a session's name can have {MAX_NAME} characters; this one has {len(name)}")
-    if not name.isprintable():
-        raise IntentError("a session's name must be one line of printable characters")
+    try:
+        check_name(name)
+    except SessionNameError as error:
+        raise IntentError(str(error)) from None
 
 
 def _check_note(note: object) -> None:
-    if not isinstance(note, str) or not note.isprintable():
+    if not isinstance(note, str):
         raise IntentError("a session's note must be one line of printable characters")
-    if len(note) > MAX_NOTE:
-        raise IntentError(f"a session's note can have {MAX_NOTE:,} characters; this one has {len(note):,}")
+    try:
+        check_note(note)
+    except SessionNameError as error:
+        raise IntentError(str(error)) from None
 
 
 def _check_time(time: object) -> None:

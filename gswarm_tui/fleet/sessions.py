@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped, StopUndone
 from gswarm_tui.fleet.frame_values import GpuTotals
+from gswarm_tui.fleet.session_texts import SessionNameError, check_name
 
 _NO_TIME_S = 1e-6
 """Remainder, by rounding, of a time that was added and subtracted."""
@@ -91,10 +92,6 @@ class Session:
         self.power_s += sums.power_count * seconds
 
 
-class SessionNameError(ValueError):
-    """Raised for a name that another running session has."""
-
-
 class SessionBook:
     """All sessions of a recording, by id, in the order of their start."""
 
@@ -108,7 +105,8 @@ class SessionBook:
         return [s for s in self.sessions.values() if s.running]
 
     def check_name(self, name: str, renamed: Session | None = None) -> None:
-        """Raise SessionNameError if a running session, other than the ``renamed`` one, has this name."""
+        """Raise SessionNameError if a name is invalid or a running session but the ``renamed`` one has it."""
+        check_name(name)
         if any(session.name == name.strip() and session is not renamed for session in self.running):
             raise SessionNameError(f"a session of this name is running: {name.strip()}")
 

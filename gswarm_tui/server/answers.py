@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from gswarm_tui.control.intents import MAX_NAME
+from gswarm_tui.fleet.session_texts import MAX_NAME
 
 SessionName = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MAX_NAME)]
 

@@ -33,7 +33,8 @@ from gswarm_agent.metrics import (
     PROCESS_METRICS,
     Metric,
 )
-from gswarm_tui.control.intents import MAX_NOTE, MAX_TIME
+from gswarm_tui.control.intents import MAX_TIME
+from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.server.answers import SessionName
 from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS
 

@@ -21,7 +21,8 @@ from gswarm_tui.control.client import (
     running_heads,
 )
 from gswarm_tui.control.head_source import HeadSource
-from gswarm_tui.control.intents import MAX_NOTE, Intent, LogTrial, StartSession, StopSession
+from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSession
+from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.trials.outcome import RunOutcome

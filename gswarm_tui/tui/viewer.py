@@ -15,6 +15,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.order import Order
+from gswarm_tui.fleet.session_texts import check_name
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
@@ -322,7 +323,7 @@ class Viewer(TerminalApp):
         form = "%H:%M:%S" if whole[0].date() == whole[1].date() else "%Y-%m-%d %H:%M:%S"
         shown = [f"{datetime.fromtimestamp(at, self.timezone):{form}}" for at in (start, end)]
         fields = [
-            FormField("name", self.next_session_name()),
+            FormField("name", self.next_session_name(), check=check_name),
             FormField("from", shown[0], TIME_FORMS, self.parse_time),
             FormField("to", shown[1], TIME_FORMS, self.parse_time),
         ]

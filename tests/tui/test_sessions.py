@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
+from textual.widgets import Input
 
 from gswarm_tui.tui.app import GswarmApp
 from tests.tui.conftest import app_on, line_with, screen_text
@@ -107,6 +108,34 @@ async def test_name_of_a_running_session_is_refused_in_the_dialog() -> None:
     ]
 
 
+async def test_texts_that_no_session_can_have_are_refused_in_the_dialog() -> None:
+    made = busy_scene().recording()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+
+        async def refuses(text: str, why: str) -> None:
+            field = app.screen.query_one(Input)
+            field.value = text
+            await pilot.press("enter")
+            await pilot.pause()
+            assert why in screen_text(app)
+            assert field.value == text
+            await pilot.press("escape")
+
+        too_long = "a session's name can have 200 characters; this one has 201"
+        await pilot.press("s")
+        await refuses("x" * 201, too_long)
+        await pilot.press("s")
+        await refuses("two\u2028lines", "a session's name must be one line of printable characters")
+        await pilot.press("S", "r")
+        await refuses("x" * 201, too_long)
+        await pilot.press("G", "r")
+        await refuses("x" * 201, too_long)
+        await pilot.press("n")
+        await refuses("x" * 4001, "a session's note can have 4,000 characters; this one has 4,001")
+    assert max(len(session.name + session.note) for session in made.fleet.sessions.sessions.values()) < 200
+
+
 async def test_stop_ends_only_the_selected_session() -> None:
     made = busy_scene()
     app = app_on(made)
@@ -160,11 +189,8 @@ async def test_names_and_notes_are_cleaned_only_on_screen() -> None:
     app = app_on(made)
     name, note = "[red]日本 \u202edrop", "two words; [b]x[/b]"
     async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("S", "r")
-        app.screen.query_one("Input").value = name  # type: ignore[attr-defined]  # an Input, by its type name
-        await pilot.press("enter", "n")
-        app.screen.query_one("Input").value = note  # type: ignore[attr-defined]  # as above
-        await pilot.press("enter")
+        await pilot.press("S")
+        app.change_session("3", name=name, note=note)  # as from a recording of an earlier version
         await pilot.pause()
         session = made.fleet.sessions.sessions["3"]
         assert (session.name, session.note) == (name, note)

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from gswarm_agent.mark import MarkError
 from gswarm_tui.common.time_input import TimeInputError
-from gswarm_tui.fleet.sessions import SessionNameError
+from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.tui.actions import ENTER
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.spans import Span

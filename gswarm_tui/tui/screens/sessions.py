@@ -18,6 +18,7 @@ from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import DASH, brief_time, duration, elapsed, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
+from gswarm_tui.fleet.session_texts import check_name, check_note
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
@@ -368,14 +369,15 @@ class SessionsScreen(ViewerScreen):
         """Ask for a new name."""
         if (session := self.chosen_session()) is not None:
             book = self.fleet.sessions
-            check = partial(book.check_name, renamed=session) if session.running else str
+            check = partial(book.check_name, renamed=session) if session.running else check_name
             dialog = FormDialog("rename session", [FormField("name", session.name, check=check)])
             ask(self.app, dialog, partial(self._rename, session))
 
     def action_note(self) -> None:
         """Ask for a note."""
         if (session := self.chosen_session()) is not None:
-            dialog = FormDialog(f"note of {session.name}", [FormField("note", session.note)])
+            field = FormField("note", session.note, check=check_note)
+            dialog = FormDialog(f"note of {session.name}", [field])
             ask(
                 self.app,
                 dialog,
