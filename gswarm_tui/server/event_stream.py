@@ -35,6 +35,7 @@ class FrameStream:
         self._readers = 0
         self._number = 0
         self._frames = -1
+        self._closed = False
         self._changed = asyncio.Event()
         self._encoding: dict[Metrics, asyncio.Task[bytes]] = {}
 
@@ -53,15 +54,21 @@ class FrameStream:
             self._changed.set()
             self._changed = asyncio.Event()
 
+    def close(self) -> None:
+        """End all streams, as the server ends; the recording may continue."""
+        self._closed = True
+        self._changed.set()
+
     async def messages(self, metrics: Metrics, limit: int | None = None) -> AsyncIterator[bytes]:
         """Yield each message that the reader has time for, up to ``limit``, until the recording ends."""
         self._readers += 1
         try:
             seen = sent = 0
             while not self._attached.ended:
-                if are_removed(self._attached.uid):
+                is_new = seen != self._number or await self._wait()
+                if self._closed or are_removed(self._attached.uid):
                     return
-                if seen == self._number and not await self._wait():
+                if not is_new:
                     yield _KEEP_ALIVE
                     continue
                 if not self._attached.ended:

@@ -65,7 +65,7 @@ def _tls_reason(error: OSError | ValueError) -> str:
         return str(error)
     if error.reason == "KEY_VALUES_MISMATCH":
         return "the key isn't the certificate's"
-    if error.reason is None or "PEM" in error.strerror:
+    if not error.reason or "PEM" in error.reason:
         return "one of them isn't a certificate or key in PEM"
     return error.reason.replace("_", " ").lower()
 

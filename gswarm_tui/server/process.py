@@ -42,7 +42,7 @@ class Service:
             metrics_router(self._scrapes),
         )
         guard = Guard(app, tokens, settings.origins)
-        self._server = uvicorn.Server(uvicorn.Config(guard, **options))
+        self._server = _Server(uvicorn.Config(guard, **options), stream)
 
     async def run(self, listening: socket.socket) -> None:
         """Answer requests until ``end`` is called or a signal comes; then finish the exports."""
@@ -55,3 +55,16 @@ class Service:
     def end(self) -> None:
         """Stop answering."""
         self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Server whose streams end with it; else it would wait for them, and log a traceback of each."""
+
+    def __init__(self, config: uvicorn.Config, stream: FrameStream) -> None:
+        super().__init__(config)
+        self._stream = stream
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then all connections."""
+        self._stream.close()
+        await super().shutdown(sockets)

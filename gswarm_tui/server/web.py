@@ -190,6 +190,9 @@ class WebServer:
                 token = (await request.read()).decode("ascii", "replace")
         except (TimeoutError, web.RequestPayloadError):
             raise web.HTTPBadRequest(text=WRONG_LINK) from None
+        except web.HTTPRequestEntityTooLarge as refusal:
+            refusal.text = WRONG_LINK
+            raise
         permission = self._access.of_token(token) if token else self._permission(request)
         if permission is None:
             raise web.HTTPForbidden(text=WRONG_LINK if token else NO_LINK)

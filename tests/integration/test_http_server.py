@@ -127,6 +127,31 @@ def test_serve_answers_with_tls_for_a_running_recorder_until_its_end(tmp_path: P
             beside.communicate()
 
 
+def test_a_server_that_is_interrupted_ends_its_streams_without_a_traceback(tmp_path: Path) -> None:
+    with served(tmp_path) as recorder:
+        beside = subprocess.Popen(
+            [sys.executable, "-m", "gswarm_tui", "serve", "run.duckdb", "--http", "127.0.0.1:0"],
+            cwd=tmp_path,
+            env=recorder.environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            line = ServedRecorder(beside, tmp_path, 0, recorder.token_file).read_until("HTTP server at")
+            url = line.split("HTTP server at ")[1].split(",")[0]
+            header = {"Authorization": f"Bearer {recorder.token}"}
+            with urlopen(Request(f"{url}/api/v1/frames?metrics=util_pct", headers=header)) as stream:
+                assert stream.readline() == b"id: 1\n"
+                beside.send_signal(signal.SIGINT)
+                assert b"event: end" not in stream.read()  # the recording continues
+            beside.wait(60)
+        finally:
+            beside.kill()
+            beside.communicate()
+        log = tmp_path / "gswarm-tui" / "gswarm-tui.log"
+        assert not log.exists() or log.read_text() == ""
+
+
 def certificate(folder: Path) -> tuple[Path, Path]:
     """Write a certificate of 127.0.0.1 and its key; return both files."""
     key = ec.generate_private_key(ec.SECP256R1())

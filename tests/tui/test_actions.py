@@ -116,6 +116,14 @@ def test_help_wraps_on_a_small_terminal(screen: str, mode: str) -> None:
     assert [line for line in lines if cell_len(line) > 40 - FRAME] == []
 
 
+@pytest.mark.parametrize("cells", [1, 10, 25])
+def test_help_of_a_tiny_terminal_has_every_action(cells: int) -> None:
+    shown = "".join(span.text for line in help_lines("fleet", LIVE, cells) for span in line)
+    joined = "".join(shown.split())
+    for action in actions_of("fleet", LIVE):
+        assert "".join(f"{action.keys_shown}{action.help}".split()) in joined
+
+
 def help_text(screen: str, mode: str = LIVE) -> str:
     return "\n".join("".join(span.text for span in line) for line in help_lines(screen, mode))
 
