@@ -8,20 +8,19 @@ import sys
 from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import print_notice
+from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
 from gswarm_tui.run.supervisor import ENDING
 from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.listening import check_settings, listen, load_tls, url_of
-from gswarm_tui.server.tokens import WATCH, read_tokens, token_path
+from gswarm_tui.server.tokens import WATCH, Tokens, are_replaced, read_tokens, token_path
 
 if TYPE_CHECKING:
     import socket
 
-    from gswarm_tui.control.client import Head
-
 ENDED_EVERY_S = 1.0
-"""How often to check whether the recording has ended, which removes its tokens."""
+"""How often to check whether the tokens are removed: by the recording's end, or by the user."""
 _LINKS = ((Permission.WATCH, "watch", WATCH), (Permission.CONTROL, "control", ""))
 
 
@@ -33,11 +32,11 @@ def run_web_server(head: Head, settings: ServerSettings) -> int:
     access = BrowserAccess(head.uid, {Permission.WATCH: tokens.watch, Permission.CONTROL: tokens.control})
     listening = listen(settings, "--web")
     _print_links(settings, listening, head.uid, access)
-    return asyncio.run(_serve(head, settings, listening, access))
+    return asyncio.run(_serve(head, settings, listening, access, tokens))
 
 
 async def _serve(
-    head: Head, settings: ServerSettings, listening: socket.socket, access: BrowserAccess
+    head: Head, settings: ServerSettings, listening: socket.socket, access: BrowserAccess, tokens: Tokens
 ) -> int:
     from gswarm_tui.server.web import WebServer
 
@@ -49,16 +48,22 @@ async def _serve(
         loop.add_signal_handler(number, signalled.set)
     try:
         await server.start(listening, None if settings.tls_cert is None else load_tls(settings))
-        while not signalled.is_set() and token_path(head.uid).exists():
+        while not signalled.is_set() and not are_replaced(tokens):
             try:
                 async with asyncio.timeout(ENDED_EVERY_S):
                     await signalled.wait()
             except TimeoutError:
                 continue
     finally:
-        if is_over := not token_path(head.uid).exists():
-            print_notice("the recording ended")
-        await server.close("The recording has ended." if is_over else "")
+        why = ""
+        if are_replaced(tokens):
+            if any(each.uid == head.uid for each in running_heads(os.environ)):
+                print_notice("the tokens of this recording were removed; recording continues")
+                why = "This link was withdrawn; recording continues."
+            else:
+                print_notice("the recording ended")
+                why = "The recording has ended."
+        await server.close(why)
     return 0
 
 

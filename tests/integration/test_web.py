@@ -492,6 +492,24 @@ async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatc
             writer.close()
 
 
+def test_web_ends_when_the_tokens_are_removed_while_recording_continues(tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with record(tmp_path, "--demo", "1x1", "--", "cat") as running:
+        running.wait_for("sends data")
+        command = [sys.executable, "-m", "gswarm_tui", "web", "run.duckdb", "--web", "127.0.0.1:0"]
+        web_server = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+        try:
+            assert web_server.stderr is not None
+            assert "to control" in [web_server.stderr.readline() for _ in range(2)][1]
+            for path in (tmp_path / "gswarm-tui" / "tokens").iterdir():
+                path.unlink()
+            printed = web_server.communicate(timeout=PATIENCE_S)[1]
+            assert printed == "gswarm-tui: the tokens of this recording were removed; recording continues\n"
+        finally:
+            web_server.kill()
+            web_server.communicate()
+
+
 async def test_web_ends_with_its_recording_and_prints_tokens_only_on_a_terminal(tmp_path: Path) -> None:
     env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with record(tmp_path, "--demo", "1x1", "--", "cat") as running:
