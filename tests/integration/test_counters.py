@@ -422,7 +422,9 @@ def test_ranks_are_counted_by_real_perf(node: NodeFiles, monkeypatch: pytest.Mon
     monkeypatch.setattr("gswarm_agent.probes.process_counters.find_perf", lambda: real)
     node.allow(2)  # own processes only
     # Freed memory would be used again without a fault; a mapping's pages fault each time.
-    toucher = "import mmap, time\nwhile True:\n    mmap.mmap(-1, 1 << 20).write(bytes(1 << 20)); time.sleep(0.01)"
+    toucher = (
+        "import mmap, time\nwhile True:\n    mmap.mmap(-1, 1 << 20).write(bytes(1 << 20)); time.sleep(0.01)"
+    )
     with subprocess.Popen([sys.executable, "-c", toucher]) as rank, ExitStack() as at_end:
         at_end.callback(rank.kill)
         sample = ProcessSample(0, rank.pid, ME, "train", 0, 0, (1, 2, 3, 4, 5, 6))
