@@ -155,10 +155,10 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
             guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe, arguments.all_gpus)
-            return f"{write_csv(source, chosen, guarded, out, progress.report):,} rows"
+            return plural(write_csv(source, chosen, guarded, out, progress.report), "row")
         written = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=arguments.all_gpus)
     profiles = f", {plural(written.profiles, 'profile')}" if written.profiles else ""
-    return f"{written.samples:,} samples of {plural(written.gpus, 'GPU')}{profiles}"
+    return f"{plural(written.samples, 'sample')} of {plural(written.gpus, 'GPU')}{profiles}"
 
 
 def _parquet(
@@ -173,4 +173,4 @@ def _parquet(
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
         written = write_dataset(source, part, slices, progress.report)
     profiles = f", {plural(written.profiles, 'profile')}" if written.profiles else ""
-    return f"{written.samples:,} GPU samples{profiles}"
+    return f"{plural(written.samples, 'GPU sample')}{profiles}"

@@ -61,7 +61,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             )
         profiles = f", {plural(target.profiles, 'profile')}" if target.profiles else ""
     gpus = f" of {plural(counted.gpus, 'GPU')}" if counted.gpus else ""
-    print(printable(f"{db}: {counted.samples:,} samples{gpus}{profiles} from {path}"))
+    print(printable(f"{db}: {plural(counted.samples, 'sample')}{gpus}{profiles} from {path}"))
     if counted.notice:
         print(printable(counted.notice))
     return 0

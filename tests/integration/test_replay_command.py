@@ -117,6 +117,12 @@ def test_exported_session_plays_as_an_excerpt_with_live_nodes(
         assert fleet.nodes["n1"].standing(T0 + 35) is Standing.LIVE
 
 
+def test_session_between_two_samples_plays(source: FileSource) -> None:
+    session_adder(source, 1)("short", T0 + 60.2, T0 + 60.4)
+    player, *_ = open_player(source, "short")
+    assert (player.playhead.start, player.playhead.end) == pytest.approx((T0 + 55.2, T0 + 65.4))
+
+
 def test_session_without_samples_is_refused(source: FileSource) -> None:
     with pytest.raises(UserError, match=r"nothing in .*run\.duckdb has no samples"):
         open_player(source, "nothing")

@@ -303,9 +303,10 @@ class RecordingReader:
         )
 
     def has_frames(self, start: float, end: float) -> bool:
-        """Return whether frames exist from ``start`` to before ``end``. Raises StoreError."""
+        """Return whether frames cover a part of the time from ``start`` to ``end``. Raises StoreError."""
         found = self.rows(
-            "SELECT 1 FROM host_samples WHERE ts >= ? AND ts < ? AND node_id IN "
+            "SELECT 1 FROM host_samples WHERE ts >= ? "
+            "AND ts - to_milliseconds(coalesce(interval_ms, 0)) < ? AND node_id IN "
             "(SELECT node_id FROM nodes WHERE recording_id = ?) LIMIT 1",
             stamp(micros(start)),
             stamp(micros(end)),
