@@ -18,7 +18,7 @@ _LONGEST_NAME = 200
 
 def recordings_beside(path: Path) -> str:
     """Return a clause on the recordings in the folder of a missing one."""
-    names = sorted(each.name for each in path.parent.glob("*.duckdb"))
+    names = sorted(each.name for each in path.parent.glob("*.duckdb") if each.exists())
     if not names:
         return f"; {path.parent.absolute()} has no recording"
     more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""

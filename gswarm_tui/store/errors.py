@@ -70,6 +70,10 @@ def explain(error: Exception, path: Path) -> str:
         return unreadable
     if problem:
         return f"{path} {_SENTENCES[problem]}"
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # DuckDB takes no bytes
+        return f"{path} can't be used because its path isn't text in UTF-8; rename the file or its folder"
     return f"{path} can't be used: {str(error).strip().splitlines()[0]}"
 
 

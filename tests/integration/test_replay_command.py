@@ -117,6 +117,15 @@ def test_exported_session_plays_as_an_excerpt_with_live_nodes(
         assert fleet.nodes["n1"].standing(T0 + 35) is Standing.LIVE
 
 
+def test_session_is_added_through_a_link(path: Path) -> None:
+    link = path.parent / "newest.duckdb"
+    link.symlink_to(path)
+    with closing(FileSource(link)) as source:
+        session_adder(source, 1)("part", T0 + 10, T0 + 20)
+        assert open_player(source, "part")
+    assert link.is_symlink()
+
+
 def test_session_between_two_samples_plays(source: FileSource) -> None:
     session_adder(source, 1)("short", T0 + 60.2, T0 + 60.4)
     player, *_ = open_player(source, "short")

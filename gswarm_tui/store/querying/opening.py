@@ -8,6 +8,7 @@ memory, which can reach no other file; queries see the tables through views of t
 from __future__ import annotations
 
 import math
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -128,12 +129,13 @@ def open_for_reading(
     Raises NotARecordingError, StoreError.
     """
     check_regular_file(path)
+    check_regular_file(target := without_links(path))
     connection = connect_in_memory({**NO_EXTENSIONS, **settings})
     try:
         if folder is not None:
             connection.execute("SET allowed_directories = ?", [[str(folder)]])
         template = template_file() if for_people else None
-        attach(connection, path, "(READ_ONLY)", *([template] if template else ()))
+        attach(connection, target, "(READ_ONLY)", *([template] if template else ()))
         views = _views(connection, path)
         copied = copy_views(connection, template)
         for statement in views:
@@ -148,6 +150,11 @@ def open_for_reading(
         connection.close()
         raise
     return connection
+
+
+def without_links(path: Path) -> Path:
+    """Return the file that a symbolic link names: DuckDB looks for the logs beside that file."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:

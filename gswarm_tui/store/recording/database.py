@@ -27,7 +27,7 @@ from gswarm_tui.store.duckdb_internals import (
 )
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
-from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns
+from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns, without_links
 from gswarm_tui.store.querying.spill_folder import SpillFolder
 from gswarm_tui.store.querying.template import copy_template, differs, template_file
 from gswarm_tui.store.recording.batch import Columns, array
@@ -113,7 +113,8 @@ class Database:
 
     def __init__(self, path: Path, pool: CursorPool | None = None) -> None:
         """Open the file, or create it with the schema. Raises StoreError."""
-        self.path = path
+        require_own(path)
+        self.path = path = without_links(path)
         self._pool = pool or CursorPool(path, MEMORY)
         self._spill_folder = SpillFolder(_MAX_SPILL_BYTES)  # for queries; the recording may be on this disk
         try:
