@@ -23,6 +23,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Read a file or folder into a new recording. Raises UserError, StoreError."""
     arguments = _parser().read(args)
     path = Path(arguments.path)
+    if not arguments.path:  # as from a variable of a script that isn't set; Path("") is this folder
+        raise UserError("the name of the file to import is empty.")
     if not path.exists():
         raise UserError(f"there is no file or folder {path}.")
     if not path.is_dir() and not path.is_file():

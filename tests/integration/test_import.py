@@ -641,6 +641,7 @@ def test_other_file_types_print_one_sentence(exported: Path, capsys: pytest.Capt
         (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings/run=…"),
         (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
         (["nothing.json"], 2, "there is no file or folder nothing.json"),
+        ([""], 2, "the name of the file to import is empty"),
         (["x.csv"], 2, "CSV has only one table; export JSON or Parquet to import it"),
         (["run.duckdb"], 2, "run.duckdb is a recording already; other commands read it with --db"),
         (["text.duckdb"], 2, "text.duckdb isn't a DuckDB file despite its name"),
