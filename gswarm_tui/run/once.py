@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 SAMPLES = 2
 """Rates and processes come with a node's second sample."""
-INTERVAL_MS = 200
+INTERVAL_MS = 100
+"""The shortest. With 200, a look at four nodes takes 2.5 times as long as a parallel ssh, now 1.8 times."""
 POLL_S = 0.01
 
 
