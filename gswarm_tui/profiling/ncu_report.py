@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"-?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 _LARGEST = 1e15
 _SECOND_NS = 10**9
 _HERE = "127.0.0.1"
-"""What ncu prints as the host if it ran where the kernels did, as always on a cluster."""
+"""Host that ncu names if it ran on the kernels' own node, whatever that is called."""
 _LONGEST_FIELD = 2**24
 """Names of kernels with all template arguments can be longer than csv's limit of 128 KiB."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import socket
 
 ENDED_EVERY_S = 1.0
-"""How often to check whether the tokens are removed: by the recording's end, or by the user."""
+"""Time between two checks whether the tokens were removed, by the recording's end or by the user."""
 _LINKS = ((Permission.WATCH, "watch", WATCH), (Permission.CONTROL, "control", ""))
 
 

@@ -71,6 +71,7 @@ def api_router(attached: AttachedRun, requests: RecorderRequests, stream: FrameS
     changes = APIRouter(responses=problems(409, 504))
     changes.post("/sessions", status_code=201, response_model=models.SessionState)(calls.start_session)
     changes.post("/sessions/{session:path}/stop", response_model=models.SessionState)(calls.stop_session)
+    changes.patch("/sessions/{session:path}/stop", include_in_schema=False)(calls.refuse_change_of_stop)
     changes.patch("/sessions/{session:path}", response_model=models.SessionState)(calls.change_session)
     changes.post("/marks", status_code=201, response_model=models.MarkSet)(calls.set_mark)
     changes.put("/interval")(calls.set_interval)
@@ -168,6 +169,10 @@ class _ApiCalls:
         ended_at = None if end is None else end.ended_at
         stopped = await self._change(lambda: StopSession(session, ended_at))
         return json_answer(with_times(stopped["stopped"][0]))
+
+    async def refuse_change_of_stop(self) -> None:
+        """Refuse what would otherwise change a session whose name ends in "/stop". Raises HTTPException."""
+        raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
 
     async def change_session(self, session: SessionId, change: models.SessionChange) -> Response:
         """Rename a session or change its note."""

@@ -492,54 +492,49 @@ async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatc
             writer.close()
 
 
-def test_web_ends_when_the_tokens_are_removed_while_recording_continues(tmp_path: Path) -> None:
-    env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    with record(tmp_path, "--demo", "1x1", "--", "cat") as running:
+@contextmanager
+def web_command(folder: Path) -> Iterator[tuple[Running, subprocess.Popen[str], list[str]]]:
+    """Run ``web`` on a recording, and return both with the lines that name its links."""
+    env = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+    with record(folder, "--demo", "1x1", "--", "cat") as running:
         running.wait_for("sends data")
         command = [sys.executable, "-m", "gswarm_tui", "web", "run.duckdb", "--web", "127.0.0.1:0"]
-        web_server = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+        web_server = subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
         try:
             assert web_server.stderr is not None
-            assert "to control" in [web_server.stderr.readline() for _ in range(2)][1]
-            for path in (tmp_path / "gswarm-tui" / "tokens").iterdir():
-                path.unlink()
-            printed = web_server.communicate(timeout=PATIENCE_S)[1]
-            assert printed == "gswarm-tui: the tokens of this recording were removed; recording continues\n"
+            yield running, web_server, [web_server.stderr.readline() for _ in range(2)]
         finally:
             web_server.kill()
             web_server.communicate()
+
+
+def test_web_ends_when_the_tokens_are_removed_while_recording_continues(tmp_path: Path) -> None:
+    with web_command(tmp_path) as (_, web_server, links):
+        assert "to control" in links[1]
+        for path in (tmp_path / "gswarm-tui" / "tokens").iterdir():
+            path.unlink()
+        printed = web_server.communicate(timeout=PATIENCE_S)[1]
+        assert printed == "gswarm-tui: the tokens of this recording were removed; recording continues\n"
 
 
 async def test_web_ends_with_its_recording_and_prints_tokens_only_on_a_terminal(tmp_path: Path) -> None:
-    env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    with record(tmp_path, "--demo", "1x1", "--", "cat") as running:
-        running.wait_for("sends data")
-        command = [sys.executable, "-m", "gswarm_tui", "web", "run.duckdb", "--web", "127.0.0.1:0"]
-        web_server = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
-        try:
-            assert web_server.stderr is not None
-            printed = [web_server.stderr.readline() for _ in range(2)]
-            tokens = {
-                path: path.read_text().strip() for path in (tmp_path / "gswarm-tui" / "tokens").iterdir()
-            }
-            assert len(tokens) == 3
-            for path, token in tokens.items():
-                assert path.stat().st_mode & 0o777 == 0o600
-                assert token not in "".join(printed)
-                assert len(token) > 40
-            found = re.search(
-                r"to watch: (http://127.0.0.1:\d+)/#TOKEN, with the token in (\S+\.watch)", printed[0]
-            )
-            assert found is not None
-            async with screen(found[1], tokens[Path(found[2])]) as opened:
-                assert b"\x1b[" in await opened.receive_bytes()
-                assert running.end()[0] == 0
-                async for _ in opened:
-                    pass
-                assert opened.close_code == server_web.OVER
-            assert web_server.communicate(timeout=PATIENCE_S)[1] == "gswarm-tui: the recording ended\n"
-            assert web_server.returncode == 0
-        finally:
-            web_server.kill()
-            web_server.communicate()
+    with web_command(tmp_path) as (running, web_server, links):
+        tokens = {path: path.read_text().strip() for path in (tmp_path / "gswarm-tui" / "tokens").iterdir()}
+        assert len(tokens) == 3
+        for path, token in tokens.items():
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert token not in "".join(links)
+            assert len(token) > 40
+        found = re.search(
+            r"to watch: (http://127.0.0.1:\d+)/#TOKEN, with the token in (\S+\.watch)", links[0]
+        )
+        assert found is not None
+        async with screen(found[1], tokens[Path(found[2])]) as opened:
+            assert b"\x1b[" in await opened.receive_bytes()
+            assert running.end()[0] == 0
+            async for _ in opened:
+                pass
+            assert opened.close_code == server_web.OVER
+        assert web_server.communicate(timeout=PATIENCE_S)[1] == "gswarm-tui: the recording ended\n"
+        assert web_server.returncode == 0
     assert list((tmp_path / "gswarm-tui" / "tokens").iterdir()) == []

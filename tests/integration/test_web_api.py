@@ -175,6 +175,7 @@ def test_sessions_are_started_in_the_past_changed_and_stopped(recorder: ServedRe
     assert recorder.call("PATCH", path, {"name": "warm-up/all"}).json["name"] == "warm-up/all"
     by_name = "/api/v1/sessions/warm-up%2Fall"
     assert recorder.call("PATCH", by_name, {"note": ""}).json["note"] == ""
+    assert recorder.call("PATCH", f"{by_name}/stop", {"note": ""}).status == 405
     assert recorder.call("POST", f"{by_name}/stop").json["ended_at"] is not None
     again = recorder.call("POST", f"{path}/stop")
     assert (again.status, "has already ended" in again.detail) == (409, True)
