@@ -154,7 +154,10 @@ def open_for_reading(
 
 def without_links(path: Path) -> Path:
     """Return the file that a symbolic link names: DuckDB looks for the logs beside that file."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    try:
+        return Path(os.path.realpath(path)) if path.is_symlink() else path
+    except OSError:  # who opens the file says why it can't be reached
+        return path
 
 
 def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:
