@@ -24,7 +24,7 @@ ORDER BY iteration, rank, profile_id LIMIT {MOST_ROWS}
 """  # noqa: S608 (own names)
 _WAITS = f"""
 SELECT sum(wait_ms) AS waited, count(*), max(wait_ms), last_rank, rank,
-       concat(ranks, ' of ' || greatest(ranks, group_size)) AS traced, collective, process_group
+       concat(ranks, ' of ' || group_size) AS traced, collective, process_group
 FROM ({trace_views.WAITS})
 WHERE profile_id IN ({_SAME_TIME}) AND rank IS DISTINCT FROM last_rank
 GROUP BY ALL ORDER BY waited DESC LIMIT {MOST_ROWS}
