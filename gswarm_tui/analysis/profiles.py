@@ -52,6 +52,7 @@ WHERE profile_id = ? GROUP BY launch ORDER BY launch LIMIT {MOST_ROWS}
 """  # noqa: S608 (own names)
 _UNITS = {"nsecond": "ns", "usecond": "µs", "msecond": "ms", "second": "s"}
 _IN_PERIOD = "recording_id = ? AND started_at < ? AND ended_at > ?"
+_TOOLS = f"SELECT DISTINCT tool FROM profiles WHERE {_IN_PERIOD} AND tool IS NOT NULL"  # noqa: S608 (own names)
 _RANKS = f"""
 WITH run AS (
   SELECT profile_id, rank, row_number() OVER (PARTITION BY rank ORDER BY profile_id DESC) AS place
@@ -235,17 +236,19 @@ def longest_kernels(source: QuerySource, period: Period) -> TextTable:
 def profile_line(source: QuerySource, period: Period) -> str:
     """Return the profiles of a period in words, with the share without a kernel; empty without any."""
     span = period.recording_id, period.until, period.started_at
-    ((profiles, kernels, gpus, idle),) = source.query(_IDLE, *span).rows()
-    ((measured, launches),) = source.query(_MEASURED, *span).rows()
+    tools = {tool for (tool,) in source.query(_TOOLS, *span).rows()}
     parts = []
-    if kernels:
-        parts.append(
-            f"{plural(profiles, 'profile')}, {count(kernels)} kernels on {plural(gpus, 'GPU')}, "
-            f"no kernel running for {percent(idle)} of the capture"
-        )
-    elif profiles:
-        parts.append(f"{plural(profiles, 'profile')} without kernels")
-    if measured:
+    if tools - {"ncu"}:
+        ((profiles, kernels, gpus, idle),) = source.query(_IDLE, *span).rows()
+        if kernels:
+            parts.append(
+                f"{plural(profiles, 'profile')}, {count(kernels)} kernels on {plural(gpus, 'GPU')}, "
+                f"no kernel running for {percent(idle)} of the capture"
+            )
+        else:
+            parts.append(f"{plural(profiles, 'profile')} without kernels")
+    if "ncu" in tools:
+        ((measured, launches),) = source.query(_MEASURED, *span).rows()
         parts.append(f"{plural(measured, 'profile')} of ncu with metrics of {plural(launches, 'kernel')}")
     return "; ".join(parts)
 

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import importlib.util
 import io
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +45,8 @@ class Bundle:
     @functools.cached_property
     def payload(self) -> bytes:
         """The reply to a node that lacks the bundle: a line with a length, then a tar.gz of that length."""
+        import tarfile  # only nodes without the bundle need it
+
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.USTAR_FORMAT) as tar:
             for name, data in (*sorted(self.files.items()), ("MANIFEST", self.manifest)):

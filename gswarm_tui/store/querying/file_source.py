@@ -28,7 +28,8 @@ class FileSource(LocalSource):
     """
 
     def __init__(self, path: Path, *, for_people: bool = True) -> None:
-        """Open the file, with the views for queries that people write or without. Raises StoreError."""
+        """Open the file for queries that people write, with their views, or for the program's own, which
+        aren't checked. Raises StoreError."""
         super().__init__(path, self._start_query)
         self._for_people = for_people
         self._spill_folder = SpillFolder()
@@ -49,7 +50,9 @@ class FileSource(LocalSource):
         with self._turn:
             self._turn.wait_for(lambda: not self._away)
             try:
-                query = RunningQuery(self._connection.cursor(), self.path, self._ended)
+                query = RunningQuery(
+                    self._connection.cursor(), self.path, self._ended, for_people=self._for_people
+                )
             except duckdb.Error as error:
                 raise StoreError(explain(error, self.path)) from error
             self._open.add(query)

@@ -138,8 +138,7 @@ def open_for_reading(
         attach(connection, target, "(READ_ONLY)", *([template] if template else ()))
         views = _views(connection, path)
         copied = copy_views(connection, template)
-        for statement in views:
-            connection.execute(statement)
+        connection.execute("; ".join(views))
         for statement in view_statements(with_columns=False) if for_people and not copied else ():
             connection.execute(statement)
         connection.execute("SET lock_configuration = true")

@@ -97,8 +97,11 @@ class RunningQuery:
         cursor: duckdb.DuckDBPyConnection,
         path: Path,
         ended: Callable[[RunningQuery], None] = lambda _query: None,
+        *,
+        for_people: bool = True,
     ) -> None:
         self._cursor = cursor
+        self._for_people = for_people
         self._path = path
         self._ended = ended
         self._busy = threading.Lock()
@@ -122,7 +125,8 @@ class RunningQuery:
         return arrays
 
     def _execute(self, sql: str, values: Sequence[object]) -> None:
-        _check_read_only(self._cursor, sql)
+        if self._for_people:
+            _check_read_only(self._cursor, sql)
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         self._cursor.execute(sql, list(values))
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import duckdb
-import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.store.sql.schema import GPU_MINUTES
@@ -31,7 +30,7 @@ class UnsummedMinutes:
 
     def outdated_by(self, times: npt.NDArray[Any]) -> list[int]:
         """Return the minutes of samples to be added that may have sums."""
-        return [minute for minute in _minutes_of(times) if minute not in self._due_at]
+        return sorted(_minutes_of(times) - self._due_at.keys())
 
     def added(self, times: npt.NDArray[Any]) -> None:
         """Note that samples of these times were added, and sums of their minutes deleted."""
@@ -48,11 +47,9 @@ class UnsummedMinutes:
         return oldest
 
 
-def _minutes_of(times: npt.NDArray[Any]) -> list[int]:
-    minutes: list[int] = (
-        np.unique(times.astype("datetime64[us]").astype("int64") // MINUTE_US) * MINUTE_US
-    ).tolist()
-    return minutes
+def _minutes_of(times: npt.NDArray[Any]) -> set[int]:
+    # np.unique would import numpy.ma, which takes 2 MB
+    return set((times.astype("datetime64[us]").astype("int64") // MINUTE_US * MINUTE_US).tolist())
 
 
 def delete_minutes(minutes: Iterable[int]) -> str:
