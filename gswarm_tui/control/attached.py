@@ -76,7 +76,7 @@ class Route(Protocol):
 
 
 class AttachedRun:
-    """Run of a recorder elsewhere, as ``hub.LiveRun``; call all methods on its event ``loop``.
+    """Run of a recorder elsewhere, as ``link.hub.LiveRun``; call all methods on its event ``loop``.
 
     ``start`` connects first, then ``run`` follows the recorder until it ends, and reconnects when the
     connection breaks. The recorder refuses the changes of one that is ``read_only``.

@@ -24,7 +24,7 @@ from gswarm_tui.control.intents import (
 )
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.fleet.sessions import Session, suggest_name
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.tracing import TraceChoice, TraceError
 
 CLOCK_TOLERANCE_S = 1.0

@@ -29,7 +29,7 @@ from gswarm_tui.control.messages import (
 from gswarm_tui.control.profiles import ProfileRecorder, serve_import
 from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.control.viewers import Send, Viewers
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import Arrays, ArraySource, pack_arrays
 from gswarm_tui.store.querying.results import QueryError, Result

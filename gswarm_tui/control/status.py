@@ -18,7 +18,7 @@ from gswarm_tui.control.execution import rounded, session_row
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.hub import LiveRun
+from gswarm_tui.link.hub import LiveRun
 
 _UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
 

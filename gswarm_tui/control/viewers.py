@@ -27,7 +27,7 @@ from gswarm_tui.control.messages import (
 from gswarm_tui.fleet.event_codec import encode_event
 from gswarm_tui.fleet.events import Event, RecorderStatus
 from gswarm_tui.fleet.replica import fleet_state, node_history
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 
 BEHIND_BYTES = 4 * 1024 * 1024
 """A viewer that has more than this to read is sent nothing until it has read all."""

@@ -1,1 +1,1 @@
-"""One node's connection: link with backoff, limits, and clock offset."""
+"""Connections to nodes: a link for each, with backoff, limits and clock offset, and the hub of all links."""

@@ -29,8 +29,8 @@ from gswarm_tui.run.saved_options import save_options
 if TYPE_CHECKING:
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import RecorderStatus
-    from gswarm_tui.hub import Hub, LiveRun
     from gswarm_tui.launch.base import Launcher
+    from gswarm_tui.link.hub import Hub, LiveRun
     from gswarm_tui.playback.player import Player
     from gswarm_tui.store.querying.arrays import ArraySource
     from gswarm_tui.store.recording.database import RecordingInfo
@@ -43,8 +43,8 @@ ON_DISK_S = 2.0
 def build_hub(options: Options, plan: Plan) -> Hub:
     """Build a hub for the plan's nodes, on the head's own clock."""
     from gswarm_tui.fleet.state import Fleet
-    from gswarm_tui.hub import Hub
     from gswarm_tui.link.clock import steady_wall_clock
+    from gswarm_tui.link.hub import Hub
 
     fleet = Fleet(plan.nodes, options.interval_ms, plan.allocation, metrics=options.metrics)
     hub = Hub(fleet, clock=steady_wall_clock())

@@ -15,9 +15,9 @@ from gswarm_agent.wire import SENT_ALL
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import ABANDONED, KINDS_DURING_RUN, WAITING, EventLogged, Phase, agent_data_lost
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.launch.base import LaunchError
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.limits import MORE_THAN_KEPT
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build

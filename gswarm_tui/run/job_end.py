@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.slurm.jobs import Job, Slurm
 
 POLL_S = 120.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gswarm_agent.frame import WARNING
 from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.run.supervisor import ENDING
 
 if TYPE_CHECKING:

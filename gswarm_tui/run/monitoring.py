@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import signal
 
     from gswarm_tui.fleet.events import RecorderStatus
-    from gswarm_tui.hub import Hub
+    from gswarm_tui.link.hub import Hub
     from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.lifetime import RunResult
     from gswarm_tui.store.recording.recorder import Recorder

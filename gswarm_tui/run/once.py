@@ -17,7 +17,7 @@ from gswarm_tui.run.plan import Plan
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
-    from gswarm_tui.hub import Hub
+    from gswarm_tui.link.hub import Hub
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from gswarm_tui.run.supervisor import ENDING, report_recording
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
-    from gswarm_tui.hub import Hub
+    from gswarm_tui.link.hub import Hub
     from gswarm_tui.playback.player import Player
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import RunResult

@@ -19,7 +19,7 @@ from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interv
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced, parse_yes
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
-from gswarm_tui.hub import LiveRun
+from gswarm_tui.link.hub import LiveRun
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import ENTER, LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import LiveRun
+from gswarm_tui.link.hub import LiveRun
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.drawing.fleet_lines import recording
 from gswarm_tui.tui.drawing.spans import Span

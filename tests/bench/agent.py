@@ -21,7 +21,7 @@ from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.profilers import ProfilerWatch
 from gswarm_agent.probes.rates import SECOND_NS
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
-from gswarm_tui.hub import ACK_EVERY_COMMITS
+from gswarm_tui.link.hub import ACK_EVERY_COMMITS
 from tests.bench.figures import BenchOptions, Figure
 from tests.bench.processes import children, cpu_s, peak_mib
 from tests.bench.standin import stand_in

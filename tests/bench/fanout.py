@@ -181,9 +181,9 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     """Connect to all nodes; print the usage when each has sent a frame."""
     from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
     from gswarm_tui.fleet.state import Fleet
-    from gswarm_tui.hub import Hub
     from gswarm_tui.launch.bootstrap import Bootstrap, Serving
     from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+    from gswarm_tui.link.hub import Hub
     from gswarm_tui.link.link import Link
 
     hub = Hub(Fleet(names, INTERVAL_MS))

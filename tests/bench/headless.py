@@ -19,9 +19,9 @@ from typing import Self
 
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
 from gswarm_tui.link.clock import steady_wall_clock
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Clocks, Link
 from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection

@@ -15,9 +15,9 @@ from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.wire import MAGIC, Packer, encode
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection

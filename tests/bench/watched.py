@@ -24,8 +24,8 @@ from unittest.mock import patch
 
 from gswarm_tui import cli
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, Phase, RecorderStatus
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Launcher
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan

@@ -61,7 +61,7 @@ from gswarm_tui.control.messages import (
 )
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import FileInUseError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError

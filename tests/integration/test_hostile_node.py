@@ -12,7 +12,7 @@ from gswarm_agent.metrics import REASON_HW_THERMAL
 from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.events import NodeIntroduced
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.hostile import HostileNode
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query

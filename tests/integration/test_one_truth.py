@@ -29,7 +29,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import Database

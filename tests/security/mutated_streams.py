@@ -18,8 +18,8 @@ import msgpack
 from gswarm_agent.wire import LENGTH, MAGIC, Packer
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Clocks, Link
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.throughput import Committed, messages_of, recording_info

@@ -25,7 +25,7 @@ from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.run import arming, build, log_file
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.recording.recorder import Recorder

@@ -20,7 +20,7 @@ from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 
 BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
 TAPED_READINGS = 12_800

@@ -28,7 +28,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import FEW_NODES, Hub, next_flush
+from gswarm_tui.link.hub import FEW_NODES, Hub, next_flush
 from gswarm_tui.link.link import Link
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 

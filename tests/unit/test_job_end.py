@@ -10,7 +10,7 @@ from gswarm_agent.wire import Ack, Bye, JobEnds
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.run.job_end import GRACE_S, POLL_S, POLL_SOONEST_S, follow
 from gswarm_tui.slurm.jobs import Job, JobEnd, Slurm, SlurmError
 from tests.unit.test_hub import FakeLink

@@ -12,8 +12,8 @@ import pytest
 
 from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, SessionStopped
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import lifetime
 from gswarm_tui.run.lifetime import Lifetime, delay_garbage_collection

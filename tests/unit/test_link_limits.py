@@ -25,13 +25,13 @@ from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_agent.wire import MAGIC, Message, Packer, Pong, encode
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase, RecorderStatus, weight
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Launcher, LaunchError, Retry
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import link
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.limits import Allowance, Backlog, Reserve
 from gswarm_tui.link.link import Backoff, Link
 from gswarm_tui.store.recording.recorder import Recorder

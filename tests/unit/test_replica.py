@@ -23,7 +23,7 @@ from gswarm_tui.fleet.replica import (
     restore_history,
 )
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row
 
 NODES = ("n1", "n2", "n3")

@@ -12,7 +12,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.link.hub import Hub
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run.build import start_recording, user_name
 from gswarm_tui.run.lifetime import RunResult
