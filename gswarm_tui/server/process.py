@@ -18,7 +18,7 @@ from gswarm_tui.server.guard import Guard
 from gswarm_tui.server.listening import allow_many_connections
 from gswarm_tui.server.profiler_api import profiler_router
 from gswarm_tui.server.requests import RecorderRequests
-from gswarm_tui.server.scrape import Scrapes, metrics_router
+from gswarm_tui.server.scrape import metrics_router
 from gswarm_tui.server.tokens import Tokens
 
 
@@ -33,24 +33,20 @@ class Service:
             options |= {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
         requests = RecorderRequests(attached)
         self._exports = SessionExports(attached, requests)
-        self._scrapes = Scrapes(attached)
         stream = FrameStream(attached)
         attached.flushed += (self._exports.check, stream.check)
         app = build_app(
             profiler_router(attached, requests, self._exports),
             api_router(attached, requests, stream),
-            metrics_router(self._scrapes),
+            metrics_router(attached),
         )
         guard = Guard(app, tokens, settings.origins)
         self._server = _Server(uvicorn.Config(guard, **options), stream)
 
     async def run(self, listening: socket.socket) -> None:
         """Answer requests until ``end`` is called or a signal comes; then finish the exports."""
-        try:
-            await self._server.serve(sockets=[listening])
-            await self._exports.finish()
-        finally:
-            await self._scrapes.close()
+        await self._server.serve(sockets=[listening])
+        await self._exports.finish()
 
     def end(self) -> None:
         """Stop answering."""

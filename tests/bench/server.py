@@ -96,18 +96,16 @@ def _scraped(options: BenchOptions, nodes: int, goals: Goals, turns: int) -> Ite
         for _ in range(turns):
             alone = _share(pids, options.seconds(MEASURED_S))
             with _server(db) as server:
-                server.scrape()  # the first one starts the process that renders
                 time.sleep(options.seconds(SETTLES_S))
                 reader.read()
-                own = [server.pid, *descendants(server.pid, "gswarm_tui.server.rendering")]
-                before = sum(map(cpu_s, own))
+                before = cpu_s(server.pid)
                 began = time.monotonic()
                 with (
                     _repeated(1.0, server.scrape, scrapes),
                     _repeated(0.1, lambda: server.get("/status", server.token), others),
                 ):
                     costs.append(_share(pids, options.seconds(MEASURED_S)) - alone)
-                servers.append(100 * (sum(map(cpu_s, own)) - before) / (time.monotonic() - began))
+                servers.append(100 * (cpu_s(server.pid) - before) / (time.monotonic() - began))
                 ticks = [entry.at for entry in reader.read() if not entry.on_disk]
                 missed += sum(after - at > MISSED_AFTER_S for at, after in itertools.pairwise(ticks))
     fleet = f"{nodes} nodes × {GPUS_A_NODE} GPUs at 1 Hz, scraped each second"
@@ -118,7 +116,7 @@ def _scraped(options: BenchOptions, nodes: int, goals: Goals, turns: int) -> Ite
         goal=goals.cost_pct,
     )
     yield Figure("   ticks that the recorder missed", missed, "ticks", goal=0)
-    yield Figure("   the server and its rendering process", statistics.median(servers), "% of a core")
+    yield Figure("   the server", statistics.median(servers), "% of a core")
     yield Figure("   /metrics, median", statistics.median(scrapes), "ms", goal=goals.scrape_ms)
     yield Figure("   /metrics, slowest", max(scrapes), "ms", goal=goals.scrape_ms)
     yield Figure("   /status meanwhile, median", statistics.median(others), "ms", goal=goals.others_ms)

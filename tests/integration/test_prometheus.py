@@ -23,7 +23,6 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser
 
-from tests.bench.processes import descendants
 from tests.cluster.running import wait_until
 from tests.integration.sshd import free_port
 
@@ -39,9 +38,8 @@ parse: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
 
 
 class Served(NamedTuple):
-    """A recorder with an HTTP server: the recorder's parent, the port and the scrape token."""
+    """A recorder with an HTTP server: the port and the scrape token."""
 
-    pid: int
     port: int
     token: str
 
@@ -85,12 +83,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = folder / "log"
     with (
         log.open("w") as file,
-        running(sys.executable, *words, cwd=folder, env=environ, stderr=file) as process,
+        running(sys.executable, *words, cwd=folder, env=environ, stderr=file),
     ):
         tokens = folder / "gswarm-tui" / "tokens"
         wait_until(lambda: [*tokens.glob("*.scrape")], "a token", log)
         (token,) = tokens.glob("*.scrape")
-        recorder = Served(process.pid, port, token.read_text().strip())
+        recorder = Served(port, token.read_text().strip())
         wait_until(lambda: b"gswarm_gpu_energy_joules_total{" in answered(recorder), "the first samples", log)
         yield recorder
 
@@ -242,15 +240,3 @@ def test_scrape_token_reads_metrics_and_nothing_else(served: Served) -> None:
         served.get("/status")
     with pytest.raises(HTTPError, match="401"):
         served._replace(token="guessed").get()
-
-
-def test_killed_rendering_process_starts_again_with_the_next_scrape(served: Served) -> None:
-    def renderers() -> list[int]:
-        return descendants(served.pid, "gswarm_tui.server.rendering")
-
-    served.get()
-    (killed,) = renderers()
-    os.kill(killed, signal.SIGKILL)
-    wait_until(
-        lambda: b"gswarm_node_up{" in answered(served) and renderers() not in ([], [killed]), "a scrape"
-    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,29 +15,28 @@ import pytest
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.server.exposition import FamilyTable
 from gswarm_tui.server.exposition_text import OPENMETRICS, PLAIN
-from gswarm_tui.server.rendering import RenderingError, RenderingProcess
 from gswarm_tui.server.scrape import Scrapes
 
 
 class Renderings:
-    """Stands in for the process that renders: each text has a number, and waits until it is allowed."""
+    """Stands in for ``exposition_text``: each text has a number, and waits until it is allowed."""
 
     def __init__(self) -> None:
-        self.allowed = asyncio.Event()
-        self.asked: list[tuple[str, bool]] = []
+        self.allowed = threading.Event()
+        self.asked: list[str] = []
 
-    async def text(self, tables: Sequence[FamilyTable], content_type: str, *, compress: bool) -> bytes:
+    def text(self, tables: Sequence[FamilyTable], content_type: str) -> bytes:
         assert tables[2].families[0].name == "gswarm_node_up"
-        self.asked.append((content_type, compress))
+        self.asked.append(content_type)
         number = len(self.asked)
-        await self.allowed.wait()
+        self.allowed.wait()
         return b"%d" % number
 
 
 @pytest.fixture
 async def renderings(monkeypatch: pytest.MonkeyPatch) -> Renderings:
     made = Renderings()
-    monkeypatch.setattr(RenderingProcess, "text", lambda _, *words, **options: made.text(*words, **options))
+    monkeypatch.setattr("gswarm_tui.server.scrape.exposition_text", made.text)
     return made
 
 
@@ -56,8 +57,8 @@ async def test_scrapes_of_an_interval_share_one_rendering_for_each_format(render
     renderings.allowed.set()
     assert await asyncio.gather(*others) == [b"1"] * 3
     assert await shared.text(PLAIN, compress=False) == b"1"
-    assert await shared.text(OPENMETRICS, compress=True) == b"2"
-    assert renderings.asked == [(PLAIN, False), (OPENMETRICS, True)]
+    assert gzip.decompress(await shared.text(OPENMETRICS, compress=True)) == b"2"
+    assert renderings.asked == [PLAIN, OPENMETRICS]
 
 
 async def test_next_interval_has_a_new_text(renderings: Renderings) -> None:
@@ -67,11 +68,3 @@ async def test_next_interval_has_a_new_text(renderings: Renderings) -> None:
     async with asyncio.timeout(60):
         while await shared.text(PLAIN, compress=False) == b"1":
             await asyncio.sleep(0.01)
-
-
-async def test_process_that_cannot_start_is_an_error_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    with pytest.raises(RenderingError, match="ended or can't be started"):
-        await RenderingProcess().text([], PLAIN, compress=False)
