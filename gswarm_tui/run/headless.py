@@ -46,18 +46,25 @@ class OpenRecording:
     path: Path
 
 
-@dataclass
 class Headless:
-    """Recorder of a run without a screen; ``words`` are the command line.
+    """Recorder of a run without a screen: opens or resumes its recording, prints what happens, and closes it.
 
-    ``name`` is the session to start, empty for none. ``listener`` is where an HTTP server answers.
+    ``words`` are the command line. ``name`` is the session to start, empty for none. ``listener`` is where an
+    HTTP server answers.
     """
 
-    options: Options
-    plan: Plan
-    words: Sequence[str]
-    name: str
-    listener: Listener | None = None
+    def __init__(
+        self, options: Options, plan: Plan, words: Sequence[str], name: str, listener: Listener | None = None
+    ) -> None:
+        self._options = options
+        self._plan = plan
+        self._words = words
+        self._name = name
+        self._listener = listener
+        self._ended = asyncio.Event()
+        self._stopped = False
+        self._printed_at: dict[str, float] = {}
+        self._unwritten = ""
 
     def record(
         self,
@@ -82,56 +89,21 @@ class Headless:
         from gswarm_tui.store.duckdb_internals import share_one_arena
 
         share_one_arena(os.environ)  # before DuckDB is loaded
-        log = log_file.begin()
-        chosen, options = None, self.options
-        if resumed is not None:
-            chosen = _interrupted(resumed)
+        self._log = log_file.begin()
+        chosen = None if resumed is None else _interrupted(resumed)
+        if chosen is not None:
             # Not the options in the file, which others may have replaced meanwhile: they can run commands.
-            options = chosen.measuring_as_before(options)
-        life = _RecorderLife(options, self.plan, self.words, self.name, log, listener=self.listener)
-        return event_loop.run(life.record(chosen, why_resumed, opened, end))
+            self._options = chosen.measuring_as_before(self._options)
+        self._hub = build.build_hub(self._options, self._plan)
+        return event_loop.run(self._record(chosen, why_resumed, opened, end))
 
-
-def _interrupted(recording: OpenRecording) -> InterruptedRun:
-    from gswarm_tui.run import interrupted
-
-    found, unreadable = interrupted.find(Path(), recording.path)
-    return interrupted.choose(found, unreadable, recording.uid)
-
-
-class _RecorderLife:
-    """One life of the recorder: opens or resumes its recording, prints what happens, and closes it."""
-
-    def __init__(
-        self,
-        options: Options,
-        plan: Plan,
-        words: Sequence[str],
-        name: str,
-        log: Path,
-        *,
-        listener: Listener | None,
-    ) -> None:
-        self._options = options
-        self._plan = plan
-        self._words = words
-        self._name = name
-        self._log = log
-        self._listener = listener
-        self._hub = build.build_hub(options, plan)
-        self._ended = asyncio.Event()
-        self._stopped = False
-        self._printed_at: dict[str, float] = {}
-        self._unwritten = ""
-
-    async def record(
+    async def _record(
         self,
         chosen: InterruptedRun | None,
         why_resumed: str,
         opened: Callable[[OpenRecording], None],
         end: int,
     ) -> int:
-        """Record until ``end`` is closed; return the exit status. Raises UserError."""
         asyncio.get_running_loop().add_reader(end, self._read_end, end)
         recorder, uid = await self._open(chosen)
         if why_resumed:
@@ -293,3 +265,10 @@ class _RecorderLife:
             if event.at - self._printed_at.get(event.kind, -NOTICE_EVERY_S) >= NOTICE_EVERY_S:
                 self._printed_at[event.kind] = event.at
                 print_notice(f"{event.node}: {event.message}" if event.node else event.message)
+
+
+def _interrupted(recording: OpenRecording) -> InterruptedRun:
+    from gswarm_tui.run import interrupted
+
+    found, unreadable = interrupted.find(Path(), recording.path)
+    return interrupted.choose(found, unreadable, recording.uid)
