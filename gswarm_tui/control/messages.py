@@ -10,10 +10,13 @@ import struct
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgpack
+
+if TYPE_CHECKING:
+    import asyncio
 
 VERSION = 4
 MAX_REQUEST = 4 * 1024 * 1024
@@ -90,6 +93,12 @@ def decode(packed: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise MessageError("not a message")
     return message
+
+
+async def read_message(reader: asyncio.StreamReader, limit: int) -> dict[str, Any]:
+    """Return the next message of a stream. Raises OSError, IncompleteReadError, MessageError."""
+    prefix = await reader.readexactly(LENGTH.size)
+    return decode(await reader.readexactly(message_length(prefix, limit)))
 
 
 def message_length(prefix: bytes, limit: int) -> int:

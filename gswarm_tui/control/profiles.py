@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from gswarm_tui.control.client import Head, connect_to, describe_missing_reply
-from gswarm_tui.control.messages import LENGTH, MessageError, decode, encode, message_length
+from gswarm_tui.control.messages import MessageError, encode, read_message
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import pack_arrays, unpack_arrays
 from gswarm_tui.store.sql.schema import PROFILE_EVENTS, TableSchema
 
 if TYPE_CHECKING:
     from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
+    from gswarm_tui.store.recording.recorder import Recorder
 
 MAX_STEP = 16 * 1024 * 1024
 """Bytes of a message; rows come in batches of about 4 MB."""
@@ -31,24 +31,12 @@ PATIENCE_S = 120.0
 """Seconds that the command waits for a reply: the disk may be slow."""
 _TABLES = {table.name: table for table in PROFILE_EVENTS}
 
-T = TypeVar("T")
-
-
-class ProfileRecorder(Protocol):
-    """The part of a recorder that an import needs."""
-
-    def begin_profile(self, facts: ProfileFacts) -> Future[StoredProfile]:
-        """Begin the import of a profile."""
-
-    def in_thread(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call in the recorder's thread."""
-
 
 # The recorder's side
 
 
 async def serve_import(
-    recorder: ProfileRecorder,
+    recorder: Recorder,
     request: Mapping[str, Any],
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -71,8 +59,7 @@ async def serve_import(
             }
         )
         while True:
-            prefix = await reader.readexactly(LENGTH.size)
-            step = decode(await reader.readexactly(message_length(prefix, MAX_STEP)))
+            step = await read_message(reader, MAX_STEP)
             result = await asyncio.wrap_future(recorder.in_thread(_step(profile, step)))
             if "finish" in step:
                 profile = None

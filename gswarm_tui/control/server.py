@@ -9,24 +9,15 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_agent import __version__
 from gswarm_agent.requests import is_own
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import IntentError, StopRecording, read_intent
-from gswarm_tui.control.messages import (
-    LENGTH,
-    MAX_REQUEST,
-    VERSION,
-    MessageError,
-    decode,
-    encode,
-    message_length,
-)
-from gswarm_tui.control.profiles import ProfileRecorder, serve_import
+from gswarm_tui.control.messages import MAX_REQUEST, VERSION, MessageError, encode, read_message
+from gswarm_tui.control.profiles import serve_import
 from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.control.viewers import Send, Viewers
 from gswarm_tui.link.hub import Hub
@@ -34,26 +25,15 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import Arrays, ArraySource, pack_arrays
 from gswarm_tui.store.querying.results import QueryError, Result
 
+if TYPE_CHECKING:
+    from gswarm_tui.store.recording.recorder import Recorder
+
 CLOSE_TIMEOUT_S = 10.0
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-
-
-class QueryableRecorder(ProfileRecorder, Protocol):
-    """The part of a recorder that the server needs."""
-
-    path: Path
-    uid: str
-
-    @property
-    def recording_id(self) -> int:
-        """The recording's number in its file."""
-
-    def queries(self) -> ArraySource:
-        """Return a query source for one client."""
 
 
 class ControlServer:
@@ -67,7 +47,7 @@ class ControlServer:
     def __init__(
         self,
         hub: Hub,
-        recording: QueryableRecorder | None,
+        recording: Recorder | None,
         environ: Mapping[str, str],
         *,
         end: Callable[[], None] = lambda: None,
@@ -143,8 +123,7 @@ class ControlServer:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        prefix = await reader.readexactly(LENGTH.size)
-        request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
+        request = await read_message(reader, MAX_REQUEST)
         known = request.get("version") == VERSION and self._recording is not None
         if known and request.get("want") == "view":
             answer = self._answer_read_only if request.get("read_only") else self._answer

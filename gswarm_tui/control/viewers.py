@@ -15,15 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gswarm_tui.control.messages import (
-    LENGTH,
-    MAX_REQUEST,
-    MAX_STREAMED,
-    MessageError,
-    decode,
-    encode,
-    message_length,
-)
+from gswarm_tui.control.messages import MAX_REQUEST, MAX_STREAMED, MessageError, encode, read_message
 from gswarm_tui.fleet.event_codec import encode_event
 from gswarm_tui.fleet.events import Event, RecorderStatus
 from gswarm_tui.fleet.replica import fleet_state, node_history
@@ -99,9 +91,7 @@ class Viewers:
         try:
             self._hub.flush()
             while True:
-                prefix = await reader.readexactly(LENGTH.size)
-                request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
-                self._request(stream, request, answer)
+                self._request(stream, await read_message(reader, MAX_REQUEST), answer)
         finally:
             self._remove(stream)
 
