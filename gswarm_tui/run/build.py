@@ -23,7 +23,7 @@ from gswarm_agent.redact import HIDDEN, redact
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, write_note
+from gswarm_tui.run.resume_notes import NOTES, write_note
 from gswarm_tui.run.saved_options import save_options
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ def _leave_resume_note(hub: Hub, uid: str, saved: str, setup: str | None) -> Non
     from gswarm_tui.fleet.events import EventLogged
 
     try:
-        write_note(uid, json.loads(saved), ResumeNote(setup))
+        write_note(uid, json.loads(saved), setup or "")
     except OSError as error:
         what = "will ask before it connects" + ("" if setup is None else ", and need --setup again")
-        message = f"gswarm-tui recover {what}: {notes_folder()}: {error.strerror}"
+        message = f"gswarm-tui recover {what}: {NOTES.path}: {error.strerror}"
         hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
 
 

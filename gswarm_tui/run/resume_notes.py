@@ -9,73 +9,40 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from gswarm_agent.folder import is_plain, open_private
-from gswarm_tui.common.paths import state_folder
-from gswarm_tui.common.private_files import read_or_create, read_own, write_part
+from gswarm_tui.common.private_files import PrivateFolder
 
+NOTES = PrivateFolder("open")
 _KEY = "key"
 
 
-@dataclass(frozen=True)
-class ResumeNote:
-    """Note about one open recording: its ``setup`` command, which may contain secrets."""
+def write_note(uid: str, options: Mapping[str, Any], setup: str) -> None:
+    """Write the note of an open recording, readable by this user alone. Raises OSError, UserError.
 
-    setup: str | None = None
-
-
-def notes_folder() -> Path:
-    """Return the folder of the notes. Raises UserError without a home folder."""
-    return state_folder() / "open"
+    ``setup`` is its setup command, which may contain secrets, empty without one.
+    """
+    key = NOTES.read_or_create(_KEY, secrets.token_bytes(32))
+    content = {"setup": setup, "options_hash": _hash(key, uid, options)}
+    NOTES.write(f"{uid}.json", json.dumps(content).encode())
 
 
-def write_note(uid: str, options: Mapping[str, Any], note: ResumeNote) -> None:
-    """Write the note of an open recording, readable by this user alone. Raises OSError, UserError."""
-    folder = notes_folder()
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    above = open_private(str(folder), create=True)
-    try:
-        key = read_or_create(above, _KEY, secrets.token_bytes(32))
-        content = asdict(note) | {"options_hash": _hash(key, uid, options)}
-        part = write_part(above, json.dumps(content).encode())
-        os.rename(part, _file_name(uid), src_dir_fd=above, dst_dir_fd=above)
-    finally:
-        os.close(above)
-
-
-def read_note(uid: str, options: Mapping[str, Any]) -> ResumeNote | None:
-    """Return the note of a recording that this user started with these options, None without one."""
+def read_note(uid: str, options: Mapping[str, Any]) -> str | None:
+    """Return the setup of a recording that this user started with these options; None without a note."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        above = open_private(str(notes_folder()))
-        try:
-            found = json.loads(read_own(above, _file_name(uid)))
-            expected = _hash(read_own(above, _KEY), uid, options)
-        finally:
-            os.close(above)
-        setup = found["setup"]
-        if hmac.compare_digest(found["options_hash"], expected):
-            return ResumeNote(None if setup is None else str(setup))
+        found = json.loads(NOTES.read(f"{uid}.json"))
+        if hmac.compare_digest(found["options_hash"], _hash(NOTES.read(_KEY), uid, options)):
+            return str(found["setup"] or "")
     return None
 
 
 def remove_note(uid: str) -> None:
     """Remove the note of a recording that was closed, if there is one."""
-    with suppress(OSError, ValueError):
-        (notes_folder() / _file_name(uid)).unlink()
-
-
-def _file_name(uid: str) -> str:
-    """Return the note's file name. Raises ValueError for a uid that could lead elsewhere."""
-    if not is_plain(uid) or len(uid) > 100:
-        raise ValueError(f"{uid!r} isn't the ID of a recording")
-    return f"{uid}.json"
+    with suppress(OSError):
+        NOTES.remove(f"{uid}.json")
 
 
 def _hash(key: bytes, uid: str, options: Mapping[str, Any]) -> str:

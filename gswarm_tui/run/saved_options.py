@@ -16,7 +16,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import ResumeNote, notes_folder
+from gswarm_tui.run.resume_notes import NOTES
 from gswarm_tui.slurm.jobs import Job
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def save_options(options: Options, plan: Plan) -> str:
     return json.dumps(
         {name: getattr(options, name) for name in ("launcher", *_TEXTS)}
         | {
-            "setup": options.setup is not None and options.demo is None,
+            "setup": bool(options.setup) and options.demo is None,
             "ssh_config": None if options.ssh_config is None else str(options.ssh_config.absolute()),
             "interval_ms": options.interval_ms,
             "linger_s": options.linger_s,
@@ -45,12 +45,12 @@ def save_options(options: Options, plan: Plan) -> str:
 
 
 def restore_options(
-    saved: Mapping[str, Any], options: Options, note: ResumeNote | None
+    saved: Mapping[str, Any], options: Options, noted_setup: str | None
 ) -> tuple[Options, Plan]:
     """Return ``options`` with all saved ones in their place, and the saved plan.
 
     Raises:
-        UserError: an older version saved none, or neither ``note`` nor ``options`` has the setup.
+        UserError: an older version saved none, or neither the note nor ``options`` has the setup.
     """
     try:
         user, jump, agent_python = (_parsed(values.word, saved[name]) for name in _TEXTS)
@@ -60,7 +60,7 @@ def restore_options(
             launcher=values.launcher(saved["launcher"]),
             user=user,
             jump=jump,
-            setup=_setup(note, options.setup) if saved["setup"] else None,
+            setup=_setup(noted_setup or options.setup) if saved["setup"] else None,
             agent_python=agent_python,
             nodes=None,
             job=None,
@@ -83,12 +83,11 @@ def restore_options(
     return options, plan
 
 
-def _setup(note: ResumeNote | None, given: str | None) -> str:
-    """Return the setup of the note, else that of the current settings."""
-    kept = None if note is None else note.setup
-    if (setup := given if kept is None else kept) is None:
+def _setup(setup: str | None) -> str:
+    """Return the setup. Raises UserError without one."""
+    if not setup:
         raise UserError(
-            f"this recording was made with --setup, but its text isn't in {notes_folder()}; "
+            f"this recording was made with --setup, but its text isn't in {NOTES.path}; "
             "set it again with --setup, GSWARM_TUI_SETUP or the config file."
         )
     return setup

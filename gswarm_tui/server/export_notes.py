@@ -15,9 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gswarm_agent.folder import open_private
-from gswarm_tui.common.paths import state_folder
-from gswarm_tui.common.private_files import read_own, write_part
+from gswarm_tui.common.private_files import PrivateFolder
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 
@@ -100,18 +98,13 @@ class ExportNotes:
     """Private file that holds which sessions of a recording get which files."""
 
     def __init__(self, uid: str) -> None:
-        self._folder = state_folder() / "exports"
+        self._folder = PrivateFolder("exports")
         self._name = f"{uid}.json"
 
     def read(self) -> Iterator[SessionExport]:
         """Yield the noted exports; interrupted ones start again."""
         with suppress(OSError, ValueError, TypeError):
-            above = open_private(str(self._folder))
-            try:
-                noted = json.loads(read_own(above, self._name))
-            finally:
-                os.close(above)
-            for values in noted:
+            for values in json.loads(self._folder.read(self._name)):
                 export = SessionExport(*values)
                 export.state = WAITING if export.state == WRITING else export.state
                 yield export
@@ -120,16 +113,11 @@ class ExportNotes:
         """Replace the notes; a failure is logged."""
         content = json.dumps([list(vars(export).values()) for export in exports]).encode()
         try:
-            self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            above = open_private(str(self._folder), create=True)
-            try:
-                os.rename(write_part(above, content), self._name, src_dir_fd=above, dst_dir_fd=above)
-            finally:
-                os.close(above)
+            self._folder.write(self._name, content)
         except OSError as error:
             _LOG.warning("a restarted server won't write this recording's exports: %s", error)
 
     def remove(self) -> None:
         """Remove the notes."""
         with suppress(OSError):
-            (self._folder / self._name).unlink(missing_ok=True)
+            self._folder.remove(self._name)

@@ -6,17 +6,15 @@ kept over restarts of the recorder and removed when the recording ends.
 
 from __future__ import annotations
 
-import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gswarm_agent.folder import is_plain, open_private
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.paths import state_folder
-from gswarm_tui.common.private_files import read_or_create
+from gswarm_tui.common.private_files import PrivateFolder
 
+_TOKENS = PrivateFolder("tokens")
 SCRAPE, WATCH = ".scrape", ".watch"
 
 
@@ -34,40 +32,32 @@ class Tokens(NamedTuple):
 
 def token_path(uid: str, kind: str = "") -> Path:
     """Return the file of a recording's control token, or of its ``SCRAPE`` or ``WATCH`` token."""
-    return _folder() / (uid + kind)
+    return _TOKENS.path / (uid + kind)
 
 
 def read_tokens(uid: str) -> Tokens:
     """Return a recording's tokens, and create them first if it has none. Raises UserError."""
-    folder = _folder()
     try:
-        _check_uid(uid)
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        above = open_private(str(folder), create=True)
-        try:
-            control, scrape, watch = (
-                read_or_create(above, name, f"{secrets.token_urlsafe(32)}\n".encode()).decode().strip()
-                for name in _file_names(uid)
-            )
-        finally:
-            os.close(above)
+        control, scrape, watch = (
+            _TOKENS.read_or_create(name, f"{secrets.token_urlsafe(32)}\n".encode()).decode().strip()
+            for name in _file_names(uid)
+        )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"the tokens in {folder} can't be used: {why}.") from None
+        raise UserError(f"the tokens in {_TOKENS.path} can't be used: {why}.") from None
     if not (control and scrape and watch):
-        raise UserError(f"a token file of recording {uid} in {folder} is empty; remove it.")
+        raise UserError(f"a token file of recording {uid} in {_TOKENS.path} is empty; remove it.")
     return Tokens(control, scrape, watch, uid)
 
 
 def check_folder() -> None:
     """Refuse a folder that others can enter. Raises UserError."""
-    with suppress(FileNotFoundError):
-        try:
-            os.close(open_private(str(_folder())))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise UserError(f"the tokens in {_folder()} can't be used: {error.strerror}.") from None
+    try:
+        _TOKENS.check()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"the tokens in {_TOKENS.path} can't be used: {error.strerror}.") from None
 
 
 def are_removed(uid: str) -> bool:
@@ -89,21 +79,10 @@ def are_replaced(tokens: Tokens) -> bool:
 
 def remove_tokens(uid: str) -> None:
     """Remove the tokens of a recording that has ended, if it had any."""
-    with suppress(OSError, ValueError, UserError):
-        _check_uid(uid)
+    with suppress(OSError, UserError):
         for name in _file_names(uid):
-            (_folder() / name).unlink(missing_ok=True)
+            _TOKENS.remove(name)
 
 
 def _file_names(uid: str) -> tuple[str, str, str]:
     return uid, uid + SCRAPE, uid + WATCH
-
-
-def _folder() -> Path:
-    return state_folder() / "tokens"
-
-
-def _check_uid(uid: str) -> None:
-    """Raise ValueError for a uid that could lead to another file."""
-    if not is_plain(uid) or len(uid) > 100:
-        raise ValueError(f"{uid!r} isn't the ID of a recording")

@@ -38,7 +38,7 @@ from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import ResumeNote, write_note
+from gswarm_tui.run.resume_notes import write_note
 from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.server.export_notes import ExportNotes, SessionExport
 from gswarm_tui.server.tokens import read_tokens, token_path
@@ -214,7 +214,7 @@ def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
     recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node)])
     recorder.close(None)
     if uid:
-        write_note(uid, json.loads(options), ResumeNote())
+        write_note(uid, json.loads(options), "")
 
 
 def beyond_the_end(path: Path) -> list[tuple[Any, ...]]:
@@ -239,7 +239,7 @@ def test_recording_covers_events_after_its_last_sample(path: Path) -> None:
     for uid, events in later.items():
         recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
         recorder.open()
-        write_note(uid, json.loads(options), ResumeNote())
+        write_note(uid, json.loads(options), "")
         recorder.submit([introduced("no/host", gpus=1), arrived(1, [gpu_row()], node="no/host"), *events])
         recorder.close(None)
     for uid in later:
@@ -253,7 +253,7 @@ def test_finishing_writes_the_files_that_a_killed_server_had_promised(path: Path
     options = save_options(SETTINGS, Plan(("no/host",)))
     recorder = Recorder(path, replace(INFO, uid="e4d0", options=options), lambda _status: None)
     recorder.open()
-    write_note("e4d0", json.loads(options), ResumeNote())
+    write_note("e4d0", json.loads(options), "")
     frames = [arrived(seq, [gpu_row(util_pct=50)], node="no/host") for seq in range(1, 4)]
     recorder.submit(
         [introduced("no/host", gpus=1), SessionStarted("s", T0 + 0.5, "train", T0 + 0.5), *frames]
@@ -407,7 +407,7 @@ def test_saved_options_are_restored() -> None:
     job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
     plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})
     saved = json.loads(save_options(options, plan))
-    again, planned = restore_options(saved, SETTINGS, ResumeNote(options.setup))
+    again, planned = restore_options(saved, SETTINGS, options.setup or "")
     assert again == options._replace(nodes=None)
     assert planned == plan
 
@@ -422,7 +422,7 @@ def test_resumed_run_keeps_the_last_interval_and_metric_groups(tmp_path: Path) -
     recorder.open()
     recorder.submit([introduced(), *chain.from_iterable(changes)])
     assert recorder.close(None).error == ""
-    write_note("abc1", json.loads(info.options or ""), ResumeNote())
+    write_note("abc1", json.loads(info.options or ""), "")
     ((one,), _) = interrupted.find(tmp_path, None)
     hub = build.build_hub(*one.restore(SETTINGS))
     assert hub.fleet.interval_ms == 2000
@@ -455,7 +455,7 @@ echo 'JobId=4711 JobName=train
     fleet = build.build_hub(SETTINGS, Plan(nodes)).fleet
     recorder.submit([introduced(nodes[0]), *fleet.apply(MetricsChanged(T0 + 1, groups))])
     recorder.close(None)
-    write_note("e4d0", json.loads(options), ResumeNote())
+    write_note("e4d0", json.loads(options), "")
     with head("recover", "e4d0", "--db", str(path)) as running:
         running.wait_for("1/1")
         os.kill(running.process.pid, signal.SIGTERM)

@@ -23,7 +23,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, read_note, write_note
+from gswarm_tui.run.resume_notes import NOTES, read_note, write_note
 from gswarm_tui.run.saved_options import save_options
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
@@ -175,7 +175,7 @@ def test_own_recording_is_contacted_only_while_its_options_are_unchanged(
     leave_own(path, "--ssh-config", str(trap.config), "--setup", "cat secret")
     change(path, **CHANGES[changed])
     if changed == "uid":
-        shutil.copy(notes_folder() / f"{UID}.json", notes_folder() / f"{UID}0.json")
+        shutil.copy(NOTES.path / f"{UID}.json", NOTES.path / f"{UID}0.json")
     assert main(["recover"]) == 0
     assert LISTED in capsys.readouterr().out
     assert not trap.ran
@@ -190,7 +190,7 @@ def test_own_recording_needs_confirmation_after_its_state_folder_is_lost(folder:
     trap = Trap.set(folder / "config")
     leave_own(folder / "run.duckdb", "--ssh-config", str(trap.config))
     if lost:
-        shutil.rmtree(notes_folder())
+        shutil.rmtree(NOTES.path)
     status, shown = run("recover", contacts=not lost)
     assert (status, LISTED in shown) == (0, lost)
     assert trap.ran is not lost
@@ -255,13 +255,13 @@ def test_recording_of_another_home_folder_is_finished_after_confirmation(
 def test_heads_that_start_at_once_share_a_private_key() -> None:
     def start(number: int) -> None:
         together.wait(PATIENCE_S)
-        write_note(f"a{number}", {}, ResumeNote())
+        write_note(f"a{number}", {}, "")
 
     for _ in range(20):
         together = threading.Barrier(4)
         with ThreadPoolExecutor(4) as heads:
             list(heads.map(start, range(4)))
-        assert [read_note(f"a{number}", {}) for number in range(4)] == [ResumeNote()] * 4
-        assert {file.name for file in notes_folder().iterdir()} == {f"a{n}.json" for n in range(4)} | {"key"}
-        assert {file.stat().st_mode & 0o777 for file in notes_folder().iterdir()} == {0o600}
-        shutil.rmtree(notes_folder())
+        assert [read_note(f"a{number}", {}) for number in range(4)] == [""] * 4
+        assert {file.name for file in NOTES.path.iterdir()} == {f"a{n}.json" for n in range(4)} | {"key"}
+        assert {file.stat().st_mode & 0o777 for file in NOTES.path.iterdir()} == {0o600}
+        shutil.rmtree(NOTES.path)

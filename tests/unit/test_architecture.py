@@ -38,6 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.wire_payload": set(),
     "gswarm_tui": set(),
     "gswarm_tui.common": set(),
+    "gswarm_tui.common.private_files": {"gswarm_agent.folder", "gswarm_tui.common"},
     "gswarm_tui.options": {"gswarm_tui.common"},
     "gswarm_tui.slurm": {"gswarm_tui.common"},
     "gswarm_tui.schedulers": {"gswarm_tui.common", "gswarm_tui.slurm"},
