@@ -62,9 +62,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
     chosen = replace(chosen, trusted=arguments.trust, given=given)
     if chosen.needs_consent:
-        from gswarm_tui.run.consent import confirm
-
-        if not confirm(chosen, settings, sys.stdin, sys.stdout):
+        if not interrupted.confirm(chosen, settings, sys.stdin, sys.stdout):
             print("no node was contacted")
             return 1
         chosen = replace(chosen, trusted=True)

@@ -1,4 +1,7 @@
-"""Interrupted recordings: finding them, and listing them with the frames that wait on their nodes."""
+"""Interrupted recordings: finding and listing them, with the frames that wait on their nodes.
+
+The user is asked before a recording of unknown origin decides how to connect to nodes.
+"""
 
 from __future__ import annotations
 
@@ -209,6 +212,42 @@ def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
     frames = wait + (" on each" if of_nodes > 1 else "") if answer.frames else "no frames wait"
     measure = "its agent is still sampling" if of_nodes == 1 else "their agents are still sampling"
     return frames + (f", and {measure}" if answer.pid is not None else "")
+
+
+def confirm(run: InterruptedRun, settings: Options, stdin: TextIO, stdout: TextIO) -> bool:
+    """Print how the recording's nodes would be reached, and return whether the user agrees.
+
+    Raises:
+        UserError: the saved options can't be used, or there is no terminal to ask on.
+    """
+    options, plan = run.preview(settings)
+    uid = short_id(run.interrupted)
+    lines = [
+        f"Recording {uid} in {run.path} was made elsewhere, or its options were changed.",
+        "If you didn't make it, don't connect: its options run commands. They are:",
+        *(f"  {name:14}{value}" for name, value in _connection(options, plan).items()),
+    ]
+    for line in lines:
+        print(printable(line), file=stdout)
+    if not (stdin.isatty() and stdout.isatty()):
+        raise UserError(f"recording {uid} was made elsewhere or changed; add --trust to connect as shown.")
+    print("Connect with these options? [y/N] ", end="", file=stdout, flush=True)
+    return stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _connection(options: Options, plan: Plan) -> dict[str, str]:
+    """Return everything that decides which commands run where, as texts by name."""
+    values = {
+        "launcher": options.launcher,
+        "job": plan.job and plan.job.job_id,
+        "user": options.user,
+        "jump host": options.jump,
+        "SSH config": str(options.ssh_config or "~/.ssh/config"),
+        "setup": options.setup,
+        "agent Python": options.agent_python,
+        "nodes": hosts.fold(plan.nodes),
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:
