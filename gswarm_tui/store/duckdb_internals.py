@@ -53,7 +53,8 @@ class FileProblem(Enum):
     NEWER_VERSION = "can only read|newer version|storage version greater"
     DISK_FULL = "No space left|quota exceeded"
     FILE_SIZE_LIMIT = "File too large"
-    NOT_WRITABLE = "Read-only file system|Permission denied|Operation not permitted"
+    READ_ONLY_FILE_SYSTEM = "Read-only file system"
+    NOT_WRITABLE = "Permission denied|Operation not permitted"
     NO_FOLDER = "No such file"
     IS_FOLDER = "Is a directory"
 

@@ -23,12 +23,14 @@ class MissingFileError(StoreError):
 
 
 class NotARecordingError(StoreError):
-    """The file is another program's database."""
+    """The file is another program's database, or an empty one."""
 
     exit_status = 2
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} isn't a recording of gswarm-tui; name one with --db")
+    def __init__(
+        self, path: Path, problem: str = "isn't a recording of gswarm-tui; name one with --db"
+    ) -> None:
+        super().__init__(f"{path} {problem}")
 
 
 class FileInUseError(StoreError):
@@ -43,6 +45,9 @@ _SENTENCES = {
     FileProblem.NEWER_VERSION: "was made by a newer DuckDB; update duckdb, or name another file with --db",
     FileProblem.DISK_FULL: "can't be written because its disk is full; free some space",
     FileProblem.FILE_SIZE_LIMIT: "can't grow because of a limit on file sizes (ulimit -f)",
+    FileProblem.READ_ONLY_FILE_SYSTEM: (
+        "can't be written because its file system is read-only; name another file with --db"
+    ),
     FileProblem.NOT_WRITABLE: (
         "can't be written because you have no write permission; name another file with --db"
     ),

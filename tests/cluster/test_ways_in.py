@@ -285,7 +285,7 @@ def test_read_only_folder_is_reported(cluster: Cluster, terminal: Terminal) -> N
     finally:
         cluster.run(["umount", str(folder)])
         folder.rmdir()
-    sentence = "can't be written because you have no write permission; name another file with --db"
+    sentence = "can't be written because its file system is read-only; name another file with --db"
     assert (status, said) == (1, f"gswarm-tui: {folder}/run.duckdb {sentence}")
 
 
@@ -303,7 +303,7 @@ def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, 
         cluster.run(["mount", "-o", "remount,ro", str(folder)])
         before = db.read_bytes()
         status, said = told(terminal, f"--nodes gpu01 --db {db}")
-        sentence = "can't be written because you have no write permission; name another file with --db"
+        sentence = "can't be written because its file system is read-only; name another file with --db"
         assert (status, said) == (1, f"gswarm-tui: {db} {sentence}")
         assert told(terminal, f"recover --db {db}") == (
             0,

@@ -361,7 +361,7 @@ def test_reading_a_missing_file_is_reported(path: Path) -> None:
         ),
         (
             "Cannot open file: Read-only file system",
-            "run.duckdb can't be written because you have no write permission; name another file with --db",
+            "run.duckdb can't be written because its file system is read-only; name another file with --db",
         ),
         (
             "Could not set lock on file",

@@ -96,6 +96,17 @@ def test_recording_with_a_truncated_log_warns_that_rows_may_be_missing(
         assert "if that was cut short, the last rows are missing" in capsys.readouterr().err
 
 
+def test_copy_without_its_log_says_what_to_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, copy = tmp_path / "run.duckdb", tmp_path / "copy.duckdb"
+    with Writer(path, "input()") as writer:  # killed at the end of the block
+        assert writer.line() == "committed"
+    copy.write_bytes(path.read_bytes())
+    assert main(["sessions", "--db", str(copy)]) == 2
+    assert (
+        "has no tables; if it is a copy of a recording, copy copy.duckdb.wal, too" in capsys.readouterr().err
+    )
+
+
 def test_closed_recording_has_no_notice_about_a_write_ahead_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

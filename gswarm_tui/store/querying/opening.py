@@ -226,7 +226,10 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
     """Check all values; return the statements that show the tables. Raises StoreError, duckdb.Error."""
     existing = checked_columns(connection, path)
     if not existing:
-        raise NotARecordingError(path)
+        log = f"{path.name}.wal"
+        raise NotARecordingError(
+            path, f"has no tables; if it is a copy of a recording, copy {log}, too, or name another with --db"
+        )
     # Plans rely on a file's statistics, which a crafted file can falsify, unless the optimizer is off.
     connection.execute("PRAGMA disable_optimizer")
     counts = _rows(connection, existing)
