@@ -77,7 +77,7 @@ def test_duckdb_reports_a_missing_folder_and_a_folder_as_file(tmp_path: Path) ->
     [
         (28, FileProblem.DISK_FULL),
         (27, FileProblem.FILE_SIZE_LIMIT),
-        (30, FileProblem.NOT_WRITABLE),
+        (30, FileProblem.READ_ONLY_FILE_SYSTEM),
         (13, FileProblem.NOT_WRITABLE),
         (1, FileProblem.NOT_WRITABLE),
         (122, FileProblem.DISK_FULL),
