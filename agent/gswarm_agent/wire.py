@@ -31,7 +31,7 @@ from gswarm_agent.wire_payload import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
+    from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
 WIRE_VERSION = 6
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
@@ -355,37 +355,23 @@ class _MessageSplitter:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def split(self, data: bytes) -> Iterable[Tuple[bool, bytes]]:
-        """Return the messages and packed chunks that these bytes complete: (is packed, body)."""
-        if not self._rest and len(data) >= LENGTH.size:
-            (word,) = LENGTH.unpack_from(data)
-            # Nearly always this is exactly one message, which needs no generator.
-            if len(data) - LENGTH.size == word & ~PACKED <= MAX_MESSAGE:
-                return ((bool(word & PACKED), data[LENGTH.size :]),)
-        return self._several(data)
-
-    def _several(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
+    def split(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
+        """Yield the messages and packed chunks that these bytes complete: (is packed, body)."""
         rest, at = self._rest, 0
-        whole: Union[bytes, bytearray] = data
-        if rest:
-            rest += data
-            whole = rest
+        rest += data
         try:
-            while len(whole) - at >= LENGTH.size:
-                (word,) = LENGTH.unpack_from(whole, at)
+            while len(rest) - at >= LENGTH.size:
+                (word,) = LENGTH.unpack_from(rest, at)
                 length = word & ~PACKED
                 if length > MAX_MESSAGE:
                     raise WireError(f"a message of {length} bytes is larger than the {MAX_MESSAGE} allowed")
                 begin = at + LENGTH.size
-                if len(whole) < begin + length:
+                if len(rest) < begin + length:
                     break
                 at = begin + length
-                yield bool(word & PACKED), bytes(whole[begin:at])
+                yield bool(word & PACKED), bytes(rest[begin:at])
         finally:  # also when the caller stops early
-            if whole is rest:
-                del rest[:at]
-            else:
-                rest += whole[at:]
+            del rest[:at]
 
 
 class Decoder:
