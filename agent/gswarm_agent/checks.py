@@ -9,7 +9,7 @@ from pathlib import Path
 from gswarm_agent import __version__
 from gswarm_agent.folder import problems_of, tops
 from gswarm_agent.probes.counter_rights import RightsReader
-from gswarm_agent.probes.counter_tools import find_likwid, find_perf
+from gswarm_agent.probes.counter_tools import Likwid, Perf
 from gswarm_agent.probes.profilers import ProfilerWatch
 
 TYPE_CHECKING = False
@@ -59,7 +59,6 @@ def _counters(root: str) -> Dict[str, Any]:
     profiler = watch.look_at_all(0)
     watch.close()
     rights = RightsReader(root).read(watch.dcgm)
-    tools = (("perf", find_perf()), ("likwid-perfctr", find_likwid()))
     return {
         "perf_event_paranoid": rights.paranoid,
         "counter_privileges": rights.privileges,
@@ -68,6 +67,6 @@ def _counters(root: str) -> Dict[str, Any]:
         "counter_obstacle": rights.obstacle,
         "cpu_counters": rights.cpu,
         "gpu_counters": rights.gpu,
-        "counter_tools": [name for name, path in tools if path is not None],
+        "counter_tools": [tool.name for tool in (Perf, Likwid) if tool.find() is not None],
         "counters_in_use_by": None if profiler is None else str(profiler),
     }

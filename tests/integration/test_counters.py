@@ -118,7 +118,7 @@ def counts(row: dict[str, Any]) -> bool:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFiles]:
     made = NodeFiles(tmp_path)
     monkeypatch.setenv("PATH", f"{made.tools.folder}:{os.environ['PATH']}")
-    monkeypatch.setattr("gswarm_agent.probes.counters.find_likwid", lambda: None)
+    monkeypatch.setattr("gswarm_agent.probes.counter_tools.Likwid.find", lambda: None)
     made.tools.add("perf")
     yield made
     for probe in made.probes:
@@ -160,7 +160,9 @@ def test_perf_counts_the_node(node: NodeFiles) -> None:
 
 def test_likwid_counts_where_perf_may_not(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.tools.add("likwid-perfctr")
-    monkeypatch.setattr("gswarm_agent.probes.counters.find_likwid", lambda: shutil.which("likwid-perfctr"))
+    monkeypatch.setattr(
+        "gswarm_agent.probes.counter_tools.Likwid.find", lambda: shutil.which("likwid-perfctr")
+    )
     node.allow(2)
     node.lock.touch()
     ticks = Ticks(node.probe())
@@ -419,7 +421,7 @@ def test_ranks_are_counted_by_real_perf(node: NodeFiles, monkeypatch: pytest.Mon
 
     real = os.path.realpath(shutil.which("perf", path="/usr/bin:/usr/local/bin") or "")
     assert real, "install linux-perf"
-    monkeypatch.setattr("gswarm_agent.probes.process_counters.find_perf", lambda: real)
+    monkeypatch.setattr("gswarm_agent.probes.counter_tools.Perf.find", lambda: real)
     node.allow(2)  # own processes only
     # Freed memory would be used again without a fault; a mapping's pages fault each time.
     toucher = (

@@ -14,7 +14,7 @@ import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
-from gswarm_agent.probes.process_counters import PROCESS_COUNTERS
+from gswarm_agent.probes.counters import PROCESS_COUNTERS
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build

@@ -143,13 +143,19 @@ class Tool(ABC):
     """
 
     name = ""
-    columns: Tuple[str, ...] = ()
     _first_says_more = False
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.complaint = ""
         self._complaints = 0
+
+    @classmethod
+    def find(cls) -> Optional[str]:
+        """Return the path of the program, None if it isn't installed."""
+        import shutil  # takes long to import, and is needed for counting only
+
+        return shutil.which(cls.name)
 
     @abstractmethod
     def listing(self) -> List[str]:
@@ -395,19 +401,3 @@ class Likwid(Tool):
 
         missing = [column for column in COUNTER_COLUMNS if column not in self._measured]
         return dict.fromkeys(missing, f"LIKWID's group {self._group} doesn't measure it")
-
-
-def find_perf() -> Optional[str]:
-    """Return the path of perf, None if it isn't installed."""
-    return _which(Perf.name)
-
-
-def find_likwid() -> Optional[str]:
-    """Return the path of likwid-perfctr, None if it isn't installed."""
-    return _which(Likwid.name)
-
-
-def _which(name: str) -> Optional[str]:
-    import shutil  # takes long to import, and is needed for counting only
-
-    return shutil.which(name)

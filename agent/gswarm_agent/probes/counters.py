@@ -1,4 +1,4 @@
-"""Hardware counters of the node, counted only while nobody else may or wants to use them.
+"""Hardware counters of the node and of processes, counted only while nobody else may or wants to use them.
 
 At each tick the probe checks who may count here and whether a profiler runs. If somebody else has the
 counters, it ends its own tool within the tick, and starts it again when they are free. The tools, their
@@ -11,7 +11,7 @@ import os
 
 from gswarm_agent.frame import INFO, WARNING, Note
 from gswarm_agent.frozen import replace
-from gswarm_agent.metrics import COUNTER_COLUMNS, HOST_BY_NAME
+from gswarm_agent.metrics import COUNTER_COLUMNS, COUNTERS, HOST_BY_NAME, PROCESS_METRICS
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.counter_tools import (
     INTERVAL_MS,
@@ -22,10 +22,7 @@ from gswarm_agent.probes.counter_tools import (
     Perf,
     ToolError,
     ToolProcess,
-    find_likwid,
-    find_perf,
 )
-from gswarm_agent.probes.process_counters import PROCESS_COUNTERS, ProcessCounters
 from gswarm_agent.probes.profilers import ProfilerWatch
 from gswarm_agent.probes.rates import SECOND_NS
 
@@ -42,6 +39,10 @@ _IDLE_NS = 5 * SECOND_NS
 """Interval of looking at the rights while nothing is counted."""
 _FREE_NS = SECOND_NS
 """How long counters must have been free before they are used again."""
+PROCESS_COUNTERS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS if m.group == COUNTERS)
+"""The last of PROCESS_COLUMNS."""
+_MOST_PROCESSES = 16
+"""Processes of a node that are counted: more than the ranks of a node with eight GPUs."""
 _NOTHING: Row = (None,) * len(COUNTER_COLUMNS)
 _STARTING = "counting has just begun"
 
@@ -208,7 +209,7 @@ class CountersProbe:
         self._heard_at = now_ns
 
     def _choose(self) -> Tool:
-        perf, likwid = find_perf(), find_likwid()
+        perf, likwid = Perf.find(), Likwid.find()
         if perf is not None and not self._rights.node_obstacle:
             return Perf(perf)
         if likwid is not None:
@@ -247,3 +248,78 @@ class CountersProbe:
 
     def _note(self, severity: str, message: str) -> None:
         self._notes.append(Note(KIND, severity, message))
+
+
+class ProcessCounters:
+    """Counts this user's processes on GPUs with one ``perf stat -p`` each, the first ones if there are many.
+
+    This needs fewer rights than to count a whole node: on most systems users may count their own processes,
+    without the time that these spend in the kernel.
+    """
+
+    def __init__(self) -> None:
+        self._counted: Dict[int, Tuple[ToolProcess, Perf]] = {}
+        self._retry_at: Dict[int, int] = {}
+        self._last: Dict[int, Row] = {}
+        self._heard_at: Dict[int, int] = {}
+
+    @property
+    def pids(self) -> List[int]:
+        """The process ids of the tools, which are also those of their groups."""
+        return [process.pid for process, _ in self._counted.values()]
+
+    def read(self, pids: Sequence[int], now_ns: int) -> Dict[int, Row]:
+        """Return values of PROCESS_COUNTERS by pid; begin to count new processes, and end others."""
+        wanted = set(pids)
+        for pid in self._counted.keys() - wanted:
+            self._end(pid)
+        self._retry_at = {pid: at for pid, at in self._retry_at.items() if pid in wanted and now_ns < at}
+        new = wanted - self._counted.keys() - self._retry_at.keys()
+        for pid in sorted(new)[: _MOST_PROCESSES - len(self._counted)]:
+            self._begin(pid, now_ns)
+        for pid in list(self._counted):
+            try:
+                self._take(pid, now_ns)
+            except ToolError:
+                self._retry_at[pid] = now_ns + RETRY_NS
+                self._end(pid)
+        return dict(self._last)
+
+    def close(self) -> None:
+        """End all tools."""
+        for pid in list(self._counted):
+            self._end(pid)
+        self._retry_at.clear()
+
+    def _begin(self, pid: int, now_ns: int) -> None:
+        perf = Perf.find()
+        try:
+            if perf is None or os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                raise ToolError("it can't be counted")
+            tool = Perf(perf, pid)
+            self._counted[pid] = ToolProcess(tool.counting(())), tool
+            self._heard_at[pid] = now_ns
+        except (OSError, ToolError):
+            self._retry_at[pid] = now_ns + RETRY_NS
+
+    def _take(self, pid: int, now_ns: int) -> None:
+        process, tool = self._counted[pid]
+        for line in process.lines():
+            self._heard_at[pid] = now_ns
+            tool.feed(line)
+        silent = now_ns - self._heard_at[pid]
+        if silent > SILENT_NS:
+            raise ToolError("it hangs")
+        if silent > STALE_NS:
+            self._last.pop(pid, None)
+        rates: Optional[Dict[str, float]] = tool.take()
+        if rates is not None:
+            self._last[pid] = tuple([rates.get(name) for name in PROCESS_COUNTERS])
+        if process.ended:
+            raise ToolError("it ended")
+
+    def _end(self, pid: int) -> None:
+        process, _ = self._counted.pop(pid)
+        process.stop()
+        del self._heard_at[pid]
+        self._last.pop(pid, None)
