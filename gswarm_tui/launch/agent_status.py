@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 LONGEST_REPLY = 4 * 1024 * 1024
 REPLY_S = 60.0
-_MOST_PROBLEMS = 8
-_MOST_WORDS = 8
+_MOST_TEXTS = 8
 
 
 @dataclass(frozen=True)
@@ -32,27 +31,6 @@ class NodeStatus:
     left: bool = True
 
 
-@dataclass(frozen=True)
-class NodeCheck:
-    """Report of the agent's command ``check``; see ``gswarm_agent.checks``."""
-
-    agent_version: str
-    python: str
-    python_version: str
-    spool_folder: str | None
-    spool_free_mib: int | None
-    spool_problems: tuple[str, ...]
-    perf_event_paranoid: int | None
-    gpu_counters_admin_only: bool | None
-    likwid_lock_owner: str | None
-    counter_privileges: tuple[str, ...]
-    counter_obstacle: str | None
-    cpu_counters: str | None
-    gpu_counters: str | None
-    counter_tools: tuple[str, ...]
-    counters_in_use_by: str | None
-
-
 async def query_status(launcher: Launcher, node: str, recording: str) -> NodeStatus:
     """Return a node's status for the recording with this uid. Raises LaunchError."""
 
@@ -62,9 +40,13 @@ async def query_status(launcher: Launcher, node: str, recording: str) -> NodeSta
     return await _query(launcher, node, parse, "status", "--for-head", "--recording", recording)
 
 
-async def query_check(launcher: Launcher, node: str) -> NodeCheck:
-    """Return the checks of a node. Raises LaunchError."""
-    return await _query(launcher, node, _check, "check", "--for-head")
+async def query_check(launcher: Launcher, node: str) -> dict[str, Any]:
+    """Return the checks of a node by the names of ``NodeReport``. Raises LaunchError."""
+
+    def parse(reply: Any) -> dict[str, Any]:
+        return {name: read(reply[name]) for name, read in _CHECKS.items()}
+
+    return await _query(launcher, node, parse, "check", "--for-head")
 
 
 async def _query(launcher: Launcher, node: str, parse: Callable[[Any], T], *arguments: str) -> T:
@@ -95,34 +77,45 @@ def _status(entries: list[dict[str, Any]]) -> NodeStatus:
     return NodeStatus(pids[0] if pids else None, frames, bool(entries))
 
 
-def _check(reply: dict[str, Any]) -> NodeCheck:
-    admin_only = reply["gpu_counters_admin_only"]
-    return NodeCheck(
-        agent_version=_text(reply["agent_version"]) or "?",
-        python=_text(reply["python"]) or "?",
-        python_version=_text(reply["python_version"]) or "?",
-        spool_folder=_text(reply["spool_folder"]),
-        spool_free_mib=_whole(reply["spool_free_mib"]),
-        spool_problems=tuple(clean(str(each)) for each in reply["spool_problems"][:_MOST_PROBLEMS]),
-        perf_event_paranoid=_whole(reply["perf_event_paranoid"]),
-        gpu_counters_admin_only=admin_only if isinstance(admin_only, bool) else None,
-        likwid_lock_owner=_text(reply["likwid_lock_owner"]),
-        counter_privileges=tuple(clean(str(each)) for each in reply["counter_privileges"][:_MOST_WORDS]),
-        counter_obstacle=_text(reply["counter_obstacle"]),
-        cpu_counters=_text(reply["cpu_counters"]),
-        gpu_counters=_text(reply["gpu_counters"]),
-        counter_tools=tuple(clean(str(each)) for each in reply["counter_tools"][:_MOST_WORDS]),
-        counters_in_use_by=_text(reply["counters_in_use_by"]),
-    )
+def _text(value: object) -> str:
+    return clean(str(value))
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else clean(str(value))
+def _maybe_text(value: object) -> str | None:
+    return None if value is None else _text(value)
 
 
-def _whole(value: object) -> int | None:
+def _maybe_whole(value: object) -> int | None:
     if value is None:
         return None
     if type(value) is not int or abs(value) > MAX_INTEGER:
         raise ValueError("a number")
     return value
+
+
+def _maybe_flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _texts(values: list[object]) -> tuple[str, ...]:
+    return tuple(map(_text, values[:_MOST_TEXTS]))
+
+
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "agent_version": _text,
+    "python": _text,
+    "python_version": _text,
+    "spool_folder": _maybe_text,
+    "spool_free_mib": _maybe_whole,
+    "spool_problems": _texts,
+    "perf_event_paranoid": _maybe_whole,
+    "gpu_counters_admin_only": _maybe_flag,
+    "likwid_lock_owner": _maybe_text,
+    "counter_privileges": _texts,
+    "counter_obstacle": _maybe_text,
+    "cpu_counters": _maybe_text,
+    "gpu_counters": _maybe_text,
+    "counter_tools": _texts,
+    "counters_in_use_by": _maybe_text,
+}
+"""Replies to the agent's command ``check`` (see ``gswarm_agent.checks``), and how each is read."""

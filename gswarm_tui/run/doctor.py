@@ -73,7 +73,7 @@ async def _check(launcher: Launcher, node: str, limit_s: float) -> NodeReport:
         )
     except LaunchError as error:
         return NodeReport(node, error.step.value, error.reason, error.remedy)
-    return NodeReport(node, answered_s=round(time.monotonic() - began, 3), **dataclasses.asdict(found))
+    return NodeReport(node, answered_s=round(time.monotonic() - began, 3), **found)
 
 
 def _sampled(report: NodeReport, seen: Mapping[str, Any]) -> NodeReport:
