@@ -10,7 +10,7 @@ import stat
 
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS
-from gswarm_agent.probes.procfs import UserNames
+from gswarm_agent.probes.procfs import UserNames, read_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 LOCK_VARIABLE, PARANOID_VARIABLE = "GSWARM_LIKWID_LOCK", "GSWARM_PERF_EVENT_PARANOID"
 """Environment variables with other paths for LIKWID's lock and the kernel's setting."""
 _LOCK = "/var/run/likwid.lock"
-_LONGEST = 4096
 _CAPABILITIES = {38: "CAP_PERFMON", 21: "CAP_SYS_ADMIN"}
 OWN_PROCESSES, ALL_CPUS = 2, 0
 """The highest ``perf_event_paranoid`` with which users may count their own processes, and all CPUs."""
@@ -112,8 +111,12 @@ class RightsReader:
         )
         self._users = UserNames()
         self._user = self._users.name(os.geteuid())
-        self._privileges = privileges_of(_text(f"{self._root}/proc/self/status"))
-        self._gpu_admin_only = _admin_only(_text(f"{self._root}/proc/driver/nvidia/params"))
+        self._privileges = privileges_of(
+            read_start(f"{self._root}/proc/self/status").decode("utf-8", "replace")
+        )
+        self._gpu_admin_only = _admin_only(
+            read_start(f"{self._root}/proc/driver/nvidia/params").decode("utf-8", "replace")
+        )
 
     def read(self, dcgm: Optional[int] = None) -> CounterRights:
         """Return the rights now; the driver's setting and the privileges are those of the start."""
@@ -123,7 +126,7 @@ class RightsReader:
             self._lock,
             owner,
             problem,
-            _number(_text(self._paranoid_file)),
+            _number(read_start(self._paranoid_file)),
             self._privileges,
             self._gpu_admin_only,
             dcgm,
@@ -158,20 +161,6 @@ def _admin_only(params: str) -> Optional[bool]:
     return None if value is None else value.strip() == "1"
 
 
-def _number(text: str) -> Optional[int]:
+def _number(text: bytes) -> Optional[int]:
     text = text.strip()
-    return int(text) if text.lstrip("-").isdigit() and len(text) < 10 else None
-
-
-def _text(path: str) -> str:
-    """Return a file's first bytes, empty if it can't be read. A FIFO or device isn't waited for."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, _LONGEST).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
+    return int(text) if text.lstrip(b"-").isdigit() and len(text) < 10 else None

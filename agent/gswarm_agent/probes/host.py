@@ -20,6 +20,7 @@ from gswarm_agent.probes.procfs import (
     parse_net_dev,
     parse_pressure,
     parse_stat,
+    read_start,
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
 
@@ -36,6 +37,7 @@ On a node with 224 threads /proc/stat alone takes half a millisecond, some Infin
 each port, and the kernel counts CPU time in ticks of 10 ms: a share of 100 ms would have ten steps.
 """
 _MB = 10**6
+_STAT_BYTES = 1024 * 1024
 _US_TO_PERCENT = 100 * 1000 / SECOND_NS
 
 
@@ -313,23 +315,15 @@ class HostProbe:
 def read_host_facts(proc: str = "/proc") -> HostFacts:
     """Return the node's facts without those of the GPUs' driver."""
     kernel = os.uname()
-    cpuinfo = _text(f"{proc}/cpuinfo", 4096)
+    cpuinfo = read_start(f"{proc}/cpuinfo").decode("utf-8", "replace")
     model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    cores = re.findall(r"^cpu\d+ ", _text(f"{proc}/stat"), re.MULTILINE)
-    memory = parse_meminfo(_text(f"{proc}/meminfo").encode()).get(b"MemTotal")
+    cores = re.findall(rb"^cpu\d+ ", read_start(f"{proc}/stat", _STAT_BYTES), re.MULTILINE)
+    memory = parse_meminfo(read_start(f"{proc}/meminfo")).get(b"MemTotal")
     return HostFacts(
         hostname=kernel.nodename,
-        boot_id=_text(f"{proc}/sys/kernel/random/boot_id").strip(),
+        boot_id=read_start(f"{proc}/sys/kernel/random/boot_id").decode().strip(),
         kernel=kernel.release,
         cpu_model=model[1].strip() if model else None,
         cpus=len(cores) or None,
         memory_total_mib=None if memory is None else memory >> 10,
     )
-
-
-def _text(path: str, most: int = -1) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(most)
-    except OSError:
-        return ""

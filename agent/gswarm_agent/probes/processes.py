@@ -31,6 +31,7 @@ from gswarm_agent.probes.procfs import (
     parse_process_stat,
     parse_process_uid,
     parse_ranks,
+    read_start,
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
@@ -55,6 +56,8 @@ _NOT_AVAILABLE = 2**64 - 1
 
 _COMMAND_BYTES = 16 * 1024
 """Bytes of a command line that are read; it may have megabytes."""
+_ENVIRON_BYTES = 6 * 1024 * 1024
+"""Bytes of a process's variables that are read: Linux starts no process with more."""
 _COMMAND_NS = 5 * SECOND_NS
 """Longest age of a command line: to read it, the kernel locks the process's own memory."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
@@ -260,10 +263,10 @@ class _TrackedProcess:
     def open(self, users: UserNames) -> None:
         """Read it for the first time. Raises OSError, and as ``parse_process_stat``."""
         self.stat = parse_process_stat(self._stat.read())
-        status = _content(f"{self._folder}/status")
-        self.user = None if status is None else users.name(parse_process_uid(status))
+        status = read_start(f"{self._folder}/status")
+        self.user = users.name(parse_process_uid(status)) if status else None
         # Only the owner and root may read this, and only the ranks' variables are used.
-        self.rank, self.local_rank = parse_ranks(_content(f"{self._folder}/environ") or b"")
+        self.rank, self.local_rank = parse_ranks(read_start(f"{self._folder}/environ", _ENVIRON_BYTES))
 
     def refresh(self) -> bool:
         """Read it again; False when the process has ended and its pid may be another's."""
@@ -390,14 +393,6 @@ class ProcessTable:
         except (OSError, ValueError, LookupError):
             return process, UNKNOWN
         return process, host
-
-
-def _content(path: str) -> Optional[bytes]:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:  # it has ended, or belongs to another user
-        return None
 
 
 def _scaled(rate: Optional[float], factor: float) -> Optional[float]:

@@ -1,4 +1,4 @@
-"""Files of /proc and /sys: kept open for reading again, and parsers without I/O.
+"""Files of /proc and /sys: read once, or kept open for reading again, and parsers without I/O.
 
 A parser raises ValueError or LookupError for text of another form.
 """
@@ -45,6 +45,20 @@ class KeptFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def read_start(path: str, most: int = 4096) -> bytes:
+    """Return a file's first bytes, empty if it can't be read. A FIFO or device isn't waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, most)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 SECTOR = 512

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from gswarm_agent.frozen import dataclass
-from gswarm_agent.probes.procfs import KeptFile, UserNames, parse_process_uid
+from gswarm_agent.probes.procfs import KeptFile, UserNames, parse_process_uid, read_start
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
@@ -53,7 +53,6 @@ _AGES_NS = (0, SECOND_NS // 20, SECOND_NS // 5, SECOND_NS, 2 * SECOND_NS)
 _PORTION = 8
 _FEW_BORN = 64
 """Processes that are examined by their ids; of more, /proc lists those that still run."""
-_LONGEST = 4096
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ class ProfilerWatch:
         return None if stat is None else self._profiler(pid, stat)
 
     def _stat(self, pid: int) -> Optional[_Stat]:
-        return _parse_stat(_content(f"{self._proc}/{pid}/stat"))
+        return _parse_stat(read_start(f"{self._proc}/{pid}/stat"))
 
     def _profiler(self, pid: int, found: _Stat) -> Optional[Profiler]:
         if found.state in "ZX" or found.group in self.own_groups:
@@ -186,11 +185,11 @@ class ProfilerWatch:
             self.dcgm = pid
         if found.name not in _NAMES and not found.name.startswith(_PREFIXES):
             return None
-        words = _content(f"{self._proc}/{pid}/cmdline").decode("utf-8", "replace").split("\0")
+        words = read_start(f"{self._proc}/{pid}/cmdline").decode("utf-8", "replace").split("\0")
         if _first_argument(words, found.name) in _WITHOUT_COUNTERS:
             return None
         try:
-            user = self._users.name(parse_process_uid(_content(f"{self._proc}/{pid}/status")))
+            user = self._users.name(parse_process_uid(read_start(f"{self._proc}/{pid}/status")))
         except (ValueError, IndexError):
             return None  # it ended meanwhile
         parent = self._stat(found.parent)
@@ -213,16 +212,3 @@ def _parse_stat(text: bytes) -> Optional[_Stat]:
         return _Stat(name, fields[0].decode("ascii", "replace"), parent, group, started)
     except (ValueError, IndexError):
         return None
-
-
-def _content(path: str) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, _LONGEST)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.nvlink import NVSWITCH, NvLink
 from gswarm_agent.probes.nvml import Nvml
 from gswarm_agent.probes.pcie import lane_bytes
+from gswarm_agent.probes.procfs import read_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,19 +51,11 @@ def find_adapters(sys: str) -> List[Adapter]:
 
 def _rate_gb_s(path: str) -> Optional[float]:
     """Return the GB/s of a port's file, which has a text such as 400 Gb/sec (4X NDR)."""
-    words = _text(path).split()
+    words = read_start(path).split()
     try:
         return float(words[0]) / 8
     except (ValueError, IndexError):
         return None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(100)
-    except OSError:
-        return ""
 
 
 def pci_kind(one: str, other: str) -> str:
@@ -77,7 +70,7 @@ def pci_kind(one: str, other: str) -> str:
         return "PIX" if max(map(len, paths)) - common <= _SWITCH_PORTS else "PXB"
     if common == 1:
         return "PHB"
-    nodes = [_text(f"{folder}/numa_node").strip() for folder in (one, other)]
+    nodes = [read_start(f"{folder}/numa_node").strip() for folder in (one, other)]
     return "NODE" if nodes[0] == nodes[1] else "SYS"
 
 
