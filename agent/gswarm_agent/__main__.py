@@ -105,7 +105,6 @@ def _probe_maker(options: dict[str, str]) -> Callable[[], Probe]:
 
 
 def _stream(options: dict[str, str]) -> int:
-    _delay_garbage_collection()
     make_probe = _probe_maker(options)
     limits = _limits(options)
     from gswarm_agent.server import stream
@@ -121,18 +120,10 @@ def _attach(options: dict[str, str]) -> int:
     limits = _limits(options)
 
     def serve(folder: Folder, listener: socket) -> None:
-        if "--only-left" not in options:  # without a first frame nothing would enable it again
-            _delay_garbage_collection()
         from gswarm_agent import server
 
-        only_left = "--only-left" in options
-        server.serve(
-            folder,
-            listener,
-            make_probe,
-            "--simulate" in options,
-            server.Limits(**limits, only_left=only_left, armed="--armed" in options),
-        )
+        own = server.Limits(**limits, only_left="--only-left" in options, armed="--armed" in options)
+        server.serve(folder, listener, make_probe, "--simulate" in options, own)
 
     return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
 
@@ -155,13 +146,6 @@ def _folder_name(command: str, options: dict[str, str]) -> str:
     return name_of(recording, node)
 
 
-def _delay_garbage_collection() -> None:
-    """Collect no garbage before the first frame: imports make many objects and no garbage."""
-    import gc
-
-    gc.disable()
-
-
 def _limits(options: dict[str, str]) -> dict[str, float]:
     return {_LIMITS[name]: _number(name, options[name]) for name in _LIMITS if name in options}
 
@@ -177,29 +161,25 @@ def _number(name: str, text: str) -> float:
 
 
 def _status(options: dict[str, str]) -> int:
-    import json
-
     from gswarm_agent.requests import status
 
-    entries = status(options.get("--recording", ""), options.get("--folder", ""))
-    if "--for-head" in options:
-        from gswarm_agent.wire import MAGIC
-
-        sys.stdout.write(MAGIC.decode())
-    print(json.dumps(entries, indent=2))
-    return 0
+    return _print_json(status(options.get("--recording", ""), options.get("--folder", "")), options)
 
 
 def _check(options: dict[str, str]) -> int:
-    import json
-
     from gswarm_agent.checks import check
+
+    return _print_json(check(), options)
+
+
+def _print_json(found: object, options: dict[str, str]) -> int:
+    import json
 
     if "--for-head" in options:
         from gswarm_agent.wire import MAGIC
 
         sys.stdout.write(MAGIC.decode())
-    print(json.dumps(check(), indent=2))
+    print(json.dumps(found, indent=2))
     return 0
 
 

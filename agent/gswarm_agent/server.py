@@ -236,7 +236,6 @@ class Server:
             if sampler is None:
                 return
             gc.freeze()  # these objects stay: searching them for garbage would delay a tick by 10 ms
-            gc.enable()
 
             def deliver(frame: Frame) -> None:
                 self.put(frame)

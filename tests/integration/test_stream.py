@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import selectors
 import signal
@@ -19,7 +18,6 @@ import pytest
 
 from gswarm_agent.folder import NoFolder
 from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note
-from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.server import Server
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import UNREAD, Spool
@@ -348,22 +346,3 @@ def test_an_invalid_command_line_gets_one_sentence_and_the_usage(arguments: list
     assert done.returncode == 2
     assert done.stderr.startswith(f"gswarm-agent: {problem}")
     assert done.stdout == ""
-
-
-def test_garbage_collection_is_enabled_from_the_first_frame_on(head: OneHead) -> None:
-    gc_enabled: list[bool] = []
-
-    class Stopping(SimulatedNode):
-        def read(self, now_ns: int) -> TickSamples:
-            gc_enabled.append(gc.isenabled())
-            head.send(encode(Stop()))
-            return super().read(now_ns)
-
-    head.send(MAGIC + encode(Start(1000, 1)))
-    gc.disable()
-    try:
-        head.server.sample(Stopping(Simulation()), simulated=True)
-    finally:
-        gc.unfreeze()
-        gc.enable()
-    assert gc_enabled == [True]
