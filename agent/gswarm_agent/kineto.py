@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 
 from gswarm_agent.folder import open_private
-from gswarm_agent.frozen import dataclass
+from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.probes.procfs import RANK_VARIABLES, parse_process_uid, parse_ranks
 from gswarm_agent.wire import (
     TRACE_ASKED,
@@ -88,10 +88,7 @@ def find_candidates(proc: str = "/proc") -> List[TraceCandidate]:
                 continue
             if candidate is not None:
                 found.append(candidate)
-    return [
-        TraceCandidate(c.pid, c.rank, c.variables, c.kineto, c.torch, _ancestors(c.pid, parents))
-        for c in found
-    ]
+    return [replace(candidate, parents=_ancestors(candidate.pid, parents)) for candidate in found]
 
 
 def _candidate(folder: str, pid: int) -> Tuple[Optional[TraceCandidate], int]:

@@ -16,19 +16,9 @@ from gswarm_agent.probes.workers import QuickEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Protocol, Sequence, Tuple
+    from typing import Callable, Optional, Sequence, Tuple
 
     from gswarm_agent.probes.base import Probe
-
-    class Watch(Protocol):
-        """The two clocks that the sampler uses, in nanoseconds."""
-
-        def monotonic_ns(self) -> int:
-            """Return a time that only grows, from an arbitrary zero."""
-
-        def wall_ns(self) -> int:
-            """Return Unix time, which people and NTP may set."""
-
 
 _MS = 1_000_000
 
@@ -39,7 +29,7 @@ def clamp_interval(interval_ms: int) -> int:
 
 
 class SystemWatch:
-    """The clocks of this machine; steps of the wall clock after its creation are not visible.
+    """The clocks of this machine, in nanoseconds; steps of the wall clock after its creation are not visible.
 
     So frames of one life keep their order and distances.
     """
@@ -101,7 +91,7 @@ class Sampler:
         self,
         probe: Probe,
         interval_ms: int,
-        watch: Optional[Watch] = None,
+        watch: Optional[SystemWatch] = None,
         wait: Optional[Callable[[float], object]] = None,
     ) -> None:
         self._probe = probe

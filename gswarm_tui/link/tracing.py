@@ -24,6 +24,7 @@ from gswarm_agent.wire import (
     TracePart,
     TraceReport,
 )
+from gswarm_agent.wire_payload import TRACE_PART
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.link.link import Link
 
@@ -257,8 +258,6 @@ class Tracing:
         self._request_parts(trace)
 
     def _request_parts(self, trace: RankTrace) -> None:
-        from gswarm_agent.wire_payload import TRACE_PART
-
         while trace.requested < trace.size and trace.requested - trace.fetched < WINDOW * TRACE_PART:
             self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.requested))
             trace.requested += TRACE_PART

@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 WALL_AT_ZERO = 1_700_000_000 * SECOND
 
 
-class FakeWatch:
+class FakeWatch(SystemWatch):
     """Clocks that move only with ``pass_s``."""
 
     def __init__(self, monotonic_s: float = 0.0) -> None:
