@@ -24,7 +24,7 @@ _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui'
 
 
 class SocketRoute:
-    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError."""
+    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError or RouteError."""
 
     place = ""
 
@@ -38,7 +38,7 @@ class SocketRoute:
         return await asyncio.open_unix_connection(sock=connection)
 
     def _connect(self, uid: str) -> socket.socket:
-        head = self._running(uid) if uid else self._choose()
+        head = recording_head(uid, self._environ) if uid else self._choose()
         try:
             connection = open_socket(head)
         except TimeoutError:
@@ -48,19 +48,20 @@ class SocketRoute:
         connection.setblocking(False)
         return connection
 
-    def _running(self, uid: str) -> Head:
-        """Return the head that records this, even if it was restarted. Raises RouteError."""
-        for head in running_heads(self._environ):
-            if head.uid == uid:
-                return head
-        raise RouteError("no gswarm-tui here writes this recording")
-
     async def why_closed(self) -> str:
         """Return nothing: the end of a socket has no reason."""
         return ""
 
     async def close(self) -> None:
         """Do nothing: a socket is closed with its stream."""
+
+
+def recording_head(uid: str, environ: Mapping[str, str]) -> Head:
+    """Return the head that records this, even if it was restarted. Raises RouteError."""
+    for head in running_heads(environ):
+        if head.uid == uid:
+            return head
+    raise RouteError("no gswarm-tui here writes this recording")
 
 
 class SshRoute:

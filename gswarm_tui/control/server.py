@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_agent import __version__
@@ -126,7 +127,7 @@ class ControlServer:
         request = await read_message(reader, MAX_REQUEST)
         known = request.get("version") == VERSION and self._recording is not None
         if known and request.get("want") == "view":
-            answer = self._answer_read_only if request.get("read_only") else self._answer
+            answer = partial(self._answer, read_only=bool(request.get("read_only")))
             await self._viewers.serve(reader, writer, answer)
             return
         if known and self._recording is not None and request.get("want") == "import":
@@ -151,10 +152,6 @@ class ControlServer:
             await asyncio.gather(answering, gone, return_exceptions=True)
         if not answering.cancelled():
             answering.result()
-
-    async def _answer_read_only(self, request: dict[str, Any], send: Send) -> None:
-        """Send the replies to a request of a viewer that may change nothing."""
-        await self._answer(request, send, read_only=True)
 
     async def _answer(self, request: dict[str, Any], send: Send, *, read_only: bool = False) -> None:
         """Send the replies to a request. Raises OSError when the client leaves."""

@@ -14,11 +14,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.server_options import ServerSettings
@@ -29,7 +29,6 @@ from gswarm_tui.server.tokens import check_folder, read_tokens, token_path
 
 if TYPE_CHECKING:
     from gswarm_tui.control.attached import AttachedRun, Route
-    from gswarm_tui.control.client import Head
 
 RESTART_S = 5.0
 POLL_S = 0.5
@@ -112,15 +111,8 @@ async def keep_running(listener: Listener, uid: str, report: Callable[[str], Non
 
     ``report`` gets a sentence each time that it has ended.
     """
-    descriptor = listener.socket.fileno()
-    settings = listener.settings
-    start = {
-        "uid": uid,
-        "socket": descriptor,
-        "settings": [str(each) if isinstance(each, Path) else each for each in settings],
-    }
     while True:
-        child = _start_child(descriptor, start)
+        child = _start_child(listener, uid)
         try:
             while (status := child.poll()) is None:  # noqa: ASYNC110 - asyncio's own would end with the loop
                 await asyncio.sleep(POLL_S)
@@ -131,8 +123,10 @@ async def keep_running(listener: Listener, uid: str, report: Callable[[str], Non
         await asyncio.sleep(RESTART_S)
 
 
-def _start_child(descriptor: int, start: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def _start_child(listener: Listener, uid: str) -> subprocess.Popen[bytes]:
     """Start a server, which lives until its standard input is closed and its exports are written."""
+    descriptor = listener.socket.fileno()
+    start = {"uid": uid, "socket": descriptor, "settings": listener.settings._asdict()}
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "gswarm_tui.run.http_server"],
         stdin=subprocess.PIPE,
@@ -143,36 +137,23 @@ def _start_child(descriptor: int, start: Mapping[str, Any]) -> subprocess.Popen[
     )
     assert child.stdin is not None  # noqa: S101 - a pipe
     with suppress(BrokenPipeError):
-        child.stdin.write(json.dumps(start).encode() + b"\n")
+        child.stdin.write(json.dumps(start, default=str).encode() + b"\n")
         child.stdin.flush()
     return child
 
 
-def _choose(uid: str, environ: Mapping[str, str]) -> Head:
-    from gswarm_tui.control.client import running_heads
-
-    for head in running_heads(environ):
-        if head.uid == uid:
-            return head
-    raise UserError("no gswarm-tui here writes this recording")
-
-
 def main() -> int:
     """Serve the recording that standard input names, until its recorder ends."""
-    from gswarm_tui.control.routes import SocketRoute
+    from gswarm_tui.control.routes import SocketRoute, recording_head
 
     log_file.begin()
-    line = b""
-    while not line.endswith(b"\n"):  # without a buffer, which would hide the end of the pipe
-        if not (more := os.read(0, 65536)):
-            return 1
-        line += more
+    if not (line := sys.stdin.buffer.readline()):
+        return 1
     start = json.loads(line)
-    host, port, origins, public, cert, key, behind_proxy = start["settings"]
-    tls_cert, tls_key = (None if each is None else Path(each) for each in (cert, key))
-    settings = ServerSettings(host, port, tuple(origins), public, tls_cert, tls_key, behind_proxy)
-    listener = Listener(settings, socket.socket(fileno=start["socket"]))
-    route = SocketRoute(os.environ, partial(_choose, start["uid"], os.environ))
+    settings = start["settings"]
+    tls = {name: Path(settings[name]) for name in ("tls_cert", "tls_key") if settings[name]}
+    listener = Listener(ServerSettings(**settings | tls), socket.socket(fileno=start["socket"]))
+    route = SocketRoute(os.environ, partial(recording_head, start["uid"], os.environ))
     try:
         return asyncio.run(_serve(route, listener, lifeline=0))
     except KeyboardInterrupt:
