@@ -14,7 +14,6 @@ from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.lifetime import SCREEN_ENDS_S, leave_closed_terminal
 from gswarm_tui.run.plan import title
-from gswarm_tui.run.supervisor import ENDING
 
 if TYPE_CHECKING:
     from gswarm_tui.control.attached import AttachedRun, Route
@@ -51,15 +50,13 @@ async def _view(route: Route, settings: Options, theme: str, read_only: bool) ->
 
 async def _show(attached: AttachedRun, app: AttachedApp) -> int:
     """Show the run until the viewer ends; return the exit status. Raises UserError."""
-    loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
     def end() -> None:
         leave_closed_terminal()
         ended.set()
 
-    for number in ENDING:
-        loop.add_signal_handler(number, end)
+    event_loop.call_at_signals(end)
     showing = asyncio.create_task(app.run_async(), name="screen")
     following = asyncio.create_task(attached.run(), name="viewer")
     signals = asyncio.create_task(ended.wait(), name="signals")

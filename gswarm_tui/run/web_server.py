@@ -11,8 +11,7 @@ from gswarm_tui.common.errors import print_notice
 from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
-from gswarm_tui.run.supervisor import ENDING
-from gswarm_tui.server.browser_access import BrowserAccess, Permission
+from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.server.listening import check_settings, listen, load_tls, url_of
 from gswarm_tui.server.tokens import WATCH, Tokens, are_replaced, read_tokens, token_path
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 ENDED_EVERY_S = 1.0
 """Time between two checks whether the tokens were removed, by the recording's end or by the user."""
-_LINKS = ((Permission.WATCH, "watch", WATCH), (Permission.CONTROL, "control", ""))
 
 
 def run_web_server(head: Head, settings: ServerSettings) -> int:
@@ -29,23 +27,18 @@ def run_web_server(head: Head, settings: ServerSettings) -> int:
     check_settings(settings, "--web", ("textual_serve",))
     log_file.begin()
     tokens = read_tokens(head.uid)
-    access = BrowserAccess(head.uid, {Permission.WATCH: tokens.watch, Permission.CONTROL: tokens.control})
     listening = listen(settings, "--web")
-    _print_links(settings, listening, head.uid, access)
-    return asyncio.run(_serve(head, settings, listening, access, tokens))
+    _print_links(settings, listening, tokens)
+    return asyncio.run(_serve(head, settings, listening, tokens))
 
 
-async def _serve(
-    head: Head, settings: ServerSettings, listening: socket.socket, access: BrowserAccess, tokens: Tokens
-) -> int:
-    from gswarm_tui.server.web import WebServer
+async def _serve(head: Head, settings: ServerSettings, listening: socket.socket, tokens: Tokens) -> int:
+    from gswarm_tui.server.web import BrowserAccess, WebServer
 
     title = f"gswarm-tui · {head.job or (head.path.name if head.path is not None else head.uid)}"
-    server = WebServer(access, ("attach", head.uid), title, settings.origins)
+    server = WebServer(BrowserAccess(tokens), ("attach", head.uid), title, settings.origins)
     signalled = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in ENDING:
-        loop.add_signal_handler(number, signalled.set)
+    call_at_signals(signalled.set)
     try:
         await server.start(listening, None if settings.tls_cert is None else load_tls(settings))
         while not signalled.is_set() and not are_replaced(tokens):
@@ -67,11 +60,11 @@ async def _serve(
     return 0
 
 
-def _print_links(settings: ServerSettings, listening: socket.socket, uid: str, access: BrowserAccess) -> None:
+def _print_links(settings: ServerSettings, listening: socket.socket, tokens: Tokens) -> None:
     """Print the links to open; a terminal shows the tokens, and a file such as a job's output doesn't."""
     url = settings.origins[0] if settings.origins else url_of(settings, listening)
-    for permission, what, kind in _LINKS:
+    for what, kind, token in (("watch", WATCH, tokens.watch), ("control", "", tokens.control)):
         if os.isatty(sys.stderr.fileno()):
-            print_notice(f"to {what}: {url}/#{access.token(permission)}")
+            print_notice(f"to {what}: {url}/#{token}")
         else:
-            print_notice(f"to {what}: {url}/#TOKEN, with the token in {token_path(uid, kind)}")
+            print_notice(f"to {what}: {url}/#TOKEN, with the token in {token_path(tokens.uid, kind)}")

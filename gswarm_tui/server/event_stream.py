@@ -15,7 +15,7 @@ from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import metric_values
 from gswarm_tui.printing.json_output import utc
-from gswarm_tui.server.tokens import are_removed
+from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_READERS = 64
 KEEP_ALIVE_S = 15.0
@@ -30,8 +30,9 @@ Metrics = frozenset[str] | None
 class FrameStream:
     """Messages about an attached run for any number of readers."""
 
-    def __init__(self, attached: AttachedRun) -> None:
+    def __init__(self, attached: AttachedRun, tokens: Tokens) -> None:
         self._attached = attached
+        self._tokens = tokens
         self._readers = 0
         self._number = 0
         self._frames = -1
@@ -66,7 +67,7 @@ class FrameStream:
             seen = sent = 0
             while not self._attached.ended:
                 is_new = seen != self._number or await self._wait()
-                if self._closed or are_removed(self._attached.uid):
+                if self._closed or are_replaced(self._tokens):
                     return
                 if not is_new:
                     yield _KEEP_ALIVE

@@ -60,17 +60,11 @@ def check_folder() -> None:
         raise UserError(f"the tokens in {_TOKENS.path} can't be used: {error.strerror}.") from None
 
 
-def are_removed(uid: str) -> bool:
-    """Return whether the user removed a recording's control token, to lock everybody out, or it has ended."""
-    try:
-        token_path(uid).stat()
-    except OSError as error:
-        return isinstance(error, FileNotFoundError)
-    return False
-
-
 def are_replaced(tokens: Tokens) -> bool:
-    """Return whether the user removed a recording's tokens, even if another server made new ones since."""
+    """Return whether a recording has ended, or the user removed its tokens to lock everybody out.
+
+    Another server may have made new ones since.
+    """
     try:
         return token_path(tokens.uid).read_text().strip() != tokens.control
     except OSError as error:

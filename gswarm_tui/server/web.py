@@ -7,23 +7,25 @@ host, origin and cookie. docs/decisions/016-browser.md has the attacks and the r
 from __future__ import annotations
 
 import asyncio
+import hmac
 import html
 import json
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
-from gswarm_tui.server.browser_access import BrowserAccess, Permission
 from gswarm_tui.server.guard import host_of, is_address, own_hosts
 from gswarm_tui.server.listening import allow_many_connections
 from gswarm_tui.server.screen_process import ScreenProcess
+from gswarm_tui.server.tokens import Tokens
 
 MAX_SCREENS = 8
 """Screens that are open at once; each is a process of some 80 MB."""
@@ -77,6 +79,42 @@ _HEADERS = {
 }
 
 _LOG = logging.getLogger(__name__)
+
+
+class Permission(Enum):
+    """Permission of a screen in a browser: to change the recording, or only to watch."""
+
+    WATCH = "watch"
+    CONTROL = "control"
+
+
+class BrowserAccess:
+    """Tokens of one recording and the cookies that they are exchanged for.
+
+    A cookie is a keyed hash, so that it is valid after a restart of the server and reveals no token.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.cookie_name = f"gswarm-tui-{tokens.uid[:8]}"
+        self._tokens = {Permission.WATCH: tokens.watch, Permission.CONTROL: tokens.control}
+        self.cookies = {
+            permission: hmac.digest(token.encode(), f"browser {tokens.uid}".encode(), "sha256").hex()
+            for permission, token in self._tokens.items()
+        }
+
+    def of_token(self, token: str) -> Permission | None:
+        """Return what a link's token permits, None for a wrong one."""
+        return _find(token, self._tokens)
+
+    def of_cookie(self, cookie: str) -> Permission | None:
+        """Return what a cookie permits, None for a wrong one."""
+        return _find(cookie, self.cookies)
+
+
+def _find(given: str, known: Mapping[Permission, str]) -> Permission | None:
+    """Return the permission with this secret, compared in constant time; None without one."""
+    matches = (each for each, secret in known.items() if hmac.compare_digest(given.encode(), secret.encode()))
+    return next(matches, None)
 
 
 class WebServer:
@@ -199,7 +237,7 @@ class WebServer:
         response = web.Response(status=204)
         response.set_cookie(
             self._access.cookie_name,
-            self._access.cookie(permission),
+            self._access.cookies[permission],
             httponly=True,
             samesite="Strict",
             secure=request.headers["Origin"].startswith("https:"),

@@ -29,8 +29,8 @@ from cryptography.x509.oid import NameOID
 from yarl import URL
 
 from gswarm_tui.server import web as server_web
-from gswarm_tui.server.browser_access import BrowserAccess, Permission
-from gswarm_tui.server.web import WebServer
+from gswarm_tui.server.tokens import Tokens
+from gswarm_tui.server.web import BrowserAccess, WebServer
 from tests import served as http_recorder
 from tests.chromium import Chromium, chromium, until
 from tests.integration.heads import eventually
@@ -399,14 +399,14 @@ FOREIGN = "Web pages of this origin may not use this server"
 async def test_request_that_is_refused(
     method: str, path: str, headers: dict[str, str], status: int, sentence: str
 ) -> None:
-    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
     async with serving(access) as address, aiohttp.ClientSession() as client:
         sent = dict(headers)
         token = sent.pop("token", "")
         if sent.get("Origin") == "OWN":
             sent["Origin"] = address
         if "Cookie" in sent:
-            right = access.cookie(Permission.CONTROL)
+            right = access.cookies[server_web.Permission.CONTROL]
             sent["Cookie"] = f"{access.cookie_name}={right if sent['Cookie'] == 'OWN' else right[::-1]}"
         url = URL(address + path, encoded=True)
         async with client.request(method, url, headers=sent, data=token, allow_redirects=False) as answer:
@@ -449,7 +449,7 @@ async def test_screens_are_counted_and_garbage_ends_only_their_own_screen(
     recording: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_web, "MAX_SCREENS", 1)
-    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
     async with serving(access, "attach", str(folder / "run.duckdb")) as address:
         async with screen(address, WATCHING) as first:
             assert b"\x1b[" in await first.receive_bytes()
@@ -467,7 +467,7 @@ async def test_screens_are_counted_and_garbage_ends_only_their_own_screen(
 
 @in_browser
 async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
-    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
     async with serving(access, "attach", "nowhere") as address:
         page = await browser.page(private=True)
         await page.open(f"{address}/#{WATCHING}")
@@ -479,7 +479,7 @@ async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
 
 async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_web, "FIRST_REQUEST_S", 0.5)
-    access = BrowserAccess(UID, {Permission.WATCH: WATCHING, Permission.CONTROL: CONTROLLING})
+    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
     async with serving(access) as address, aiohttp.ClientSession() as client:
         port = int(address.rpartition(":")[2])
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
