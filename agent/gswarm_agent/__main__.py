@@ -1,4 +1,4 @@
-"""The agent's command line: commands that the head runs, and ``status``, ``mark`` and ``once`` for people."""
+"""The agent's command line: commands that the head runs, and ``status`` and ``mark`` for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ TYPE_CHECKING = False  # that of typing takes as long to import as all that join
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from socket import socket
-    from typing import Any
 
     from gswarm_agent.folder import Folder
     from gswarm_agent.probes.base import Probe
@@ -44,7 +43,6 @@ USAGE = """usage: python -m gswarm_agent COMMAND
   mark NAME                  set a mark in each recording that has an agent of yours here
      --value KEY=VALUE       add a number or text to the mark; may be repeated
      --folder PATH           as above
-  once [--simulate JSON]     print one measurement of this machine as JSON
   simulate                   serve many simulated nodes to the head on standard input
   --version                  print the version
 """
@@ -229,43 +227,6 @@ def _node_probe() -> Probe:
     return NodeProbe()
 
 
-def _once(options: dict[str, str]) -> int:
-    """Print the second of two measurements, a second apart, because rates need two."""
-    import json
-    import time
-    from dataclasses import asdict
-
-    from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-
-    probe = _probe_maker(options)()
-    host, gpus, capabilities = probe.facts()
-    probe.read(time.monotonic_ns())
-    time.sleep(1)
-    reading = probe.read(time.monotonic_ns())
-    probe.close()
-
-    def by_name(columns: Sequence[str], row: Sequence[Any] | None) -> dict[str, Any] | None:
-        return None if row is None else dict(zip(columns, row))
-
-    measurement = {
-        "host": {**asdict(host), **(by_name(HOST_COLUMNS, reading.host) or {})},
-        "gpus": [{**asdict(g), **(by_name(GPU_COLUMNS, row) or {})} for g, row in zip(gpus, reading.gpus)],
-        "processes": [
-            {
-                "gpu": p.gpu,
-                "pid": p.pid,
-                "user": p.user,
-                "command": p.command,
-                **(by_name(PROCESS_COLUMNS, p.row) or {}),
-            }
-            for p in reading.processes or ()
-        ],
-        "not measured": capabilities,
-    }
-    print(json.dumps(measurement, indent=2))
-    return 0
-
-
 _FLAGS = ("--hold", "--only-left", "--armed", "--for-head")
 _LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
 _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
@@ -277,7 +238,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
     "stream": ("--memory-mib --simulate", _stream),
     "status": ("--recording --folder --for-head", _status),
     "check": ("--for-head", _check),
-    "once": ("--simulate", _once),
     "simulate": ("", _simulate),
 }
 

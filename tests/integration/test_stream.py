@@ -336,7 +336,7 @@ def test_a_failing_probe_shows_in_the_bye_and_in_the_exit_status(agents: list[Ag
         (["dance"], "unknown command 'dance'"),
         (["stream", "--fast"], "stream: invalid option or missing value in '--fast'"),
         (["stream", "--simulate", "7"], "a simulation is a JSON object"),
-        (["once", "--simulate", '{"cats": 1}'], "a simulation can't have 'cats' = 1"),
+        (["stream", "--simulate", '{"cats": 1}'], "a simulation can't have 'cats' = 1"),
     ],
 )
 def test_an_invalid_command_line_gets_one_sentence_and_the_usage(arguments: list[str], problem: str) -> None:
