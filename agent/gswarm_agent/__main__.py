@@ -107,7 +107,7 @@ def _stream(options: dict[str, str]) -> int:
     limits = _limits(options)
     from gswarm_agent.server import stream
 
-    return stream(make_probe, "--simulate" in options, **limits)
+    return stream(make_probe, **limits)
 
 
 def _attach(options: dict[str, str]) -> int:
@@ -121,7 +121,7 @@ def _attach(options: dict[str, str]) -> int:
         from gswarm_agent import server
 
         own = server.Limits(**limits, only_left="--only-left" in options, armed="--armed" in options)
-        server.serve(folder, listener, make_probe, "--simulate" in options, own)
+        server.serve(folder, listener, make_probe, own)
 
     return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
 

@@ -36,7 +36,7 @@ from gswarm_agent.folder import (
     top_below_home,
     tops,
 )
-from gswarm_agent.frame import WARNING, Frame, GpuFacts, GpuLink, Hello, HostFacts, Note
+from gswarm_agent.frame import WARNING, Frame, Hello, Note
 from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
@@ -145,26 +145,21 @@ def protect_standard_streams() -> Tuple[int, int]:
     return wire_in, wire_out
 
 
-def make_hello(
-    facts: Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]],
-    interval_ms: int,
-    simulated: bool,
-    links: Tuple[GpuLink, ...] = (),
-) -> Hello:
-    """Return the hello of a new life, from a probe's facts."""
-    host, gpus, capabilities = facts
+def make_hello(probe: Probe, interval_ms: int) -> Hello:
+    """Return the hello of a new life."""
+    host, gpus, capabilities = probe.facts()
     return Hello(
         agent_version=__version__,
         life=os.urandom(8).hex(),
         interval_ms=interval_ms,
-        simulated=simulated,
+        simulated=probe.simulated,
         host=host,
         gpus=gpus,
         capabilities=capabilities,
         gpu_columns=GPU_COLUMNS,
         host_columns=HOST_COLUMNS,
         process_columns=PROCESS_COLUMNS,
-        links=links[:MAX_LINKS],
+        links=probe.links()[:MAX_LINKS],
     )
 
 
@@ -228,11 +223,11 @@ class Server:
 
     # The main thread's side.
 
-    def sample(self, probe: Probe, simulated: bool) -> None:
+    def sample(self, probe: Probe) -> None:
         """Sample from a head's start until the end, then as often as waiting marks need. Closes the probe."""
         try:
             self.started.wait()
-            sampler = self.introduce(probe, simulated)
+            sampler = self.introduce(probe)
             if sampler is None:
                 return
             gc.freeze()  # these objects stay: searching them for garbage would delay a tick by 10 ms
@@ -248,17 +243,16 @@ class Server:
         finally:
             probe.close()
 
-    def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
+    def introduce(self, probe: Probe) -> Optional[Sampler]:
         """Begin a new life; return the sampler to run, or None if the server is ending."""
-        facts = probe.facts()
         with self._lock:
             if self.ending:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
             if self._groups != DEFAULT_GROUPS:
                 self._sampler.set_metrics(self._groups)
-        facts = (*facts[:2], {**facts[2], **self.obstacles})
-        self._introduced = make_hello(facts, self._sampler.interval_ms, simulated, probe.links())
+        hello = make_hello(probe, self._sampler.interval_ms)
+        self._introduced = replace(hello, capabilities={**hello.capabilities, **self.obstacles})
         self.inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
         return self._sampler
 
@@ -584,9 +578,7 @@ class Server:
             self._spilled_at = min(self._spilled_at, self._headless_since)
 
 
-def serve(
-    folder: Folder, listener: socket.socket, make_probe: Callable[[], Probe], simulated: bool, limits: Limits
-) -> None:
+def serve(folder: Folder, listener: socket.socket, make_probe: Callable[[], Probe], limits: Limits) -> None:
     """Run the agent of a recording's folder until it ends."""
     name_process()
     recording = folder.name.partition("@")[0]
@@ -599,15 +591,13 @@ def serve(
             server.report_place(folder)
         if limits.armed:
             server.obstacles = trace.obstacles(recording)
-        _run(server, signals, None if limits.only_left else make_probe, simulated)
+        _run(server, signals, None if limits.only_left else make_probe)
     server.finish(folder)
     remove_forgotten([folder.top])
     trace.remove_forgotten(recording)
 
 
-def stream(
-    make_probe: Callable[[], Probe], simulated: bool = False, memory_mib: float = STREAM_MEMORY_MIB
-) -> int:
+def stream(make_probe: Callable[[], Probe], memory_mib: float = STREAM_MEMORY_MIB) -> int:
     """Serve the head on standard streams until it disconnects or a signal arrives; return an exit status.
 
     ``make_probe`` is called before the head's ``Start`` arrives, to save time.
@@ -618,10 +608,10 @@ def stream(
     with selectors.PollSelector() as selector:
         server = Server(Spool(NoFolder(), round(memory_mib * MIB)), selector, signals.wake)
         server.connect(wire_in, wire_out)
-        return _run(server, signals, make_probe, simulated)
+        return _run(server, signals, make_probe)
 
 
-def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Probe]], simulated: bool) -> int:
+def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Probe]]) -> int:
     """Sample in this thread and serve in another, until the end. Returns an exit status."""
     serving = threading.Thread(target=server.run, args=(signals,), daemon=True)
     serving.start()
@@ -630,7 +620,7 @@ def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Pro
         if make_probe is None:
             server.started.wait()
         else:
-            server.sample(make_probe(), simulated)
+            server.sample(make_probe())
     except Exception as error:
         import traceback
 

@@ -293,6 +293,8 @@ def _links(gpus: int) -> Tuple[GpuLink, ...]:
 class SimulatedNode:
     """A probe of a simulated node."""
 
+    simulated = True
+
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._origin_ns = time.monotonic_ns() if simulation.origin_ns is None else simulation.origin_ns

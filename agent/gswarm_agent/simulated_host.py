@@ -33,7 +33,7 @@ class _SimulatedAgent:
     def handle_due(self) -> bool:
         """Run all due work except sampling; return whether the agent still runs."""
         if self.sampler is None and self._server.started.is_set():
-            self.sampler = self._server.introduce(self._probe, simulated=True)
+            self.sampler = self._server.introduce(self._probe)
         self._server.handle_due()
         return self._continues()
 

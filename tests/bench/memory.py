@@ -106,7 +106,7 @@ def _fleet(names: Sequence[str], seed: int) -> Iterator[_RepeatingNode]:
     recorded = []
     for index, name in enumerate(names):
         node = SimulatedNode(Simulation(name, index, len(names), GPUS, seed, 0))
-        hello = replace(make_hello(node.facts(), 1000, simulated=True), life=f"life-{name}")
+        hello = replace(make_hello(node, 1000), life=f"life-{name}")
         if index < RECORDED:
             readings = [node.read((60 + n) * 10**9) for n in range(READINGS)]
             recorded.append(

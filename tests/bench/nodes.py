@@ -47,6 +47,8 @@ _CHUNK = 65536
 class Repeated:
     """Probe that repeats another probe's samples, from the ``first`` on."""
 
+    simulated = True
+
     def __init__(self, probe: Probe, readings: Sequence[TickSamples], first: int) -> None:
         self._facts = probe.facts()
         at = first % len(readings)
@@ -117,7 +119,7 @@ class _BenchNode:
                 self._delivery.start(message)
                 if self.sampler is None:
                     self.sampler = Sampler(self._probe, message.interval_ms, self._watch)
-                    hello = make_hello(self._probe.facts(), message.interval_ms, simulated=True)
+                    hello = make_hello(self._probe, message.interval_ms)
                     self._spool.begin(hello)
                     self._hello = hello
                 self._delivery.introduce(self._hello)

@@ -92,7 +92,7 @@ def head() -> Iterator[OneHead]:
 def test_a_head_that_does_not_read_loses_the_oldest_frames_and_gets_their_number() -> None:
     head = OneHead(memory_bytes=20_000)
     head.send(MAGIC + encode(Start(1000, 1)))
-    sampler = head.server.introduce(PROBE, simulated=True)
+    sampler = head.server.introduce(PROBE)
     assert sampler is not None
     note = Note("xid", "error", "XID 79")
     head.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -116,7 +116,7 @@ def test_a_head_that_does_not_read_loses_the_oldest_frames_and_gets_their_number
 
 def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
     head.send(MAGIC + encode(Start(1000, 1)))
-    sampler = head.server.introduce(PROBE, simulated=True)
+    sampler = head.server.introduce(PROBE)
     assert sampler is not None
     for seq in range(1, 6):
         head.server.put(sampler.take())
@@ -127,7 +127,7 @@ def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
 
 
 def test_no_hello_before_the_head_starts(head: OneHead) -> None:
-    head.server.introduce(PROBE, simulated=True)
+    head.server.introduce(PROBE)
     assert head.read() == []
     head.send(MAGIC + encode(Start(1000, 1)))
     assert [type(message) for message in head.read()] == [Hello]
@@ -135,7 +135,7 @@ def test_no_hello_before_the_head_starts(head: OneHead) -> None:
 
 def test_the_interval_may_change_between_start_and_hello(head: OneHead) -> None:
     head.send(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack("life", 3)))
-    assert head.server.introduce(PROBE, simulated=True) is not None
+    assert head.server.introduce(PROBE) is not None
     (hello,) = head.read()
     assert isinstance(hello, Hello)
     assert hello.interval_ms == 100
@@ -152,7 +152,7 @@ def test_a_changed_set_of_measurable_metrics_is_sent_in_a_second_hello(head: One
 
     probe = Failing(Simulation())
     head.send(MAGIC + encode(Start(1000, 1)))
-    head.server.introduce(probe, simulated=True)
+    head.server.introduce(probe)
     (first,) = head.read()
     head.server.reintroduce(probe)
     assert head.read() == []
@@ -178,14 +178,14 @@ def test_the_bye_states_the_reason(head: OneHead, data: bytes, reason: str) -> N
     assert isinstance(bye, Bye)
     assert bye.reason.startswith(reason)
     assert head.server.started.is_set()
-    assert head.server.introduce(PROBE, simulated=True) is None
+    assert head.server.introduce(PROBE) is None
 
 
 def test_a_closed_connection_ends_the_server(head: OneHead) -> None:
     head.send(MAGIC + encode(Start(1000, 1)))
     head.socket.shutdown(socket.SHUT_WR)
     assert not head.handle_due()
-    assert head.server.introduce(PROBE, simulated=True) is None
+    assert head.server.introduce(PROBE) is None
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ class FakeWatch(SystemWatch):
 class SlowProbe:
     """A probe whose ticks take a given time."""
 
+    simulated = False
+
     def __init__(self, watch: FakeWatch, takes_s: dict[int, float] | None = None) -> None:
         self.watch = watch
         self.takes_s = takes_s or {}

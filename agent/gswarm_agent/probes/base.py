@@ -27,7 +27,9 @@ class TickSamples:
 if TYPE_CHECKING:
 
     class Probe(Protocol):
-        """Measures one node. All methods are called from one thread."""
+        """Measures one node, which may be ``simulated``. All methods are called from one thread."""
+
+        simulated: bool
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
             """Return constant properties, and why metrics are missing, as in ``Hello.capabilities``."""

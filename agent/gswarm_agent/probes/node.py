@@ -29,6 +29,8 @@ class NodeProbe:
     Python threads would pass the interpreter lock around at each call, which costs more than the calls.
     """
 
+    simulated = False
+
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
         self._proc, self._sys = proc, sys
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
