@@ -38,12 +38,12 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pool-test"]
 
 
-def gather(pool: WorkerPool[str], patience: float = 0.2) -> dict[int, str]:
+def gather(pool: WorkerPool, patience: float = 0.2) -> dict[int, str]:
     return pool.gather(time.monotonic() + AGES, patience)
 
 
 def test_all_keys_share_one_thread_while_they_answer(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     for answer in ("a", "b", "c"):
         pool.start(job(gates, answer), ALL)
         assert gather(pool, AGES) == {key: f"{answer}{key}" for key in range(4)}
@@ -53,7 +53,7 @@ def test_all_keys_share_one_thread_while_they_answer(gates: dict[int, threading.
 
 
 def test_a_hanging_key_has_no_result_and_the_others_have(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     gates[1].clear()
     for answer in ("a", "b"):
         pool.start(job(gates, answer), ALL)
@@ -63,7 +63,7 @@ def test_a_hanging_key_has_no_result_and_the_others_have(gates: dict[int, thread
 
 
 def test_only_started_keys_have_results(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     for keys in ([0, 1, 2], ALL, [3]):
         pool.start(job(gates, "a"), keys)
         assert gather(pool, AGES) == {key: f"a{key}" for key in keys}
@@ -73,7 +73,7 @@ def test_only_started_keys_have_results(gates: dict[int, threading.Event]) -> No
 
 @pytest.mark.parametrize("waited_for", [True, False])
 def test_a_hanging_key_can_be_given_a_new_thread(gates: dict[int, threading.Event], waited_for: bool) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     gates[3].clear()
     at_the_last = threading.Event()
 
@@ -94,7 +94,7 @@ def test_a_hanging_key_can_be_given_a_new_thread(gates: dict[int, threading.Even
 
 
 def test_a_round_that_is_not_gathered_takes_no_key_from_the_next(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     for _ in range(100):  # the thread may have begun, have ended, or be at the job
         pool.start(job(gates, "a"), [3])
         pool.start(job(gates, "b"), [0, 1, 2])
@@ -103,7 +103,7 @@ def test_a_round_that_is_not_gathered_takes_no_key_from_the_next(gates: dict[int
 
 
 def test_several_keys_can_hang(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     gates[0].clear()
     gates[3].clear()
     pool.start(job(gates, "a"), ALL)
@@ -113,7 +113,7 @@ def test_several_keys_can_hang(gates: dict[int, threading.Event]) -> None:
     assert pool.close(AGES)
 
 
-def rounds_until(pool: WorkerPool[str], work: Callable[[int], str], keys: set[int]) -> bool:
+def rounds_until(pool: WorkerPool, work: Callable[[int], str], keys: set[int]) -> bool:
     """Return whether, after some rounds, these keys and no others have results."""
     deadline = time.monotonic() + AGES
     while time.monotonic() < deadline:
@@ -125,7 +125,7 @@ def rounds_until(pool: WorkerPool[str], work: Callable[[int], str], keys: set[in
 
 
 def test_a_key_has_results_again_after_its_job_returns(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     gates[2].clear()
     pool.start(job(gates, "a"), ALL)
     assert gather(pool) == {0: "a0", 1: "a1", 3: "a3"}
@@ -135,7 +135,7 @@ def test_a_key_has_results_again_after_its_job_returns(gates: dict[int, threadin
 
 
 def test_gather_returns_at_its_deadline(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(4, "pool-test")
+    pool = WorkerPool(4, "pool-test")
     gates[0].clear()
     pool.start(job(gates, "a"), ALL)
     assert pool.gather(time.monotonic(), AGES) == {}
@@ -145,7 +145,7 @@ def test_gather_returns_at_its_deadline(gates: dict[int, threading.Event]) -> No
 
 
 def test_gather_raises_the_error_of_a_job() -> None:
-    pool: WorkerPool[str] = WorkerPool(2, "pool-test")
+    pool = WorkerPool(2, "pool-test")
 
     def fails(key: int) -> str:
         raise ZeroDivisionError(key)
@@ -157,7 +157,7 @@ def test_gather_raises_the_error_of_a_job() -> None:
 
 
 def test_an_error_after_the_deadline_is_raised_in_a_later_round() -> None:
-    pool: WorkerPool[str] = WorkerPool(1, "pool-test")
+    pool = WorkerPool(1, "pool-test")
     begun, gate = threading.Event(), threading.Event()
 
     def fails_late(key: int) -> str:
@@ -175,7 +175,7 @@ def test_an_error_after_the_deadline_is_raised_in_a_later_round() -> None:
 
 
 def test_close_returns_false_while_a_job_is_running(gates: dict[int, threading.Event]) -> None:
-    pool: WorkerPool[str] = WorkerPool(1, "pool-test")
+    pool = WorkerPool(1, "pool-test")
     gates[0].clear()
     pool.start(job(gates, "a"), [0])
     assert not pool.close(0)

@@ -41,7 +41,7 @@ class GpuSet:
         self._proc = proc
         self._gpus: List[Gpu] = []
         self._nvml: Optional[Nvml] = None
-        self._workers: WorkerPool[Optional[Row]] = WorkerPool(0, "gpus")
+        self._workers = WorkerPool(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
         self._meter: Optional[ThroughputMeter] = None
@@ -53,7 +53,7 @@ class GpuSet:
         self._nvlinks: Dict[int, Sequence[NvLink]] = {}
         self._were_up: Dict[int, Set[int]] = {}
         self._nvlink_faults: Dict[int, str] = {}
-        opening: WorkerPool[Nvml] = WorkerPool(1, "nvml")
+        opening = WorkerPool(1, "nvml")
         opening.start(lambda _: Nvml.open(), [0])
         try:
             opened = opening.gather(time.monotonic() + start_s, start_s)

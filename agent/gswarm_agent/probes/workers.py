@@ -8,17 +8,7 @@ from queue import SimpleQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar
-
-    T = TypeVar("T")
-else:
-    T = None
-
-    class Generic:
-        """Stands in for ``typing.Generic`` at run time: ``typing`` takes long to import."""
-
-        def __class_getitem__(cls, _kind):
-            return cls
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 
 class QuickEvent:
@@ -54,12 +44,12 @@ class QuickEvent:
         self._unset.acquire(blocking=False)
 
 
-class _Batch(Generic[T]):
+class _Batch:
     """Jobs by key that one thread runs in turn; those not begun can be taken away."""
 
-    def __init__(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+    def __init__(self, job: Callable[[int], Any], keys: Sequence[int]) -> None:
         self.job = job
-        self.results: Dict[int, T] = {}
+        self.results: Dict[int, Any] = {}
         self.error: Optional[Exception] = None
         self.finished = QuickEvent()
         self._waiting = list(keys)
@@ -105,13 +95,13 @@ class _Batch(Generic[T]):
             return self._current, left
 
 
-class _Worker(Generic[T]):
+class _Worker:
     """One thread and the keys that it does jobs for."""
 
     def __init__(self, name: str, keys: Sequence[int]) -> None:
         self.keys = list(keys)
-        self.batch: Optional[_Batch[T]] = None
-        self._inbox: SimpleQueue[Optional[_Batch[T]]] = SimpleQueue()
+        self.batch: Optional[_Batch] = None
+        self._inbox: SimpleQueue[Optional[_Batch]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -126,7 +116,7 @@ class _Worker(Generic[T]):
         """Return whether it can begin a batch now; a batch that it has not begun is cancelled."""
         return self.batch is None or self.batch.cancel()
 
-    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+    def start(self, job: Callable[[int], Any], keys: Sequence[int]) -> None:
         self.batch = _Batch(job, keys)
         self._inbox.put(self.batch)
 
@@ -136,7 +126,7 @@ class _Worker(Generic[T]):
         return not self._thread.is_alive()
 
 
-class WorkerPool(Generic[T]):
+class WorkerPool:
     """Runs one job for each of the keys 0..count-1 in as few threads as hanging jobs allow.
 
     All keys begin in one thread, which costs one wake-up a round. A key whose job takes longer than the
@@ -146,10 +136,10 @@ class WorkerPool(Generic[T]):
 
     def __init__(self, count: int, name: str) -> None:
         self._name = name
-        self._workers: List[_Worker[T]] = [_Worker(name, range(count))] if count else []
-        self._round: List[_Worker[T]] = []
+        self._workers: List[_Worker] = [_Worker(name, range(count))] if count else []
+        self._round: List[_Worker] = []
 
-    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+    def start(self, job: Callable[[int], Any], keys: Sequence[int]) -> None:
         """Begin a round for some keys without waiting. Raises what a job raised since the last gathering."""
         self._isolate_running_jobs()
         self._round = []
@@ -167,9 +157,9 @@ class WorkerPool(Generic[T]):
             self._workers.remove(worker)
             self._workers.append(_Worker(self._name, [key]))
 
-    def gather(self, until: float, patience: float) -> Dict[int, T]:
+    def gather(self, until: float, patience: float) -> Dict[int, Any]:
         """Return the results by key that arrive by ``until`` (time.monotonic()). Raises what a job raised."""
-        results: Dict[int, T] = {}
+        results: Dict[int, Any] = {}
         waiting, self._round = self._round, []
         while waiting:
             worker = waiting.pop(0)
@@ -200,7 +190,7 @@ class WorkerPool(Generic[T]):
                 raise worker.batch.error
             self._split(worker, worker.batch)
 
-    def _split(self, worker: _Worker[T], batch: _Batch[T]) -> Tuple[Optional[_Worker[T]], List[int]]:
+    def _split(self, worker: _Worker, batch: _Batch) -> Tuple[Optional[_Worker], List[int]]:
         """Leave the thread to its current job, and its other keys to a new worker.
 
         Returns the new worker, if one was needed, and which of its keys have not had their turn.
@@ -210,7 +200,7 @@ class WorkerPool(Generic[T]):
         if stuck is None or not others:
             return None, []
         worker.keys = [stuck]
-        successor: _Worker[T] = _Worker(self._name, others)
+        successor = _Worker(self._name, others)
         self._workers.append(successor)
         return successor, left
 
