@@ -60,9 +60,6 @@ class Channel(Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes to the agent; ignored if it has ended."""
 
-    def stderr(self) -> bytes:
-        """Return the last output on stderr of the agent and of the programs that started it."""
-
     async def explain_end(self) -> str:
         """Return why the agent ended, in one clause; call it after the end of ``read``."""
 

@@ -57,7 +57,7 @@ class Inbox(Channel):
             self.ended(LaunchError(reason, "check what it prints there", Retry.CUT_OFF))
 
     def stderr(self) -> bytes:
-        """Return the last output on stderr; see ``Channel``."""
+        """Return the last output on stderr of the agent and of the programs that started it."""
         return bytes(self._stderr)
 
     def unread(self, data: bytes) -> None:

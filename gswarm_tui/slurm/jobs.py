@@ -15,7 +15,7 @@ from gswarm_tui.slurm.hosts import expand, fold
 from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
 
 _TIMEOUT_S = 5.0
-_SQUEUE_TIMEOUT_S = 3.0
+_SHORT_TIMEOUT_S = 3.0
 _RUNNING = ("RUNNING", "COMPLETING")
 _NOT_STARTED = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
@@ -114,7 +114,7 @@ class Slurm:
         Raises:
             SlurmError: scontrol or the job is missing, it isn't running, or it is another user's.
         """
-        records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
+        records = parse_jobs(self._run("scontrol", "show", "job", "-d", job_id))
         if not records:
             raise SlurmError(f"Slurm has no job {job_id}.")
         first = records[0]
@@ -136,7 +136,7 @@ class Slurm:
 
     def end_of(self, job_id: str) -> JobEnd | None:
         """Return when a job ends or ended; None before it starts. Raises SlurmError."""
-        records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
+        records = parse_jobs(self._run("scontrol", "show", "job", "-d", job_id))
         if not records or any(record.state in _NOT_STARTED for record in records):
             return None
         times = [record.job.ends_at for record in records]
@@ -148,7 +148,7 @@ class Slurm:
     def why_ending(self, job_id: str) -> str:
         """Return why a job that gets SIGTERM ends, as a clause; empty if Slurm is slow or doesn't say."""
         try:
-            text = self._run(_SQUEUE_TIMEOUT_S, "scontrol", "show", "job", job_id)
+            text = self._run("scontrol", "show", "job", job_id, timeout=_SHORT_TIMEOUT_S)
         except SlurmError:
             return ""
         records = parse_jobs(text)
@@ -165,36 +165,27 @@ class Slurm:
     def running_jobs(self) -> tuple[str, ...]:
         """Return the calling user's running jobs, the newest first; none if Slurm is slow or missing."""
         try:
-            listed = self._run(
-                _SQUEUE_TIMEOUT_S,
-                "squeue",
-                "--me",
-                "--states=RUNNING",
-                "--noheader",
-                "--sort=-S",
-                "--format=%i",
-            )
+            wanted = "--me", "--states=RUNNING", "--noheader", "--sort=-S", "--format=%i"
+            listed = self._run("squeue", *wanted, timeout=_SHORT_TIMEOUT_S)
         except SlurmError:
             return ()
         return tuple(listed.split())
 
     def nodes(self, names: Sequence[str]) -> dict[str, SlurmNode]:
         """Return Slurm's view of those of these nodes that it knows. Raises SlurmError."""
-        listed = self._run(
-            _TIMEOUT_S, "scontrol", "show", "node", "-d", "--oneliner", fold(names), partly=True
-        )
+        listed = self._run("scontrol", "show", "node", "-d", "--oneliner", fold(names), partly=True)
         return parse_nodes(listed)
 
     def _cluster(self) -> str | None:
         if name := self._environ.get("SLURM_CLUSTER_NAME"):
             return name
         try:
-            match = _CLUSTER.search(self._run(_TIMEOUT_S, "scontrol", "show", "config"))
+            match = _CLUSTER.search(self._run("scontrol", "show", "config"))
         except SlurmError:  # the cluster's name is optional
             return None
         return match[1] if match else None
 
-    def _run(self, timeout: float, *command: str, partly: bool = False) -> str:
+    def _run(self, *command: str, timeout: float = _TIMEOUT_S, partly: bool = False) -> str:
         """Run a command and return its standard output; with ``partly`` also if it failed after some."""
         try:
             done = subprocess.run(

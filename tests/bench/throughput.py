@@ -170,9 +170,6 @@ class _Pieces(Channel):
     def write(self, data: bytes) -> None:
         pass
 
-    def stderr(self) -> bytes:
-        return b""
-
     async def explain_end(self) -> str:
         return "the bench is over"
 

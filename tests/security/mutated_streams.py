@@ -106,9 +106,6 @@ class _Stream(Channel):
     def write(self, data: bytes) -> None:
         pass
 
-    def stderr(self) -> bytes:
-        return b""
-
     async def explain_end(self) -> str:
         return "the stream is over"
 

@@ -118,9 +118,6 @@ class FakeAgent(Channel):
     def write(self, data: bytes) -> None:
         self.received += self.decoder.feed(data)
 
-    def stderr(self) -> bytes:
-        return b""
-
     async def explain_end(self) -> str:
         return "the agent ended with exit status 1: out of luck"
 
