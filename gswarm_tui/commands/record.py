@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
+from gswarm_tui.common.own_commands import own_command
 from gswarm_tui.options.arguments import RecordOptions, parse_record
 
 if TYPE_CHECKING:
@@ -120,5 +121,4 @@ def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, 
 
 def _print(*words: str) -> None:
     """Run another command of this program; its output goes to standard error, as all of this one's."""
-    command = [sys.executable, "-P", "-m", "gswarm_tui", *words]
-    subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=2)
+    subprocess.run(own_command(*words), check=False, stdin=subprocess.DEVNULL, stdout=2)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from gswarm_agent import __version__
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.redact import HIDDEN, redact
+from gswarm_tui.common.own_commands import run_in_background
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
@@ -218,16 +219,23 @@ def add_links(
         )
     if recorder is not None and options.demo is None and not only_left:
         from gswarm_tui.link.tracing import Tracing
-        from gswarm_tui.run.trace_import import import_trace
 
         path = recorder.path.absolute()
         folder = path.with_name(f"{path.stem}-traces")
-        hub.tracing = Tracing(hub.links, folder, hub.publish, partial(import_trace, path), hub.now)
+        hub.tracing = Tracing(hub.links, folder, hub.publish, partial(_import_trace, path), hub.now)
     if resumed is not None:
         for life in resumed.lives:
             if life.node in hub.links:
                 last = None if life.at is None else (life.ts_ns, life.at)
                 hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s, last)
+
+
+async def _import_trace(db: Path, file: Path, node: str) -> str:
+    """Import a trace into a recording through its recorder; return why it failed, empty if it didn't."""
+    try:
+        return (await run_in_background("import", str(file), "--db", str(db), f"--node={node}")).rstrip(".")
+    except OSError as error:
+        return f"the import failed: {error.strerror}"
 
 
 async def start_control_server(

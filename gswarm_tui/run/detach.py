@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.own_commands import last_line
 from gswarm_tui.common.paths import state_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.batch import BatchRun
@@ -51,8 +52,7 @@ def detach(options: Options, plan: Plan, recording: OpenRecording, environ: Mapp
         with started.stdin as pipe:
             pipe.write(pickle.dumps((options, plan, recording)))
     if not _records(started, recording, environ):
-        lines_there = log.read_text(errors="replace").strip().splitlines()
-        why = lines_there[-1].removeprefix("gswarm-tui: ") if lines_there else "it doesn't answer"
+        why = last_line(log.read_text(errors="replace")) or "it doesn't answer"
         raise UserError(f"the detached recorder failed: {why} (log: {log}); {_advice(recording)}.")
     return (
         f"recording continues in process {started.pid}: gswarm-tui attach {short} shows it, "

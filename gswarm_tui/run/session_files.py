@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.own_commands import last_line, own_command
 from gswarm_tui.common.paths import file_name
 
 KINDS = (("plot", ".pdf"), ("report", ".html"))
@@ -25,11 +25,8 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
     stem = _free_stem(file_name(name))
     files = tuple(f"{stem}{suffix}" for _, suffix in KINDS)
     for (word, _), file in zip(KINDS, files, strict=True):
-        # -P: no modules from the current folder.
-        command = [sys.executable, "-P", "-m", "gswarm_tui", word, f"--db={recording}", "-o", f"./{file}"]
-        command += ["--", session]
         done = subprocess.run(
-            command,
+            own_command(word, f"--db={recording}", "-o", f"./{file}", "--", session),
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -37,8 +34,7 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
             errors="replace",
         )
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"{word} ended with status {done.returncode}"]
-            raise UserError(lines[-1].removeprefix("gswarm-tui: "))
+            raise UserError(last_line(done.stderr) or f"{word} ended with status {done.returncode}")
     return files
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.own_commands import own_command
 from gswarm_tui.common.paths import state_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
@@ -144,7 +145,7 @@ def _detach(options: Options, plan: Plan, recording: OpenRecording) -> int:
 
 def _detach_despite_query(uid: str, path: Path) -> NoReturn:
     """Replace this process by ``recover --detach``: its query, which can't be cancelled, has the file."""
-    command = [sys.executable, "-P", "-m", "gswarm_tui", "recover", uid, "--detach", "--db", str(path)]
+    command = own_command("recover", uid, "--detach", "--db", str(path))
     sys.stdout.flush()
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # DuckDB's file, with its lock
     os.execv(sys.executable, command)  # noqa: S606

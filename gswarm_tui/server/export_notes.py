@@ -5,16 +5,14 @@ A restarted server, or ``recover --finish``, keeps the promises of one that was 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import os
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gswarm_tui.common.own_commands import run_in_background
 from gswarm_tui.common.private_files import PrivateFolder
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
@@ -26,7 +24,6 @@ WHERE uid = ? AND name = ? AND abs(epoch_ms(sessions.started_at) - ?) <= 1 AND s
 ORDER BY session_id DESC
 """
 """Query for the number of a session that has ended, with its recording's uid, name and start in ms."""
-_NICE = 10
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,25 +46,10 @@ class SessionExport:
 async def write_export(path: Path, export: SessionExport, number: int) -> str:
     """Write the file of a session of the recording ``path``, in another process; return the new state."""
     target = path.parent / export.file
-    words = ["export", f"--db={path}", "--format=json", f"--output={target}", str(number)]
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-P", "-m", "gswarm_tui", *words),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+    why = await run_in_background(
+        "export", f"--db={path}", "--format=json", f"--output={target}", str(number)
     )
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
-    try:
-        _, errors = await child.communicate()
-    finally:
-        if child.returncode is None:
-            child.kill()
-    if child.returncode == 0:
-        return WRITTEN
-    lines = errors.decode(errors="replace").strip().splitlines() or [f"status {child.returncode}"]
-    return f"it could not be written: {lines[-1].removeprefix('gswarm-tui: ')}"
+    return f"it could not be written: {why}" if why else WRITTEN
 
 
 async def write_promised(path: Path, uid: str) -> AsyncIterator[SessionExport]:

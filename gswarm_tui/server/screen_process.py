@@ -10,10 +10,11 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+
+from gswarm_tui.common.own_commands import own_command
 
 DRIVER = "gswarm_tui.tui.textual_internals.browser_driver:BrowserDriver"
 BEGINNING = b"__GANGLION__\n"
@@ -54,7 +55,7 @@ class ScreenProcess:
         columns, rows = _bounded(columns, rows)
         environ = {**os.environ, **_ENVIRONMENT, "COLUMNS": str(columns), "ROWS": str(rows)}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "gswarm_tui", *words,
+            *own_command(*words),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=environ, start_new_session=True,
         )  # fmt: skip
