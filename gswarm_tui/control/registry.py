@@ -12,10 +12,13 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, problems_of, top_below_home
-from gswarm_tui.common.paths import runtime_folder, state_folder
+from gswarm_tui.common.paths import runtime_folder
+from gswarm_tui.common.private_files import PrivateFolder
 
+_NOTES = PrivateFolder("recording")
 SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # created with mode 0700
 
 
@@ -64,52 +67,53 @@ def running_folders(parents: Sequence[str]) -> Iterator[Folder]:
             yield folder
 
 
-def _notes_folder() -> Path:
-    return state_folder() / "recording"
-
-
 def leave_note(path: Path, uid: str) -> Path | None:
     """Note that this process records into a file; return the note, to be removed at the end."""
-    folder, host = _notes_folder(), socket.gethostname()
-    note = folder / f"{host}-{os.getpid()}.json"
+    host = socket.gethostname()
+    name = _note_name(host, os.getpid())
     with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for old in folder.glob(f"{host}-*.json"):
+        for old in _NOTES.path.glob(f"{host}-*.json"):
             pid = old.stem.removeprefix(f"{host}-")
             if not Path(f"/proc/{pid}").exists():
                 old.unlink(missing_ok=True)
-        note.touch(0o600)
-        note.write_text(json.dumps({"path": str(path), "uid": uid, "host": host, "pid": os.getpid()}))
-        return note
+        note = {"path": str(path), "uid": uid, "host": host, "pid": os.getpid()}
+        _NOTES.write(name, json.dumps(note).encode())
+        return _NOTES.path / name
     return None
+
+
+def _note_name(host: str, pid: int) -> str:
+    return f"{host}-{pid}.json"
 
 
 def recording_of(pid: int) -> tuple[Path, str] | None:
     """Return the file and the uid of the recording that a head on this machine noted; None without a note."""
-    note = _notes_folder() / f"{socket.gethostname()}-{pid}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        recording = json.loads(note.read_text())
+    with suppress(OSError, ValueError):
+        recording = json.loads(_NOTES.read(_note_name(socket.gethostname(), pid)))
         return Path(recording["path"]), str(recording["uid"])
     return None
 
 
+def _remote_notes() -> list[dict[str, Any]]:
+    """Return the notes of heads on other machines that record."""
+    notes = []
+    for file in _NOTES.path.glob("*.json"):
+        with suppress(OSError, ValueError):
+            notes.append(json.loads(_NOTES.read(file.name)))
+    return [note for note in notes if note["host"] != socket.gethostname()]
+
+
 def remote_hosts() -> list[str]:
     """Return the other machines on which heads of this user noted that they record."""
-    hosts = set()
-    for note in _notes_folder().glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            hosts.add(str(json.loads(note.read_text())["host"]))
-    return sorted(hosts - {socket.gethostname()})
+    return sorted({note["host"] for note in _remote_notes()})
 
 
 def describe_remote_writer(path: Path) -> str:
     """Describe the head on another machine that records into a file; empty if none is known."""
-    for note in _notes_folder().glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            writer = json.loads(note.read_text())
-            if writer["path"] == str(path.absolute()) and writer["host"] != socket.gethostname():
-                return (
-                    f"{path} is being recorded by gswarm-tui on {writer['host']}, process {writer['pid']}; "
-                    f"run this command there, or after that process has ended"
-                )
+    for writer in _remote_notes():
+        if writer["path"] == str(path.absolute()):
+            return (
+                f"{path} is being recorded by gswarm-tui on {writer['host']}, process {writer['pid']}; "
+                f"run this command there, or after that process has ended"
+            )
     return ""

@@ -19,6 +19,7 @@ from pathlib import Path
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.run.headless import STOPPED, OpenRecording
+from gswarm_tui.run.supervisor import describe_signal
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
@@ -198,7 +199,7 @@ class BatchRun:
         self._command = None
         how = _killed_by(-status) if status < 0 else f"ended with status {status}"
         if status - 128 in set(signal.Signals):  # from srun and shells, whose command was killed
-            how += f" ({_signal(status - 128)})"
+            how += f" ({describe_signal(status - 128)})"
         ended = f"{self._command_name} {how} after {duration(time.monotonic() - self._began)}"
         print_notice(ended)
         self._end_recorder(f"{self._reason}; {ended}" if self._reason else ended)
@@ -224,8 +225,9 @@ class BatchRun:
             return
         if os.WIFSTOPPED(status):
             print_notice(
-                f"the recorder was stopped by {_signal(os.WSTOPSIG(status))}: until it continues, nothing is "
-                f"recorded, and record waits for it at the end; continue it with kill -s CONT {pid}"
+                f"the recorder was stopped by {describe_signal(os.WSTOPSIG(status))}: until it continues, "
+                "nothing is recorded, and record waits for it at the end; continue it with "
+                f"kill -s CONT {pid}"
             )
             return
         code = os.waitstatus_to_exitcode(status)
@@ -291,10 +293,4 @@ def _sent_to_all(received: signal.struct_siginfo, why: str) -> bool:
 
 
 def _killed_by(number: int) -> str:
-    return f"was killed by {_signal(number)}"
-
-
-def _signal(number: int) -> str:
-    known = number in set(signal.Signals)  # real-time signals have no names
-    name = signal.Signals(number).name if known else f"signal {number}"
-    return name + (", as happens when memory runs out" if number == signal.SIGKILL else "")
+    return f"was killed by {describe_signal(number)}"

@@ -130,10 +130,7 @@ def _exit_status(status: int, settings: list[Any], reports: int) -> int:
         exit_status = 128 + number
         if number in ENDING:
             return exit_status
-        known = number in set(signal.Signals)  # real-time signals have no names
-        what = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
-        if number == signal.SIGKILL:
-            what += ", as happens when memory runs out"
+        what = f"was killed by {describe_signal(number)}"
     advice = "it had no recording open; start it again"
     if path:
         import shlex
@@ -144,6 +141,13 @@ def _exit_status(status: int, settings: list[Any], reports: int) -> int:
         )
     print_notice(f"the program {what}; {advice}")
     return exit_status
+
+
+def describe_signal(number: int) -> str:
+    """Return the name of a signal that a process got."""
+    known = number in set(signal.Signals)  # real-time signals have no names
+    name = signal.Signals(number).name if known else f"signal {number}"
+    return name + (", as happens when memory runs out" if number == signal.SIGKILL else "")
 
 
 def _restore_terminal(settings: list[Any]) -> None:

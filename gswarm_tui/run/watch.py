@@ -22,6 +22,7 @@ from gswarm_tui.run.headless import OpenRecording
 from gswarm_tui.run.monitoring import STOPPED_BY, monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
+from gswarm_tui.run.session_files import write_session_files
 from gswarm_tui.run.supervisor import ENDING, report_recording
 
 if TYPE_CHECKING:
@@ -183,19 +184,15 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.tui.app import GswarmApp
 
-    past = None if recorder is None else partial(_player, hub, recorder)
-    open_queries = None if recorder is None else partial(_queries, recorder)
-    write_files = None if recorder is None else partial(_write_files, recorder)
-    history = QueryHistory(history_path())
     return GswarmApp(
         hub,
         title=plan.title,
         theme=theme,
         metric=options.metric,
-        past=past,
-        open_queries=open_queries,
-        history=history,
-        write_files=write_files,
+        past=None if recorder is None else partial(_player, hub, recorder),
+        open_queries=None if recorder is None else partial(_queries, recorder),
+        history=QueryHistory(history_path()),
+        write_files=None if recorder is None else partial(write_session_files, recorder.path),
         hints=options.demo is not None and is_first_demo(),
         why_not_detached=_why_not_detached(options),
     )
@@ -205,12 +202,6 @@ def _why_not_detached(options: Options) -> str:
     if options.demo is not None:
         return "simulated nodes end with this program; use gswarm-tui record --demo instead"
     return "" if options.record else "nothing is recorded; start gswarm-tui without --no-record"
-
-
-def _write_files(recorder: Recorder, session: str, name: str) -> Sequence[str]:
-    from gswarm_tui.run.session_files import write_session_files
-
-    return write_session_files(recorder.path, session, name)
 
 
 def _player(hub: Hub, recorder: Recorder) -> Player:
