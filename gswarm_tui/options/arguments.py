@@ -108,10 +108,22 @@ def observe_parser(observer: Callable[[argparse.ArgumentParser], None]) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that raises UsageError where argparse would print its usage and exit."""
+    """Parser that raises UsageError where argparse would print its usage and exit.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    ``forms`` has the words after the program's or command's name, a line for each form.
+    """
+
+    def __init__(self, name: str, forms: str, description: str) -> None:
+        super().__init__(
+            prog=name,
+            usage=f"\n{' ' * len('usage: ')}".join(
+                _wrapped_usage(f"{name} {form}") for form in forms.splitlines() or [""]
+            ),
+            description=textwrap.fill(description, _width()),
+            formatter_class=_help_format,
+            allow_abbrev=False,
+            add_help=False,
+        )
         # Private to argparse: -1h is a value and no option. test_arguments.py notices when it changes.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
@@ -149,16 +161,7 @@ class CommandParser(_Parser):
         usual: str = "",
         database: bool = True,
     ) -> None:
-        super().__init__(
-            prog=f"gswarm-tui {name}",
-            usage=f"\n{' ' * len('usage: ')}".join(
-                _wrapped_usage(f"gswarm-tui {name} {form}") for form in usage.splitlines() or [""]
-            ),
-            description=textwrap.fill(description, _width()),
-            formatter_class=_help_format,
-            allow_abbrev=False,
-            add_help=False,
-        )
+        super().__init__(f"gswarm-tui {name}", usage, description)
         self._name = name
         self._database = values.database if writes else values.recording
         usual = usual or ("a new file here, named after PATH" if writes else "the newest in this folder")
@@ -215,8 +218,8 @@ class _Layers:
             raise UsageError(f"{label(key)}: {error.filename}: {error.strerror}.") from None
 
 
-def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
-    """Resolve the options from ``argv`` (None: the process's own), environment and config file.
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Resolve the options from ``argv``, environment and config file.
 
     Prints and raises SystemExit for ``--help`` and ``--version``.
 
@@ -293,10 +296,8 @@ def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
 
     Raises UsageError, ConfigError.
     """
-    words = list(argv)
-    command = words[words.index("--") + 1 :] if "--" in words else []
-    own = words[: words.index("--")] if "--" in words else words
-    if "--" in words and not command:
+    own, command = split_command(argv)
+    if "--" in argv and not command:
         raise UsageError("no command after --; remove -- to record until a signal ends the recording.")
     if own and not own[0].startswith("-"):
         raise UsageError(f"write -- before the command: gswarm-tui record -- {printable(own[0])} ...")
@@ -305,19 +306,22 @@ def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
     layers = _Layers((_flag, flags))
     chosen = RecordOptions(
         name=layers.get("name", values.text, ""),
-        report=layers.get("report", _path, None),
+        report=layers.get("report", values.path, None),
         force=bool(flags.get("force")),
         command=tuple(command),
     )
     return options, chosen
 
 
-def _path(value: object) -> Path:
-    return Path(str(value)).expanduser()
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before ``--``, and those after it, which are a command."""
+    words = list(argv)
+    dashes = words.index("--") if "--" in words else len(words)
+    return words[:dashes], words[dashes + 1 :]
 
 
 def _resolve(
-    parser: _Parser, argv: Sequence[str] | None, environ: Mapping[str, str]
+    parser: _Parser, argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Options, Mapping[str, object]]:
     """Resolve the options; return also the flags."""
     if argv and not argv[0].startswith("-"):  # before --help, which would hide a mistyped command
@@ -327,9 +331,8 @@ def _resolve(
         raise _unexpected(rest[0], parser)
     flags: dict[str, object] = {key: value for key, value in vars(namespace).items() if value is not None}
     _refuse_contradictions(flags)
-    prefix_length = len(ENVIRONMENT_PREFIX)
     variables: dict[str, object] = {
-        name[prefix_length:].lower(): value
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in environ.items()
         if name.startswith(ENVIRONMENT_PREFIX) and value
     }
@@ -524,20 +527,12 @@ def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
 
 def _record_parser() -> _Parser:
     parser = _Parser(
-        prog=_RECORD,
-        usage=_wrapped_usage(
-            "gswarm-tui record [--name NAME] [--report FILE.html] [--nodes NODE ... | --job ID | --demo "
-            "[NODESxGPUS]] [options] [-- COMMAND ...]"
-        ),
-        description=textwrap.fill(
-            "Record without a screen: start a session, run COMMAND, end the session with it, and print the "
-            "summary to standard error. The exit status is the command's. Without COMMAND, record until a "
-            "signal ends the recording.",
-            _width(),
-        ),
-        formatter_class=_help_format,
-        allow_abbrev=False,
-        add_help=False,
+        _RECORD,
+        "[--name NAME] [--report FILE.html] [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options] "
+        "[-- COMMAND ...]",
+        "Record without a screen: start a session, run COMMAND, end the session with it, and print the "
+        "summary to standard error. The exit status is the command's. Without COMMAND, record until a "
+        "signal ends the recording.",
     )
     add = parser.add_argument_group("session").add_argument
     add("--name", metavar="NAME", help="name of the session (default: the command's or the job's)")
@@ -560,20 +555,12 @@ def _record_parser() -> _Parser:
 
 def _once_parser() -> _Parser:
     parser = _Parser(
-        prog="gswarm-tui once",
-        usage=_wrapped_usage(
-            "gswarm-tui once [--json | --csv | --prometheus [FILE]] [--nodes NODE ... | --job ID | --demo "
-            "[NODESxGPUS]] [--timeout TIME] [options]"
-        ),
-        description=textwrap.fill(
-            "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
-            "mails, as JSON or CSV for scripts, or as metrics for Prometheus. Records nothing. The exit "
-            "status is 1 if a node sent no data.",
-            _width(),
-        ),
-        formatter_class=_help_format,
-        allow_abbrev=False,
-        add_help=False,
+        "gswarm-tui once",
+        "[--json | --csv | --prometheus [FILE]] [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] "
+        "[--timeout TIME] [options]",
+        "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
+        "mails, as JSON or CSV for scripts, or as metrics for Prometheus. Records nothing. The exit "
+        "status is 1 if a node sent no data.",
     )
     add = parser.add_argument_group("format").add_argument
     add("--json", action="store_true", default=None, help="print nodes, GPUs and processes as JSON")
@@ -596,21 +583,12 @@ def _once_parser() -> _Parser:
 
 def _doctor_parser() -> _Parser:
     parser = _Parser(
-        prog="gswarm-tui doctor",
-        usage=_wrapped_usage(
-            "gswarm-tui doctor [--nodes NODE ... | --job ID] [--counters] [--json] [--bundle FILE.tar.gz] "
-            "[--force] [options]"
-        ),
-        description=textwrap.fill(
-            "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
-            "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
-            "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
-            "counters of a node are closed to you.",
-            _width(),
-        ),
-        formatter_class=_help_format,
-        allow_abbrev=False,
-        add_help=False,
+        "gswarm-tui doctor",
+        "[--nodes NODE ... | --job ID] [--counters] [--json] [--bundle FILE.tar.gz] [--force] [options]",
+        "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
+        "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
+        "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
+        "counters of a node are closed to you.",
     )
     add = parser.add_argument_group("output").add_argument
     add(
@@ -637,15 +615,11 @@ def _doctor_parser() -> _Parser:
 
 def _parser() -> _Parser:
     parser = _Parser(
-        prog="gswarm-tui",
-        usage="gswarm-tui [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\n"
-        "       gswarm-tui COMMAND ...",
-        description="Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
-        epilog=_commands_help() + _EXAMPLES,
-        formatter_class=_help_format,
-        allow_abbrev=False,
-        add_help=False,
+        "gswarm-tui",
+        "[--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\nCOMMAND ...",
+        "Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
     )
+    parser.epilog = _commands_help() + _EXAMPLES
     _add_nodes(parser)
     add = _add_recording(parser)
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
 from gswarm_tui.options import values
-from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse, split_command
 from gswarm_tui.options.config import ALLOCATION_KEYS
 
 TOOLS = ("nsys", "ncu")
@@ -52,9 +53,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
 
     Raises UsageError, ConfigError.
     """
-    words = list(argv)
-    command = words[words.index("--") + 1 :] if "--" in words else []
-    own = words[: words.index("--")] if "--" in words else words
+    own, command = split_command(argv)
     if own and not own[0].startswith("-"):
         if "--name" not in own:
             raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
@@ -76,16 +75,17 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         raise UsageError("--duration and --delay apply to nsys; limit ncu with --tool-options '-c 20'.")
     if given.shim and not environ.get("GSWARM_TUI_PARTITION"):
         given.partition = given.partition or environ.get("PARTITION")
+    nodes = [] if given.nodes is None else [f"--nodes={given.nodes}"]
     return ProfileOptions(
         run=options,
         tool=given.tool,
         job=options.job,
-        salloc=_salloc(given, options),
+        salloc=(*nodes, *salloc_options(given, options, ALLOCATION_KEYS)),
         allocates=bool(asked),
-        ranks=_ranks(given.ranks),
-        ntasks=parse_number("--ntasks", given.ntasks, _MAX_RANKS),
-        duration_s=parse_seconds("--duration", given.duration),
-        delay_s=parse_seconds("--delay", given.delay),
+        ranks=given.ranks,
+        ntasks=given.ntasks,
+        duration_s=given.duration,
+        delay_s=given.delay,
         tool_options=split_words("--tool-options", given.tool_options),
         output=Path(given.output).expanduser(),
         db=given.db,
@@ -109,16 +109,19 @@ def _parser() -> CommandParser:
     )
     add = parser.add_argument_group("profiler").add_argument
     add("--tool", choices=TOOLS, default=TOOLS[0], help="nsys (timeline) or ncu (kernels) (default: nsys)")
-    add("--ranks", metavar="RANKS", help="profile only these ranks: 0,5 or 0-3 (default: all)")
-    add("--delay", metavar="TIME", help="start the capture so long after the command: 10, 2m")
-    add("--duration", metavar="TIME", help="end the capture after this time; the command continues")
+    ranks_help = "profile only these ranks: 0,5 or 0-3 (default: all)"
+    add("--ranks", type=_ranks, default=(), metavar="RANKS", help=ranks_help)
+    add("--delay", type=seconds, metavar="TIME", help="start the capture so long after the command: 10, 2m")
+    duration_help = "end the capture after this time; the command continues"
+    add("--duration", type=seconds, metavar="TIME", help=duration_help)
     add("--tool-options", metavar="TEXT", help="more options of the profiler, quoted as in a shell")
     add = parser.add_argument_group(
         "nodes", "Default: the allocation of this shell, else a new one."
     ).add_argument
     add("--job", metavar="ID", help="a running job of yours")
-    add("--nodes", metavar="N", help="number of nodes to allocate")
-    add("--ntasks", metavar="N", help="number of ranks (default: Slurm's)")
+    number = number_to(_MAX_RANKS)
+    add("--nodes", type=number, metavar="N", help="number of nodes to allocate")
+    add("--ntasks", type=number, metavar="N", help="number of ranks (default: Slurm's)")
     for key, metavar in (("partition", "NAME"), ("gres", "GRES"), ("time", "TIME"), ("account", "NAME")):
         add(f"--{key}", metavar=metavar, help="as for salloc")
     add("--constraint", metavar="FEATURE", help="as for salloc")
@@ -136,14 +139,15 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _salloc(given: argparse.Namespace, options: Options) -> tuple[str, ...]:
-    """Return the options of salloc: flags, then the environment and the config file."""
+def salloc_options(given: argparse.Namespace, options: Options, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of salloc: flags, else those of the environment and the config file.
+
+    ``keys`` are their names, with ``salloc`` for the text that comes last. Raises UsageError.
+    """
     preset = dict(options.allocation)
-    chosen = {key: getattr(given, key) or preset.get(key) for key in ALLOCATION_KEYS}
+    chosen = {key: getattr(given, key) or preset.get(key) for key in keys}
     more = split_words("--salloc", chosen.pop("salloc"))
-    nodes = parse_number("--nodes", given.nodes, _MAX_RANKS)
-    words = [f"--{key}={value}" for key, value in chosen.items() if value]
-    return (*words, *([] if nodes is None else [f"--nodes={nodes}"]), *more)
+    return (*(f"--{key}={value}" for key, value in chosen.items() if value), *more)
 
 
 def split_words(flag: str, text: str | None) -> tuple[str, ...]:
@@ -154,37 +158,35 @@ def split_words(flag: str, text: str | None) -> tuple[str, ...]:
         raise UsageError(f"{flag}: {str(error).lower()} in {quote(text or '')}.") from None
 
 
-def parse_number(flag: str, text: str | None, most: int) -> int | None:
-    """Return the whole number of a flag, None without the flag. Raises UsageError."""
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 12 and 0 < int(text) <= most):
-        raise UsageError(f"{flag}: {quote(text)} isn't a number from 1 to {most:,}.")
-    return int(text)
+def number_to(most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1 to ``most``."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 12 and 0 < int(text) <= most):
+            raise ArgumentTypeError(f"{quote(text)} isn't a number from 1 to {most:,}")
+        return int(text)
+
+    return number
 
 
-def _ranks(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
+def _ranks(text: str) -> tuple[int, ...]:
     if not _RANKS.fullmatch(text):
-        raise UsageError(f"--ranks: {quote(text)} isn't a list of ranks such as 0,5 or 0-3.")
+        raise ArgumentTypeError(f"{quote(text)} isn't a list of ranks such as 0,5 or 0-3")
     ranks: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if int(last or first) < int(first):
-            raise UsageError(f"--ranks: {quote(part)} ends before it begins.")
+            raise ArgumentTypeError(f"{quote(part)} ends before it begins")
         if int(last or first) - int(first) > _MAX_RANKS:
-            raise UsageError(f"--ranks: {quote(part)} has more than {_MAX_RANKS:,} ranks.")
+            raise ArgumentTypeError(f"{quote(part)} has more than {_MAX_RANKS:,} ranks")
         ranks.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(ranks))
 
 
-def parse_seconds(flag: str, text: str | None) -> float | None:
-    """Return the time of a flag in seconds, None without the flag. Raises UsageError."""
-    if text is None:
-        return None
+def seconds(text: str) -> float:
+    """Parse a time into seconds: "10", "30s", "2m"."""
     found = _SECONDS.fullmatch(text)
-    seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-    if not 0 < seconds < values.MAX_LINGER_S:
-        raise UsageError(f"{flag}: {quote(text)} isn't a time such as 10, 30s or 2m.")
-    return seconds
+    time_s = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < time_s < values.MAX_LINGER_S:
+        raise ArgumentTypeError(f"{quote(text)} isn't a time such as 10, 30s or 2m")
+    return time_s

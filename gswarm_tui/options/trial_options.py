@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
-from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse
-from gswarm_tui.options.profile_options import parse_number, parse_seconds, split_words
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse, split_command
+from gswarm_tui.options.profile_options import number_to, salloc_options, seconds, split_words
 
 PLACEMENTS = ("packed", "spread")
-MOST_NODES, MOST_GPUS, MOST_REPEATS, MOST_RUNS = 10_000, 64, 100, 1000
+MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS, MOST_RUNS = 10_000, 64, 1024, 100, 1000
 DEFAULT_REPEATS, DEFAULT_FLOOR = 3, 0.7
 _RUN = (
     *("job", "launcher", "user", "ssh_config", "jump", "setup", "agent_python"),
@@ -76,9 +77,7 @@ def parse_trial(
 
     ``add_output_options`` adds the flags for the format of results. Raises UsageError, ConfigError.
     """
-    words = list(argv)
-    command = words[words.index("--") + 1 :] if "--" in words else []
-    own = words[: words.index("--")] if "--" in words else words
+    own, command = split_command(argv)
     if own and not own[0].startswith("-"):
         raise UsageError(f"write -- before the command: gswarm-tui trial -- {printable(own[0])} ...")
     parser = _parser()
@@ -91,26 +90,26 @@ def parse_trial(
     options = parse(flags, environ)
     return TrialOptions(
         run=options._replace(record=True),
-        node_counts=_numbers("--node-counts", given.node_counts, MOST_NODES),
-        gpus_per_node=_numbers("--gpus-per-node", given.gpus_per_node, MOST_GPUS),
-        placements=_placements(given.placements, auto=given.auto),
-        repeat=parse_number("--repeat", given.repeat, MOST_REPEATS) or DEFAULT_REPEATS,
-        floor=_floor(given),
-        timeout_s=parse_seconds("--timeout", given.timeout),
-        throughput=_pattern(given.throughput),
+        node_counts=given.node_counts,
+        gpus_per_node=given.gpus_per_node,
+        placements=given.placements or (PLACEMENTS if given.auto else PLACEMENTS[:1]),
+        repeat=given.repeat or DEFAULT_REPEATS,
+        floor=(given.floor or DEFAULT_FLOOR) if given.auto else None,
+        timeout_s=given.timeout,
+        throughput=given.throughput,
         throughput_mark=given.throughput_mark,
-        max_gpu_hours=_hours(given.max_gpu_hours),
-        ntasks_per_node=parse_number("--ntasks-per-node", given.ntasks_per_node, 1024),
+        max_gpu_hours=given.max_gpu_hours,
+        ntasks_per_node=given.ntasks_per_node,
         srun=split_words("--srun", given.srun),
-        seed=None if given.seed is None else parse_number("--seed", given.seed, 10**9),
-        salloc=_salloc(given, options),
+        seed=given.seed,
+        salloc=salloc_options(given, options, _ALLOCATION) if given.submit else None,
         dry_run=given.dry_run,
         resume=given.resume,
         results=given.results,
-        plot=_plot(given.plot),
+        plot=given.plot,
         output=given,
         trial=given.trial,
-        only=parse_number("--only", given.only, MOST_RUNS),
+        only=given.only,
         drives=given.drives,
         words=tuple(flags),
         command=tuple(command),
@@ -161,34 +160,48 @@ def _parser() -> CommandParser:
         usual="a new file here, named after the job",
     )
     add = parser.add_argument_group("placements").add_argument
-    add("--node-counts", metavar="N,...", help="numbers of nodes: 1,2,4 (default: 1, 2, 4 ... of this job)")
+    add(
+        "--node-counts",
+        type=_numbers_to(MOST_NODES),
+        default=(),
+        metavar="N,...",
+        help="numbers of nodes: 1,2,4 (default: 1, 2, 4 ... of this job)",
+    )
     add(
         "--gpus-per-node",
+        type=_numbers_to(MOST_GPUS),
+        default=(),
         metavar="N,...",
         help="numbers of GPUs on each node: 4,8 (default: all of this job)",
     )
     add(
         "--placements",
+        type=_placements,
         metavar="WORDS",
         help="packed (fewest nodes), spread (same number of GPUs, most nodes), or packed,spread (default: "
         "packed; with --auto both)",
     )
     add(
         "--ntasks-per-node",
+        type=number_to(MOST_RANKS),
         metavar="N",
         help="ranks on each node: 1 for torchrun (default: one for each GPU)",
     )
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
-    add("--repeat", metavar="N", help=f"runs of each placement (default: {DEFAULT_REPEATS})")
+    repeat_help = f"runs of each placement (default: {DEFAULT_REPEATS})"
+    add("--repeat", type=number_to(MOST_REPEATS), metavar="N", help=repeat_help)
     add("--auto", action="store_true", help="try larger sizes until the efficiency falls below --floor")
-    add("--floor", metavar="SHARE", help=f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})")
-    add("--seed", metavar="N", help="repeat the random order of a trial that printed this seed")
+    floor_help = f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})"
+    add("--floor", type=_floor, metavar="SHARE", help=floor_help)
+    seed_help = "repeat the random order of a trial that printed this seed"
+    add("--seed", type=number_to(10**9), metavar="N", help=seed_help)
     add = parser.add_argument_group("limits").add_argument
-    add("--timeout", metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
-    add("--max-gpu-hours", metavar="N", help="end the trial before it costs more")
+    add("--timeout", type=seconds, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
+    add("--max-gpu-hours", type=_hours, metavar="N", help="end the trial before it costs more")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     add = parser.add_argument_group("comparison", "Default: the wall time of each run.").add_argument
-    add("--throughput", metavar="PATTERN", help="compare a number in the output: 'samples/s: ([0-9.,]+)'")
+    throughput_help = "compare a number in the output: 'samples/s: ([0-9.,]+)'"
+    add("--throughput", type=_pattern, metavar="PATTERN", help=throughput_help)
     add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")
     add = parser.add_argument_group("jobs").add_argument
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
@@ -200,7 +213,7 @@ def _parser() -> CommandParser:
     add = parser.add_argument_group("recording").add_argument
     add("--resume", action="store_true", help="continue the newest trial: do the runs that are left")
     add("--results", action="store_true", help="print the results of the newest trial")
-    add("--plot", metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
+    add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add("--interval", metavar="TIME", help="time between samples (default: 1)")
     add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all but counters)")
     add("--linger", metavar="TIME", help="keep agents sampling without the head (default: 24h)")
@@ -209,53 +222,41 @@ def _parser() -> CommandParser:
     parser.add_connection_options("connection")
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
-    for hidden in ("--trial", "--only"):
-        add(hidden, help=argparse.SUPPRESS)
+    add("--trial", help=argparse.SUPPRESS)
+    add("--only", type=number_to(MOST_RUNS), help=argparse.SUPPRESS)
     add("--drives", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
-def _numbers(flag: str, text: str | None, most: int) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    found = {parse_number(flag, part.strip(), most) for part in text.split(",")}
-    return tuple(sorted(number for number in found if number is not None))
+def _numbers_to(most: int) -> Callable[[str], tuple[int, ...]]:
+    number = number_to(most)
+    return lambda text: tuple(sorted({number(part.strip()) for part in text.split(",")}))
 
 
-def _placements(text: str | None, *, auto: bool) -> tuple[str, ...]:
-    if text is None:
-        return PLACEMENTS if auto else PLACEMENTS[:1]
+def _placements(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for word in words:
         if word not in PLACEMENTS:
-            raise UsageError(f"--placements: {quote(word)} is neither packed nor spread.")
+            raise ArgumentTypeError(f"{quote(word)} is neither packed nor spread")
     return words
 
 
-def _plot(text: str | None) -> Path | None:
-    if text is None:
-        return None
+def _plot(text: str) -> Path:
     path = Path(text).expanduser()
     if path.suffix.lower() not in (".pdf", ".png", ".svg"):
-        raise UsageError(f"--plot: {quote(text)} ends in none of .pdf, .png and .svg.")
+        raise ArgumentTypeError(f"{quote(text)} ends in none of .pdf, .png and .svg")
     return path
 
 
-def _floor(given: argparse.Namespace) -> float | None:
-    if not given.auto:
-        return None
-    floor = DEFAULT_FLOOR if given.floor is None else _number(given.floor)
-    if not 0 < floor <= 1:
-        raise UsageError(f"--floor: {quote(given.floor)} isn't an efficiency such as 0.7.")
+def _floor(text: str) -> float:
+    if not 0 < (floor := _number(text)) <= 1:
+        raise ArgumentTypeError(f"{quote(text)} isn't an efficiency such as 0.7")
     return floor
 
 
-def _hours(text: str | None) -> float | None:
-    if text is None:
-        return None
-    hours = _number(text)
-    if not 0 < hours < math.inf:
-        raise UsageError(f"--max-gpu-hours: {quote(text)} isn't a number of hours such as 2.5.")
+def _hours(text: str) -> float:
+    if not 0 < (hours := _number(text)) < math.inf:
+        raise ArgumentTypeError(f"{quote(text)} isn't a number of hours such as 2.5")
     return hours
 
 
@@ -267,26 +268,14 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _pattern(text: str | None) -> str | None:
-    if text is None:
-        return None
+def _pattern(text: str) -> str:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise UsageError(f"--throughput: {quote(text)} isn't a regular expression: {error}.") from None
+        raise ArgumentTypeError(f"{quote(text)} isn't a regular expression: {error}") from None
     if pattern.groups != 1:
-        raise UsageError(
-            f"--throughput: {quote(text)} has {pattern.groups or 'no'} groups; put the number, and nothing "
-            "else, in parentheses: 'samples/s: ([0-9.,]+)'."
+        raise ArgumentTypeError(
+            f"{quote(text)} has {pattern.groups or 'no'} groups; put the number, and nothing "
+            "else, in parentheses: 'samples/s: ([0-9.,]+)'"
         )
     return text
-
-
-def _salloc(given: argparse.Namespace, options: Options) -> tuple[str, ...] | None:
-    """Return the options of salloc: flags, then the environment and the config file."""
-    if not given.submit:
-        return None
-    preset = dict(options.allocation)
-    chosen = {key: getattr(given, key) or preset.get(key) for key in _ALLOCATION}
-    more = split_words("--salloc", chosen.pop("salloc"))
-    return (*(f"--{key}={value}" for key, value in chosen.items() if value), *more)
