@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
-from gswarm_tui.commands.head_choice import choose_recording_head
-from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.commands.head_choice import add_recording, choose_recording_head
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.control.client import Head, describe_hang, open_socket
 from gswarm_tui.options.arguments import CommandParser, UsageError, parse
@@ -27,13 +25,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "q closes the screen, and recording continues.",
         usual="the only running recording",
     )
-    parser.add_argument(
-        "recording",
-        nargs="?",
-        default="",
-        metavar="RECORDING",
-        help="ID, job or file of a recording",
-    )
+    add_recording(parser)
     parser.add_argument("--host", metavar="HOST", help="host of the recorder, by your ssh: [user@]host")
     parser.add_argument("--read-only", action="store_true", help="refuse keys that change the recording")
     parser.add_argument(
@@ -46,8 +38,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         arguments.host, _, arguments.recording = arguments.recording.partition(":")
     if arguments.host is not None and (not arguments.host or arguments.host.startswith("-")):
         raise UsageError(f"--host: {quote(arguments.host)} isn't a host.")
-    if arguments.recording.endswith(SUFFIX):
-        arguments.db, arguments.recording = Path(arguments.recording), ""
     choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui attach RECORDING")
     if arguments.relay:
         return _relay(choose())

@@ -13,6 +13,7 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import argcomplete
 from argcomplete.completers import FilesCompleter
@@ -128,8 +129,6 @@ def _recorded_sessions(
     environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
 ) -> Suggestions:
     """Return the sessions of the recording that the command would read."""
-    from pathlib import Path
-
     from gswarm_tui.analysis import periods
     from gswarm_tui.commands.recording_choice import open_source
 
@@ -144,8 +143,6 @@ def _interrupted(
     _environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
 ) -> Suggestions:
     """Return the IDs of the interrupted recordings of this folder."""
-    from pathlib import Path
-
     from gswarm_tui.run import interrupted
 
     db = None if parsed_args.db is None else Path(parsed_args.db).expanduser()

@@ -34,10 +34,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return INTERRUPTED
     if chosen.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
-    elif chosen.counters:
-        _print_counters(report)
     else:
-        _print(report)
+        _print(report, counters_only=chosen.counters)
     if chosen.bundle is not None:
         _write(chosen.bundle, report, options, log)
     if chosen.counters:
@@ -76,29 +74,22 @@ def _examine(
     return DoctorReport(plan.label, here, tuple(nodes), findings(here, nodes))
 
 
-def _print(report: DoctorReport) -> None:
+def _print(report: DoctorReport, *, counters_only: bool) -> None:
     from gswarm_tui.printing.table import show
 
-    for line in text.here_lines(report.here):
-        print(printable(line))
-    print()
-    if report.nodes:
-        show(text.HEADS, text.node_rows(report), sys.stdout)
+    heads: Sequence[str] = text.HEADS
+    rows, verdict = text.node_rows(report), report.verdict
+    if counters_only:
+        heads, rows, verdict = text.COUNTER_HEADS, text.counter_rows(report), report.counters_verdict
+    else:
+        for line in text.here_lines(report.here):
+            print(printable(line))
         print()
-    for line in text.finding_lines(report):
-        print(printable(line))
-    print(printable(report.verdict))
-
-
-def _print_counters(report: DoctorReport) -> None:
-    from gswarm_tui.printing.table import show
-
     if report.nodes:
-        show(text.COUNTER_HEADS, text.counter_rows(report), sys.stdout)
+        show(heads, rows, sys.stdout)
         print()
-    for line in text.finding_lines(report):
+    for line in (*text.finding_lines(report), verdict):
         print(printable(line))
-    print(printable(report.counters_verdict))
 
 
 def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:

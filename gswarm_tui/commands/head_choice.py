@@ -14,7 +14,7 @@ from gswarm_tui.common.time_input import TimeInputError, parse_time
 from gswarm_tui.control import client, registry
 from gswarm_tui.control.client import Head, RequestError, running_heads
 from gswarm_tui.control.intents import Intent
-from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.options.arguments import CommandParser, UsageError, is_recording
 
 SHORT_ID = 8
 USUAL = "that of the only running gswarm-tui"
@@ -30,6 +30,13 @@ class RefusedError(UserError):
     """The running gswarm-tui refused a request, or didn't reply."""
 
     exit_status = 1
+
+
+def add_recording(parser: CommandParser) -> None:
+    """Add the positional argument RECORDING, which ``choose_recording_head`` takes."""
+    parser.add_argument(
+        "recording", nargs="?", default="", metavar="RECORDING", help="ID, job or file of a recording"
+    )
 
 
 def add_head_options(parser: CommandParser) -> None:
@@ -65,6 +72,8 @@ def choose_head(
 
 def choose_recording_head(arguments: argparse.Namespace, environ: Mapping[str, str], *, option: str) -> Head:
     """Return the head that the options choose, which records and answers. Raises UserError."""
+    if is_recording(arguments.recording):
+        arguments.db, arguments.recording = Path(arguments.recording), ""
     head = choose_head(arguments, environ, option=option)
     if head.hangs:
         raise UserError(f"{client.describe_hang(head)}.")

@@ -58,7 +58,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
-            counted = JsonImport(target, path, Units(arguments.units), _memory(arguments)).read(
+            counted = JsonImport(target, path, Units(arguments.units), arguments.gpu_memory_mib).read(
                 progress.report
             )
         profiles = f", {plural(target.profiles, 'profile')}" if target.profiles else ""
@@ -75,7 +75,7 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
         raise UserError("--node is empty; name the node as the recording does, or remove it.")
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
-            path, db, environ, node=arguments.node, rank=_rank(arguments.rank), report=progress.report
+            path, db, environ, node=arguments.node, rank=arguments.rank, report=progress.report
         )
     facts = done.facts
     rank = "" if facts.rank is None else f", rank {facts.rank}"
@@ -103,7 +103,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--node", metavar="NODE", help="node of a report, if it has another name in the recording"
     )
-    parser.add_argument("--rank", metavar="N", help="rank of a report, if it doesn't know")
+    parser.add_argument("--rank", type=_rank, metavar="N", help="rank of a report, if it doesn't know")
     parser.add_argument(
         "--units",
         choices=[str(units) for units in Units],
@@ -113,24 +113,20 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "--gpu-memory-mib",
+        type=_memory_mib,
         metavar="MIB",
         help="memory of each GPU in MiB, to convert gpu_memory from a share into a size if the file lacks it",
     )
     return parser
 
 
-def _rank(text: str | None) -> int | None:
-    if text is None:
-        return None
+def _rank(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < 2**31):
         raise UserError("--rank needs a whole number, such as 0.")
     return int(text)
 
 
-def _memory(arguments: Namespace) -> int | None:
-    if arguments.gpu_memory_mib is None:
-        return None
-    text = arguments.gpu_memory_mib
+def _memory_mib(text: str) -> int:
     if not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
         raise UserError("--gpu-memory-mib needs a whole number of MiB, such as 81559.")
     return int(text)

@@ -47,21 +47,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 1 if seen.silent or seen.problem else 0
 
 
-def _sentences(fleet: Fleet, now: float) -> list[str]:
-    from gswarm_tui.fleet.plain_text import fleet_sentences
-
-    return fleet_sentences(fleet, now)
-
-
 def _print_sentences(sentences: Sequence[str]) -> None:
     for sentence in sentences:
         print(printable(sentence))
-
-
-def _nodes(fleet: Fleet, now: float) -> list[dict[str, Any]]:
-    from gswarm_tui.fleet.snapshot import node_objects
-
-    return node_objects(fleet, now)
 
 
 def _print_json(job: str, nodes: Sequence[dict[str, Any]]) -> None:
@@ -116,11 +104,14 @@ def _replace(path: Path, text: bytes) -> None:
 
 def _format(chosen: OnceOptions, plan: Plan) -> _Format:
     """Return a function that describes the fleet and one that prints the description. Raises UserError."""
+    from gswarm_tui.fleet.plain_text import fleet_sentences
+    from gswarm_tui.fleet.snapshot import node_objects
+
     match chosen.format:
         case "json":
-            return _nodes, partial(_print_json, plan.label)
+            return node_objects, partial(_print_json, plan.label)
         case "csv":
-            return _nodes, _print_csv
+            return node_objects, _print_csv
         case "prometheus":
             return _prometheus(chosen.textfile, plan.job_id)
-    return _sentences, _print_sentences
+    return fleet_sentences, _print_sentences

@@ -45,7 +45,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     plan = resolve_nodes(options, environ, slurm)
     _check_report(chosen, options.db, environ)
     job = plan.job
-    name = printable(chosen.name or _name(chosen.command, job.name if job else ""))[:MAX_NAME]
+    usual = Path(chosen.command[0]).name if chosen.command else job and job.name
+    name = printable(chosen.name or usual or "recording")[:MAX_NAME]
     listener = None
     if options.server is not None:
         from gswarm_tui.run.http_server import Listener
@@ -79,11 +80,6 @@ def check_command(name: str) -> int:
         return NOT_EXECUTABLE
     print_notice(f"{quote(name)}: no such command; nothing was run or recorded.")
     return NOT_FOUND
-
-
-def _name(command: Sequence[str], job: str) -> str:
-    """Return the session's name: the command's, else the job's."""
-    return Path(command[0]).name if command else job or "recording"
 
 
 def _session(recording: OpenRecording, name: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.paths import working_folder
-from gswarm_tui.options.arguments import CommandParser, UsageError, parse_connection
+from gswarm_tui.options.arguments import CommandParser, UsageError, is_recording, parse_connection
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
 
@@ -37,7 +37,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--detach", action="store_true", help="resume it without a screen, in the background")
     parser.add_connection_options("connection (overrides the recording's options)")
     arguments = parser.read(args)
-    if arguments.recording.endswith(".duckdb"):
+    if is_recording(arguments.recording):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
     if arguments.finish and not arguments.recording:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")

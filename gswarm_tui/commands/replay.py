@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -67,8 +67,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         app = ReplayApp(
             player,
             source.path.name,
-            session_adder(source, recording_id),
-            session_changer(source),
+            partial(add_past_session, source, recording_id),
+            partial(change_past_session, source),
             notice,
             title=title,
             theme=theme,
@@ -86,34 +86,25 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return app.return_code or 0
 
 
-def session_adder(source: FileSource, recording_id: int) -> Callable[[str, float, float], None]:
-    """Return a function that adds a session to the open file's recording, by name, start and end.
+def add_past_session(
+    source: FileSource, recording_id: int, name: str, started_at: float, ended_at: float
+) -> None:
+    """Add a session to the open file's recording.
 
-    It raises StoreError if the file belongs to another user, is in use, or can't be written.
+    Raises StoreError if the file belongs to another user, is in use, or can't be written.
     """
+    from gswarm_tui.store.recording.past_session import add_session
 
-    def add(name: str, started_at: float, ended_at: float) -> None:
-        from gswarm_tui.store.recording.past_session import add_session
-
-        with source.released():
-            add_session(source.path, recording_id, name, started_at, ended_at)
-
-    return add
+    with source.released():
+        add_session(source.path, recording_id, name, started_at, ended_at)
 
 
-def session_changer(source: FileSource) -> Callable[[str, str | None, str | None], None]:
-    """Return a function that gives a session of the open file, by number, a new name or note.
+def change_past_session(source: FileSource, session_id: str, name: str | None, note: str | None) -> None:
+    """Give a session of the open file, by number, a new name or note. Raises StoreError likewise."""
+    from gswarm_tui.store.recording.past_session import change_session
 
-    It raises StoreError like that of ``session_adder``.
-    """
-
-    def change(session_id: str, name: str | None, note: str | None) -> None:
-        from gswarm_tui.store.recording.past_session import change_session
-
-        with source.released():
-            change_session(source.path, int(session_id), name, note)
-
-    return change
+    with source.released():
+        change_session(source.path, int(session_id), name, note)
 
 
 def read(args: Sequence[str], db: Path | None) -> SessionReference:

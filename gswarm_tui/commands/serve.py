@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
-from gswarm_tui.commands.head_choice import choose_recording_head
-from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.commands.head_choice import add_recording, choose_recording_head
 from gswarm_tui.options.arguments import CommandParser, read_server_options
 from gswarm_tui.options.server_options import add_server_options
 
@@ -22,14 +20,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "needs. Ctrl-C ends the server, and recording continues.",
         usual="the only running recording",
     )
-    parser.add_argument(
-        "recording", nargs="?", default="", metavar="RECORDING", help="ID, job or file of a recording"
-    )
+    add_recording(parser)
     add_server_options(parser, default=True)
     arguments = parser.read(args)
     settings = read_server_options(arguments)
-    if arguments.recording.endswith(SUFFIX):
-        arguments.db, arguments.recording = Path(arguments.recording), ""
     from gswarm_tui.control.routes import SocketRoute
     from gswarm_tui.run.http_server import Listener, run_server
 

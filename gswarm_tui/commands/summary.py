@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -44,10 +44,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_session(parser)
     parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
-    parser.add_argument("--width", metavar="N", help="columns of the text, as for a mail: 72")
+    parser.add_argument("--width", type=_width, metavar="N", help="columns of the text, as for a mail: 72")
     formats.add_options(parser)
     arguments = parser.read(args)
-    width = _width(arguments.width)
     form = formats.parse_output_options(arguments)
     if arguments.by is not None and arguments.by not in WAYS:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
@@ -72,20 +71,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if summary.whole is None and not profiled:
             raise UserError(_no_samples(source, period))
         with formats.text_out(form.out) as out:
-            parts = _parts(summary, listed, arguments.by)
-            if profiled:
-                parts = parts.with_profiles(profiled, kernels)
+            parts = _parts(summary, listed, arguments.by, profiled, kernels)
             if form.format == "markdown":
                 _write_markdown(parts, source.path, out)
             else:
-                _write_text(parts, source.path, out, every=form.every, width=width)
+                _write_text(parts, source.path, out, every=form.every, width=arguments.width)
     return 0
 
 
-def _width(text: str | None) -> int | None:
-    """Return the width of ``--width``. Raises UserError."""
-    if text is None:
-        return None
+def _width(text: str) -> int:
     if not (text.isascii() and text.isdigit() and _NARROWEST <= int(text) <= _WIDEST):
         raise UserError(f"--width: {quote(text)} isn't a number of columns from {_NARROWEST} to {_WIDEST}.")
     return int(text)
@@ -112,14 +106,17 @@ class _PrintedSummary:
     tables: Sequence[summary_text.TextTable]
     outliers: Sequence[summary_text.LabelledLine]
 
-    def with_profiles(self, line: str, kernels: summary_text.TextTable | None) -> _PrintedSummary:
-        """Return the summary with the profiles of its time, and their longest kernels."""
-        tables = [kernels] if kernels is not None and kernels.rows else []
-        return replace(self, lines=[*self.lines, ("profiles", line)], tables=[*self.tables, *tables])
 
-
-def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _PrintedSummary:
-    tables = []
+def _parts(
+    summary: Summary,
+    listed: list[ProcessPeaks],
+    by: str | None,
+    profiled: str,
+    kernels: summary_text.TextTable | None,
+) -> _PrintedSummary:
+    lines, tables = summary_text.summary_lines(summary), []
+    if profiled:
+        lines.append(("profiles", profiled))
     if by == PROCESS:
         tables.append(summary_text.process_table(listed))
     if by == NODE or (by is None and 1 < len(summary.nodes) <= _FEW_NODES):
@@ -127,10 +124,12 @@ def _parts(summary: Summary, listed: list[ProcessPeaks], by: str | None) -> _Pri
     few = len(summary.gpus) <= _FEW_GPUS
     if by == GPU or (by is None and few and summary.whole is not None):
         tables.append(summary_text.figures_table(summary.gpus))
+    if kernels is not None and kernels.rows:
+        tables.append(kernels)
     return _PrintedSummary(
         summary.period,
         summary_text.heading(summary),
-        summary_text.summary_lines(summary),
+        lines,
         tables,
         summary_text.outliers(summary.gpus) if by is None and not few else (),
     )

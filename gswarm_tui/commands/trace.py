@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
@@ -28,14 +29,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UsageError("--iterations and --duration exclude each other.")
     try:
         duration_ms, iterations = parse_traced(arguments.duration or "0.5")
-        if arguments.iterations is not None:
-            iterations = _number("--iterations", arguments.iterations)
         intent = StartTrace(
             duration_ms=duration_ms,
-            iterations=iterations,
+            iterations=arguments.iterations or iterations,
             ranks=parse_rank_list(arguments.ranks),
             stacks=arguments.stacks,
-            max_mib=_number("--max-mib", arguments.max_mib),
+            max_mib=arguments.max_mib,
         )
     except (IntentError, TimeInputError) as error:
         raise UsageError(f"{error}.") from None
@@ -67,7 +66,8 @@ def _parser() -> CommandParser:
         "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
         usual=USUAL,
     )
-    parser.add_argument("--iterations", metavar="N", help="trace N iterations of the optimizer")
+    number = partial(_number, "--iterations")
+    parser.add_argument("--iterations", type=number, metavar="N", help="trace N iterations of the optimizer")
     parser.add_argument("--duration", metavar="SECONDS", help="trace this long (default: 0.5)")
     parser.add_argument("--ranks", metavar="LIST", default="", help="ranks to trace: 0-7,16 (default: all)")
     parser.add_argument(
@@ -75,8 +75,9 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "--max-mib",
+        type=partial(_number, "--max-mib"),
         metavar="MIB",
-        default="512",
+        default=512,
         help="largest trace of a rank that is fetched, before compression (default: 512)",
     )
     add_head_options(parser)

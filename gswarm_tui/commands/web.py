@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from gswarm_tui.commands.head_choice import choose_recording_head
-from gswarm_tui.commands.recording_choice import SUFFIX
+from gswarm_tui.commands.head_choice import add_recording, choose_recording_head
 from gswarm_tui.options.arguments import CommandParser, read_server_options
 from gswarm_tui.options.server_options import WEB_DEFAULT, add_web_options
 
@@ -20,14 +18,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "work. Ctrl-C ends the server, and recording continues.",
         usual="the only running recording",
     )
-    parser.add_argument(
-        "recording", nargs="?", default="", metavar="RECORDING", help="ID, job or file of a recording"
-    )
+    add_recording(parser)
     add_web_options(parser)
     arguments = parser.read(args)
     settings = read_server_options(arguments, arguments.web or WEB_DEFAULT, "--web")
-    if arguments.recording.endswith(SUFFIX):
-        arguments.db, arguments.recording = Path(arguments.recording), ""
     head = choose_recording_head(arguments, environ, option="gswarm-tui web RECORDING")
     from gswarm_tui.run.web_server import run_web_server
 

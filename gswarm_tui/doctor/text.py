@@ -8,7 +8,17 @@ from gswarm_tui.common.quantities import DASH, mebibytes
 from gswarm_tui.doctor.findings import subject
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 
-HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free", "Slurm")
+HEADS: tuple[str, ...] = (
+    "node",
+    "connection",
+    "Python",
+    "GPUs",
+    "driver",
+    "CUDA",
+    "clock",
+    "spool free",
+    "Slurm",
+)
 
 COUNTER_HEADS = (
     "node",

@@ -182,7 +182,7 @@ class CommandParser(_Parser):
         if rest:
             option = next((word for word in rest if word != "--"), "--").partition("=")[0]
             if not option.startswith("-"):
-                hint = "name the recording with --db" if _is_recording(option) else "see --help"
+                hint = "name the recording with --db" if is_recording(option) else "see --help"
                 raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
             if (answer := profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
                 raise UsageError(f"{option} is an option of gswarm-profiler; {answer}.")
@@ -433,7 +433,7 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
 
 
 def _unexpected(word: str, parser: _Parser) -> UsageError:
-    if _is_recording(word):
+    if is_recording(word):
         return UsageError(
             f"unexpected argument {quote(word)}; play a recording with gswarm-tui replay, "
             "or add one to its file with --db."
@@ -451,7 +451,8 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
     return UsageError(f"unknown option {quote(option)}{parser.hint(option)}.")
 
 
-def _is_recording(word: str) -> bool:
+def is_recording(word: str) -> bool:
+    """Return whether a word names a recording file."""
     return word.endswith(".duckdb")
 
 

@@ -17,7 +17,7 @@ import pytest
 from gswarm_tui.analysis import periods
 from gswarm_tui.cli import main
 from gswarm_tui.commands.recording_choice import SessionReference
-from gswarm_tui.commands.replay import open_player, read, run, session_adder
+from gswarm_tui.commands.replay import add_past_session, open_player, read, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.fleet.node import Standing
@@ -121,13 +121,13 @@ def test_session_is_added_through_a_link(path: Path) -> None:
     link = path.parent / "newest.duckdb"
     link.symlink_to(path)
     with closing(FileSource(link)) as source:
-        session_adder(source, 1)("part", T0 + 10, T0 + 20)
+        add_past_session(source, 1, "part", T0 + 10, T0 + 20)
         assert open_player(source, "part")
     assert link.is_symlink()
 
 
 def test_session_between_two_samples_plays(source: FileSource) -> None:
-    session_adder(source, 1)("short", T0 + 60.2, T0 + 60.4)
+    add_past_session(source, 1, "short", T0 + 60.2, T0 + 60.4)
     player, *_ = open_player(source, "short")
     assert (player.playhead.start, player.playhead.end) == pytest.approx((T0 + 55.2, T0 + 65.4))
 
@@ -171,7 +171,7 @@ def test_invalid_theme_is_reported_before_a_missing_terminal(path: Path) -> None
 
 
 def test_session_is_added_to_the_open_file(source: FileSource) -> None:
-    session_adder(source, 1)("the quick part", T0 + 10.5, T0 + 20.25)
+    add_past_session(source, 1, "the quick part", T0 + 10.5, T0 + 20.25)
     found = {one.name: one for one in periods.load_sessions(source)}
     assert set(found) == {"train", "nothing", "the quick part"}
     added = found["the quick part"]
@@ -199,6 +199,6 @@ def test_session_is_not_added_while_another_program_has_the_file(source: FileSou
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(StoreError, match="is in use by"):
-            session_adder(source, 1)("late", T0 + 10, T0 + 20)
+            add_past_session(source, 1, "late", T0 + 10, T0 + 20)
         holder.communicate("\n")
     assert len(periods.load_sessions(source)) == 2, "the file is open for reading again"

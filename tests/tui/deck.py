@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from textual.pilot import Pilot
 
-from gswarm_tui.commands.replay import session_adder, session_changer
+from gswarm_tui.commands.replay import add_past_session, change_past_session
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -47,7 +48,7 @@ class Deck:
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
         self.player = Player(replay, self.head, self.clock, in_thread)
         self._unread = self.player.timeline
-        writes = session_adder(source, 1), session_changer(source)
+        writes = partial(add_past_session, source, 1), partial(change_past_session, source)
         self.app = ReplayApp(self.player, "run.duckdb", *writes, title=title, timezone=UTC)
 
     async def settle(self, pilot: Pilot[str]) -> None:
