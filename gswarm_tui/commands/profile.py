@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,13 +23,7 @@ from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.allocation import Allocation
 from gswarm_tui.profiling.importing import import_report
-from gswarm_tui.profiling.profile_run import (
-    ProfileResult,
-    ProfileRun,
-    ProfileSettings,
-    RunObserver,
-    command_line,
-)
+from gswarm_tui.profiling.profile_run import ProfileResult, ProfileRun, command_line
 from gswarm_tui.profiling.shims import run_shim, write_shims
 from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, SlurmHost, ThisMachine
 from gswarm_tui.slurm.hosts import fold
@@ -137,36 +131,24 @@ class _FetchProgress:
 
 def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[ProfileResult, Path | None]:
     """Run the command; return the result, and the running recording that has it as a session, if any."""
-    settings = ProfileSettings(
-        tool=options.tool,
-        command=options.command,
-        job=options.job or _own_job(options, environ),
-        salloc=options.salloc,
-        ranks=options.ranks,
-        ntasks=options.ntasks,
-        setup=options.run.setup or "",
-        duration_s=options.duration_s,
-        delay_s=options.delay_s,
-        tool_options=options.tool_options,
-        folder=options.output,
-    )
+    options = options._replace(job=options.job or _own_job(options, environ))
     host = _host(options)
-    progress, session = _FetchProgress(), _Session(settings, environ)
-    profile = ProfileRun(host, settings, progress.say, progress.report, session)
-    after = GIVEN_BACK if settings.job is None else f"job {settings.job} continues"
+    progress, sessions = _FetchProgress(), _Sessions(options, environ)
+    profile = ProfileRun(host, options, progress.say, progress.report, sessions.running)
+    after = GIVEN_BACK if options.job is None else f"job {options.job} continues"
     try:
-        return asyncio.run(_until_signal(_profiled(profile, host), after)), session.recording
+        return asyncio.run(_until_signal(_profiled(profile, host), after)), sessions.recording
     except ConnectionError as error:
         raise ProfileError(f"the connection to {options.run.jump} broke: {error}; {after}.") from None
     finally:
         progress.hide()
 
 
-class _Session(RunObserver):
-    """The session of this run in the running recordings of its nodes."""
+class _Sessions:
+    """The session of this run in each running recording of its nodes."""
 
-    def __init__(self, settings: ProfileSettings, environ: Mapping[str, str]) -> None:
-        self._settings = settings
+    def __init__(self, options: ProfileOptions, environ: Mapping[str, str]) -> None:
+        self._options = options
         self._environ = environ
         self._sessions: list[tuple[Head, str]] = []
 
@@ -175,13 +157,12 @@ class _Session(RunObserver):
         """The first recording that has it, None if no recorder watches the nodes."""
         return self._sessions[0][0].path if self._sessions else None
 
-    def started(self, allocation: Allocation) -> None:
-        """Start it, with an event that says what runs and what it costs."""
-        tool, job = self._settings.tool, allocation.job
-        name = f"{tool}-{Path(self._settings.command[0]).name}-job{job.label}"[:MAX_NAME]
-        message = (
-            f"{tool} profiles {command_line(self._settings.command)} on {fold(job.nodes)}: {COSTS[tool]}"
-        )
+    @contextlib.contextmanager
+    def running(self, allocation: Allocation) -> Iterator[None]:
+        """Start it, with an event that says what runs and what it costs; stop it at the end of the block."""
+        tool, job = self._options.tool, allocation.job
+        name = f"{tool}-{Path(self._options.command[0]).name}-job{job.label}"[:MAX_NAME]
+        message = f"{tool} profiles {command_line(self._options.command)} on {fold(job.nodes)}: {COSTS[tool]}"
         for head in running_heads(self._environ):
             if head.path is None or not (head.of_job(job.label) or set(head.nodes) & set(job.nodes)):
                 continue
@@ -192,18 +173,18 @@ class _Session(RunObserver):
             else:
                 self._sessions.append((head, session["name"]))
                 print_notice(f"started the session {name} in {head.path}")
-
-    def ended(self) -> None:
-        """Stop it."""
-        for head, name in self._sessions:
-            with contextlib.suppress(RequestError, IntentError):
-                carry_out(head, StopSession(name))
+        try:
+            yield
+        finally:
+            for head, name in self._sessions:
+                with contextlib.suppress(RequestError, IntentError):
+                    carry_out(head, StopSession(name))
 
 
 async def _shim(options: ProfileOptions, tool: str, shims: Path) -> int:
     """Run a tool for a GUI on a node of its own; return its exit status. Raises ProfileError."""
     words, setup = [tool, *options.command], options.run.setup or ""
-    return await run_shim(ThisMachine(), words, shims, options.salloc, setup, say=print_notice)
+    return await run_shim(words, shims, options.salloc, setup)
 
 
 async def _profiled(profile: ProfileRun, host: SlurmHost) -> ProfileResult:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.profiles import SentProfile
-from gswarm_tui.profiling.errors import ReportError
 from gswarm_tui.profiling.ncu_report import NcuReport
 from gswarm_tui.profiling.nsys_events import NsysEvents
 from gswarm_tui.profiling.nsys_export import UNREADABLE, NsysExport
 from gswarm_tui.profiling.nsys_facts import read_facts
-from gswarm_tui.profiling.nsys_tool import ending_by_exit, exported
-from gswarm_tui.profiling.pytorch_trace import digest_of, is_trace, open_trace
+from gswarm_tui.profiling.pytorch_trace import is_trace, open_trace
+from gswarm_tui.profiling.report_text import ReportError
+from gswarm_tui.profiling.tools import ending_by_exit, exported
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
 from gswarm_tui.store.transfer.profiles import writing_profile
 
@@ -80,10 +80,9 @@ def _import(
 ) -> ImportedProfile:
     notices = []
     if path.suffix not in SUFFIXES:
-        digest = digest_of(path)
-        with open_trace(path, report) as trace, _writer(db, place(trace.facts(digest)), environ) as target:
+        with open_trace(path, report) as trace, _writer(db, place(trace.facts()), environ) as target:
             rows = trace.write(target)
-            facts = place(trace.facts(digest))
+            facts = place(trace.facts())
             target.finish(facts)
     elif path.suffix == ".ncu-rep":
         measured = NcuReport(path, environ)

@@ -7,7 +7,7 @@ only the names that rows use are read from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,12 @@ class NsysEvents:
     After ``run``, ``span_ns`` is the time of the first start and the last end, None without events.
     """
 
-    def __init__(
-        self, export: NsysExport, target: ProfileWriter, report: Callable[[float], None] = lambda _share: None
-    ) -> None:
+    def __init__(self, export: NsysExport, target: ProfileWriter, report: Callable[[float], None]) -> None:
         """``report`` is called with the share done. Raises ReportError, UNREADABLE."""
         self._export, self._target, self._report = export, target, report
         self._name_ids: npt.NDArray[np.int32] = np.zeros(export.most("StringIds", "id") + 1, dtype=np.int32)
         self._text_ids: dict[str, int] = {}
-        self._gpu_ids = _DeviceIds(self._devices())
+        self._known_gpus = self._devices()
         self._rows = self._total = 0
         self.span_ns: tuple[int, int] | None = None
 
@@ -237,9 +235,7 @@ class NsysEvents:
     def _texts(self, texts: Sequence[str]) -> Numbers:
         """Return our ids of texts, without paths and secrets."""
         if new := [text for text in dict.fromkeys(texts) if text not in self._text_ids]:
-            if (
-                len(self._text_ids) > MOST_TEXTS
-            ):  # a million different names: forget them, the writer knows them
+            if len(self._text_ids) > MOST_TEXTS:  # forget them: the writer knows them
                 self._text_ids.clear()
                 new = list(dict.fromkeys(texts))
             ids = self._target.name_ids([clean_text(text) for text in new])
@@ -249,7 +245,16 @@ class NsysEvents:
     def _on_gpu(self, device: Numbers, stream: Numbers, process: Numbers) -> dict[str, Numbers]:
         pid = np.where(process < 0, -1, process >> 24 & 0xFFFFFF)
         device = np.where((device < 0) | (device > _BITS_16), -1, device)
-        return {"gpu_id": self._gpu_ids.of(pid, device), "device": device, "stream": stream, "pid": pid}
+        return {"gpu_id": self._gpu_ids(pid, device), "device": device, "stream": stream, "pid": pid}
+
+    def _gpu_ids(self, pids: Numbers, devices: Numbers) -> Numbers:
+        """Return the GPU id of each row, -1 where it is unknown."""
+        known = self._known_gpus
+        keys, places = np.unique(pids << 16 | devices & 0xFFFF, return_inverse=True)
+        ids = [
+            known.get((key >> 16, key & 0xFFFF), known.get((None, key & 0xFFFF), -1)) for key in keys.tolist()
+        ]
+        return np.array(ids, dtype=np.int64)[places]
 
     def _devices(self) -> dict[tuple[int | None, int], int]:
         """Return the ids of GPUs by process and CUDA device, with None for all processes."""
@@ -262,22 +267,6 @@ class NsysEvents:
             rows = self._export.rows("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
             known |= {(pid, cuda): known.get((None, gpu), -1) for pid, cuda, gpu in rows}
         return known
-
-
-class _DeviceIds:
-    """GPU ids by process and CUDA device."""
-
-    def __init__(self, known: Mapping[tuple[int | None, int], int]) -> None:
-        self._known = known
-
-    def of(self, pids: Numbers, devices: Numbers) -> Numbers:
-        """Return the GPU id of each row, -1 where it is unknown."""
-        keys, places = np.unique(pids << 16 | devices & 0xFFFF, return_inverse=True)
-        ids = [
-            self._known.get((key >> 16, key & 0xFFFF), self._known.get((None, key & 0xFFFF), -1))
-            for key in keys.tolist()
-        ]
-        return np.array(ids, dtype=np.int64)[places]
 
 
 def _threads(thread: Numbers) -> dict[str, Numbers]:

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gswarm_tui.common.errors import printable
-from gswarm_tui.profiling.errors import ReportError
-from gswarm_tui.profiling.report_text import clean_text
+from gswarm_tui.profiling.report_text import ReportError, clean_text
 
 SCHEMAS = ("2", "3")
 _METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")

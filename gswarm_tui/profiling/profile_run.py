@@ -8,14 +8,15 @@ import secrets
 import shlex
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import file_size, plural
+from gswarm_tui.options.profile_options import ProfileOptions
 from gswarm_tui.profiling.allocation import Allocation, allocated, find_job
 from gswarm_tui.profiling.fetching import (
     LEAST_FREE_BYTES,
@@ -37,27 +38,6 @@ _COUNTERS_REMEDY = (
     "ask your cluster's administrators to open them for your jobs "
     "(NVreg_RestrictProfilingToAdminUsers=0, or a --constraint such as hwperf)"
 )
-
-
-@dataclass(frozen=True)
-class ProfileSettings:
-    """The user's choices for a run: the profiler, its options, where it runs, and the command.
-
-    ``job`` is a running job, None for an allocation with the options ``salloc``. ``ranks`` is empty for all.
-    ``ntasks`` is None to let Slurm decide. ``duration_s`` and ``delay_s`` are None for the whole run.
-    """
-
-    tool: str
-    command: tuple[str, ...]
-    job: str | None = None
-    salloc: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
-    ntasks: int | None = None
-    setup: str = ""
-    duration_s: float | None = None
-    delay_s: float | None = None
-    tool_options: tuple[str, ...] = ()
-    folder: Path = Path()
 
 
 class FetchedReport(NamedTuple):
@@ -87,58 +67,47 @@ class _NodeFacts:
     traces_graphs: bool = False
 
 
-class RunObserver(Protocol):
-    """Receiver of the start and the end of a profiled command."""
-
-    def started(self, allocation: Allocation) -> None:
-        """The command starts on these nodes."""
-
-    def ended(self) -> None:
-        """The command has ended, or could not be run to its end."""
-
-
 class ProfileRun:
-    """Runs one profile on a host of Slurm.
+    """Runs one profile on a host of Slurm, in the job ``options.job``, or in an allocation if it is None.
 
-    ``say`` gets lines for the user, ``progress`` the share fetched.
+    ``say`` gets lines for the user, ``progress`` the share fetched. The command runs in the context of
+    ``observing``.
     """
 
     def __init__(
         self,
         host: SlurmHost,
-        settings: ProfileSettings,
+        options: ProfileOptions,
         say: Callable[[str], None],
         progress: Callable[[float], None],
-        observer: RunObserver,
+        observing: Callable[[Allocation], AbstractContextManager[None]],
     ) -> None:
         self._host = host
-        self._settings = settings
+        self._options = options
+        self._setup = options.run.setup or ""
         self._say = say
         self._progress = progress
-        self._observer = observer
+        self._observing = observing
         self._token = secrets.token_hex(8)
 
     async def run(self) -> ProfileResult:
         """Run the profile. Raises ProfileError, ConnectionError."""
-        check_room(self._settings.folder)
+        check_room(self._options.output)
         for left in await left_behind(self._host) if self._host.name else ():
             self._say(left)
         async with AsyncExitStack() as nodes:
             allocation = await nodes.enter_async_context(self._allocation())
             facts = await nodes.enter_async_context(self._held(allocation))
             self._say(f"Using {self._describe(allocation, facts)}")
-            self._observer.started(allocation)
-            try:
+            with self._observing(allocation):
                 status = await self._command(allocation, facts)
-            finally:
-                self._observer.ended()
             reports = await self._list(allocation)
             result = ProfileResult(status, allocation.job.label)
             size = sum(report.size for report in reports)
-            fetcher = Fetcher(self._settings.folder, size, self._progress)
+            fetcher = Fetcher(self._options.output, size, self._progress)
             try:
                 if size:
-                    check_room(self._settings.folder, size)
+                    check_room(self._options.output, size)
                 if not self._host.name:
                     async for report, path in fetch_from_nodes(self._host, allocation, reports, fetcher):
                         self._fetched(report, path, result)
@@ -168,10 +137,10 @@ class ProfileRun:
 
     @asynccontextmanager
     async def _allocation(self) -> AsyncIterator[Allocation]:
-        if self._settings.job is not None:
-            yield await find_job(self._host, self._settings.job)
+        if self._options.job is not None:
+            yield await find_job(self._host, self._options.job)
             return
-        async with allocated(self._host, self._settings.salloc, self._waiting) as allocation:
+        async with allocated(self._host, self._options.salloc, self._waiting) as allocation:
             yield allocation
 
     def _waiting(self, job_id: str, reason: str) -> None:
@@ -184,9 +153,9 @@ class ProfileRun:
         step = allocation.step(
             f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--unbuffered"
         )
-        words = [*step, *self._shell(HOLD), self._token, self._settings.tool]
+        words = [*step, *self._shell(HOLD), self._token, self._options.tool]
         async with kept(
-            self._host, ["bash", "-c", 'exec "$@" 2>&1', "hold", *words], setup_line(self._settings.setup)
+            self._host, ["bash", "-c", 'exec "$@" 2>&1', "hold", *words], setup_line(self._setup)
         ) as command:
             facts: dict[str, _NodeFacts] = {}
             ready: set[str] = set()
@@ -208,7 +177,7 @@ class ProfileRun:
 
     def _take(self, kind: str, node: str, value: str, facts: _NodeFacts) -> None:
         """Take in one fact of a node. Raises ProfileError if nothing can be profiled there."""
-        tool = self._settings.tool
+        tool = self._options.tool
         match kind:
             case "nofolder":
                 raise ProfileError(
@@ -221,7 +190,7 @@ class ProfileRun:
                     f"{node}: the setup failed with exit status {status}{said.rstrip('.')}; correct --setup."
                 )
             case "notool":
-                after = "after --setup" if self._settings.setup else "on the PATH of its login shell"
+                after = "after --setup" if self._setup else "on the PATH of its login shell"
                 raise ProfileError(
                     f"{node}: there is no {tool} {after}; load its module with --setup 'module load ...'."
                 )
@@ -253,7 +222,7 @@ class ProfileRun:
                 facts.folder = value
 
     def _shell(self, script: str) -> list[str]:
-        login = ["-l"] if self._settings.setup else []
+        login = ["-l"] if self._setup else []
         return ["bash", *login, "-c", script, "gswarm-profile"]
 
     def _describe(self, allocation: Allocation, facts: dict[str, _NodeFacts]) -> str:
@@ -270,10 +239,10 @@ class ProfileRun:
 
     async def _command(self, allocation: Allocation, facts: dict[str, _NodeFacts]) -> int:
         """Run the command below the profiler; return its exit status."""
-        settings = self._settings
+        options = self._options
         tool = self._tool_words(all(each.traces_graphs for each in facts.values()))
-        ntasks = [] if settings.ntasks is None else [f"--ntasks={settings.ntasks}"]
-        ranks = ",".join(["", *map(str, settings.ranks), ""]) if settings.ranks else "all"
+        ntasks = [] if options.ntasks is None else [f"--ntasks={options.ntasks}"]
+        ranks = ",".join(["", *map(str, options.ranks), ""]) if options.ranks else "all"
         words = [
             *allocation.step(*ntasks, "--unbuffered"),
             *self._shell(RUN),
@@ -281,23 +250,23 @@ class ProfileRun:
             ranks,
             str(len(tool)),
             *tool,
-            *settings.command,
+            *options.command,
         ]
-        async with kept(self._host, words, setup_line(settings.setup), passes_output=True) as command:
+        async with kept(self._host, words, setup_line(self._setup), passes_output=True) as command:
             return await command.wait()
 
     def _tool_words(self, traces_graphs: bool) -> list[str]:
         """Return the profiler's command; the name of a rank's report follows."""
-        settings = self._settings
-        if settings.tool == "ncu":
-            return ["ncu", "--target-processes=all", "--force-overwrite", *settings.tool_options, "--export"]
+        options = self._options
+        if options.tool == "ncu":
+            return ["ncu", "--target-processes=all", "--force-overwrite", *options.tool_options, "--export"]
         return [
             *("nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none"),
             *("--kill=none", "--force-overwrite=true"),
             *(["--cuda-graph-trace=node"] if traces_graphs else []),
-            *([] if settings.delay_s is None else [f"--delay={settings.delay_s:g}"]),
-            *([] if settings.duration_s is None else [f"--duration={settings.duration_s:g}"]),
-            *settings.tool_options,
+            *([] if options.delay_s is None else [f"--delay={options.delay_s:g}"]),
+            *([] if options.duration_s is None else [f"--duration={options.duration_s:g}"]),
+            *options.tool_options,
             "--output",
         ]
 
@@ -317,13 +286,13 @@ class ProfileRun:
         by_rank = {report.name.partition(".")[0]: report for report in reports}
         for (rank, node), log in sorted(pieces.items()):
             self._explain(rank, node, base64.b64decode(log).decode("utf-8", "replace"), by_rank.get(rank))
-        for number in self._settings.ranks:
+        for number in self._options.ranks:
             if not any(f"-rank{number}-" in name for name in (*by_rank, *ranks_with_log)):
                 self._say(f"the command has no rank {number}, so there is no report of it; ranks start at 0.")
         return sorted(reports, key=lambda report: report.name)
 
     def _explain(self, rank: str, node: str, log: str, report: RemoteReport | None) -> None:
-        tool = self._settings.tool
+        tool = self._options.tool
         if _PERMISSION in log:
             self._say(
                 f"{node}: the driver refused the performance counters ({_PERMISSION}); {_COUNTERS_REMEDY}."

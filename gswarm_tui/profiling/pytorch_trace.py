@@ -13,14 +13,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
-from gswarm_tui.profiling.errors import ReportError
-from gswarm_tui.profiling.report_text import clean_text
+from gswarm_tui.profiling.report_text import ReportError, clean_text
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
 from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 
@@ -62,24 +62,27 @@ class PytorchTrace:
         """Read what comes before the first event. Raises ReportError."""
         self._path = path
         self._stream = JsonStream(file, by_line=False)
-        self._events = self._timed_events()
+        self._events: Iterator[dict[str, Any]] = self._timed_events()
         self._before: dict[str, Any] = {}
         self._zero_ns = 0
         self._name_ids: dict[str, int] = {}
         self._rows = 0
         self.span_ns: tuple[int, int] | None = None
-        self._first = next(self._events, None)
-        if self._first is None:
+        first = next(self._events, None)
+        if first is None:
             raise ReportError(f"{path} has no events of PyTorch; it may be another program's trace.")
+        self._events = chain([first], self._events)
         base = self._before.get("baseTimeNanoseconds")
         self._base_ns = base if isinstance(base, int) and 0 < base < _LATEST_NS else 0
-        first_ns = self._base_ns + _nanoseconds(self._first["ts"])
+        first_ns = self._base_ns + _nanoseconds(first["ts"])
         if not 0 < first_ns < _LATEST_NS:
             raise ReportError(f"{path} has no times since 1970; export it with a PyTorch of 2.0 or later.")
         self._zero_ns = self._base_ns or first_ns - _BEFORE_FIRST_NS
         self._started_ns = first_ns
+        with path.open("rb") as whole:
+            self._digest = hashlib.file_digest(whole, "sha256").hexdigest()
 
-    def facts(self, digest: str) -> ProfileFacts:
+    def facts(self) -> ProfileFacts:
         """Return the trace's description of itself."""
         distributed = self._before.get("distributedInfo")
         rank = distributed.get("rank") if isinstance(distributed, dict) else None
@@ -92,7 +95,7 @@ class PytorchTrace:
             file=self._path.name,
             tool="pytorch",
             tool_version="",
-            digest=digest,
+            digest=self._digest,
             node=clean_text(host) if isinstance(host, str) and host else UNKNOWN,
             rank=rank,
             zero_ns=self._zero_ns,
@@ -104,7 +107,7 @@ class PytorchTrace:
         """Write all events and return their number. Raises ReportError, StoreError."""
         ops: list[tuple[Any, ...]] = []
         kernels: list[tuple[Any, ...]] = []
-        for event in self._all_events():
+        for event in self._events:
             category = event.get("cat")
             if category in _ON_GPU:
                 kernels.append(self._kernel(event, _ON_GPU[category]))
@@ -117,11 +120,6 @@ class PytorchTrace:
         self._add(target, TRACE_KERNEL_EVENTS, kernels)
         self._add(target, TRACE_OP_EVENTS, ops)
         return self._rows
-
-    def _all_events(self) -> Iterator[dict[str, Any]]:
-        if self._first is not None:
-            yield self._first
-        yield from self._events
 
     def _timed_events(self) -> Iterator[dict[str, Any]]:
         """Yield events with a plausible start and duration; keep the members before them."""
@@ -206,17 +204,11 @@ class PytorchTrace:
 
 
 @contextlib.contextmanager
-def open_trace(path: Path, report: Callable[[float], None] = lambda _share: None) -> Iterator[PytorchTrace]:
+def open_trace(path: Path, report: Callable[[float], None]) -> Iterator[PytorchTrace]:
     """Open a trace; ``report`` is called with the share read. Raises ReportError."""
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw, _unzipped(cast(BufferedReader, _Counted(raw, size, report))) as file:
         yield PytorchTrace(path, file)
-
-
-def digest_of(path: Path) -> str:
-    """Return the hash that identifies a trace."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Texts of reports without what must not enter a recording: paths, and secrets in names or messages.
+"""What all readers of reports share: their error, and texts without paths and secrets.
 
 A report holds the whole environment of the job. Only names of kernels, calls and ranges, and the tool's
 messages are taken from it, and all of them pass through ``clean_text``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from gswarm_agent.redact import redact
+from gswarm_tui.common.errors import UserError
 
 LONGEST = 4_000
 """Characters of a name; a demangled kernel of nested templates has thousands."""
@@ -22,6 +23,10 @@ _FOLDERS = re.compile(
     rf"""|(?:file:/*(?=/)|(?<![\w.~)\]>/$}}-])(?:~\w*|\.\.?|\$\{{?\w+\}}?)?)(?:/+{_SEGMENT}+)+/+(?={_SEGMENT})"""
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class ReportError(UserError):
+    """The report can't be imported; the message says why with the file, and what to do."""
 
 
 def clean_text(text: str) -> str:

@@ -12,12 +12,13 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from gswarm_tui.common.errors import print_notice
 from gswarm_tui.profiling.allocation import allocated
 from gswarm_tui.profiling.node_scripts import RUN, setup_line
-from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
+from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 
 TOOLS = ("nsys", "ncu")
 RESULTS = "results"
@@ -63,15 +64,7 @@ def write_shims(folder: Path) -> list[Path]:
     return paths
 
 
-async def run_shim(
-    host: SlurmHost,
-    words: Sequence[str],
-    folder: Path,
-    salloc: Sequence[str],
-    setup: str,
-    *,
-    say: Callable[[str], None],
-) -> int:
+async def run_shim(words: Sequence[str], folder: Path, salloc: Sequence[str], setup: str) -> int:
     """Run the real tool, ``words``, on a node that is allocated for it; return its exit status.
 
     ``folder`` is that of the shims, absolute. Raises ProfileError.
@@ -81,7 +74,8 @@ async def run_shim(
     if not any(word.startswith(("--gres", "--gpus", "-G")) for word in salloc):
         salloc = ["--gres=gpu:1", *salloc]
     salloc = ["--quiet", "--nodes=1", "--ntasks=1", *salloc]
-    async with allocated(host, salloc, lambda job, reason: say(f"job {job} is waiting: {reason}")) as nodes:
+    host = ThisMachine()
+    async with allocated(host, salloc, _print_reason) as nodes:
         login = ["-l"] if setup else []
         tool = ["bash", "-c", _TOOL, "shim", words[0], str(folder), str(link), *words[1:]]
         step = [*nodes.step("--ntasks=1", "--unbuffered"), "bash", *login, "-c", RUN, "gswarm-profile"]
@@ -89,6 +83,10 @@ async def run_shim(
             host, [*step, secrets.token_hex(8), ",", "0", *tool], setup_line(setup), passes_output=True
         ) as command:
             return await command.wait()
+
+
+def _print_reason(job_id: str, reason: str) -> None:
+    print_notice(f"job {job_id} is waiting: {reason}")
 
 
 def _link(link: Path, target: Path) -> None:

@@ -1,19 +1,37 @@
-"""The user's own nsys and ncu, which read reports of their formats."""
+"""The user's own nsys and ncu, which read reports of their formats; nsys exports its own to SQLite."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from gswarm_tui.common.errors import printable
-from gswarm_tui.profiling.errors import ReportError
+from gswarm_tui.common.quantities import file_size
+from gswarm_tui.profiling.report_text import ReportError
 
 _VERSION = re.compile(rb"20\d\d[.@]\d{1,2}[.@]\d{1,3}[.@]\d{1,9}")
 _LAST_BYTES = 1 << 20
 """Tools write their version near the end of a report, newer ones near its start."""
+
+_EXPORT = ("export", "--type", "sqlite", "--force-overwrite", "true", "--output")
+# Runs the tool; when the lifeline, its input, ends, the tool is killed and its folder removed.
+_WATCHED = """
+folder=$1; shift; exec 3<&0 </dev/null
+"$@" 3<&- & tool=$!
+{ cat <&3; [ -e "$folder/ended" ] || kill -KILL $tool; rm -rf "$folder"; } >/dev/null 2>&1 &
+wait $tool; status=$?; : >"$folder/ended"; exit $status
+"""
+_FULL_BYTES = 1 << 20
 
 
 def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -> str:
@@ -78,3 +96,57 @@ def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, st
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+@contextlib.contextmanager
+def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Export a report to a file in a private folder, which is removed afterwards. Raises ReportError."""
+    instead = ", or import the file that nsys export --type sqlite makes of it elsewhere"
+    nsys = find_tool("nsys", path, environ, instead)
+    # Exports hold the environment: the folder has mode 0700.
+    with (
+        tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder,
+        _lifeline() as lifeline,
+    ):
+        out = Path(folder) / "report.sqlite"
+        watched = ["sh", "-c", _WATCHED, "gswarm-tui-export", folder]
+        done = run_tool([*watched, nsys, *_EXPORT, str(out), str(path.absolute())], environ, lifeline)
+        if (free := shutil.disk_usage(folder).free) < _FULL_BYTES:
+            place = Path(folder).parent
+            raise ReportError(
+                f"{place} has {file_size(free)} free, too little to export {path} there. "
+                "Free some space, or set TMPDIR to another folder."
+            )
+        # nsys exits with 0 after some errors, without a file.
+        if done.returncode != 0 or not out.exists():
+            raise explain_failure(path, nsys, done.stdout + done.stderr, environ)
+        yield out
+
+
+@contextlib.contextmanager
+def _lifeline() -> Iterator[int]:
+    """Open the end of a pipe at which a process notices that this program has ended or left the block."""
+    there, here = os.pipe()
+    try:
+        yield there
+    finally:
+        os.close(there)
+        os.close(here)
+
+
+@contextlib.contextmanager
+def ending_by_exit() -> Iterator[None]:
+    """End this program by an exception on SIGTERM and SIGHUP, so that it removes what it began."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)

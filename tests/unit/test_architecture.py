@@ -135,6 +135,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.control",
         "gswarm_tui.exchange.json_stream",
         "gswarm_tui.launch",
+        "gswarm_tui.options",
         "gswarm_tui.slurm",
         "gswarm_tui.store",
     },
