@@ -78,23 +78,22 @@ def _print(report: DoctorReport, *, counters_only: bool) -> None:
     from gswarm_tui.printing.table import show
 
     heads: Sequence[str] = text.HEADS
-    rows, verdict = text.node_rows(report), report.verdict
+    row, verdict = text.node_row, report.verdict
     if counters_only:
-        heads, rows, verdict = text.COUNTER_HEADS, text.counter_rows(report), report.counters_verdict
+        heads, row, verdict = text.COUNTER_HEADS, text.counter_row, report.counters_verdict
     else:
         for line in text.here_lines(report.here):
             print(printable(line))
         print()
     if report.nodes:
-        show(heads, rows, sys.stdout)
+        show(heads, map(row, report.nodes), sys.stdout)
         print()
     for line in (*text.finding_lines(report), verdict):
         print(printable(line))
 
 
 def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:
-    from gswarm_tui.doctor.bundle import write_bundle
-    from gswarm_tui.doctor.placeholders import Placeholders
+    from gswarm_tui.doctor.bundle import Placeholders, write_bundle
     from gswarm_tui.printing.formats import atomic_file
     from gswarm_tui.run import build
 

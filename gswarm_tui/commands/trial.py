@@ -37,8 +37,7 @@ from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 from gswarm_tui.slurm.jobs import label_of_shell
-from gswarm_tui.trials.cost import expected_cost, gpu_hours
-from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
+from gswarm_tui.trials.cost import StoppedTrialError, expected_cost, gpu_hours, longest_time, reached_floor
 from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, OVER_LIMIT, RunOutcome, failures
 from gswarm_tui.trials.plan import (
     AvailableNodes,

@@ -35,23 +35,27 @@ def findings(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Finding, .
     return tuple(sorted(found, key=lambda finding: not finding.fix))
 
 
-def _grouped(fix: bool, texts: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    """Return a finding for each text, with all nodes that it is about."""
+def _grouped(
+    fix: bool, nodes: Sequence[NodeReport], texts: Callable[[NodeReport], Iterable[str]]
+) -> Iterator[Finding]:
+    """Return a finding for each text on nodes, with all nodes that it is about."""
     groups: dict[str, list[str]] = {}
-    for node, text in texts:
-        groups.setdefault(text, []).append(node)
+    for node in nodes:
+        for text in texts(node):
+            groups.setdefault(text, []).append(node.node)
     for text, names in groups.items():
         shown = text if len(names) > 1 else text.replace(_ANY_NODE, names[0])
         yield Finding(fix, tuple(names), shown)
 
 
 def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
-    def text(node: NodeReport) -> str:
-        remedy = f"; {node.remedy}" if node.remedy else ""
-        name = rf"(?<![\w.-]){re.escape(node.node)}(?![\w-])"
-        return re.sub(name, _ANY_NODE, f"failed to {node.failed_step}: {node.reason}{remedy}.")
+    def texts(node: NodeReport) -> Iterator[str]:
+        if not node.ready:
+            remedy = f"; {node.remedy}" if node.remedy else ""
+            name = rf"(?<![\w.-]){re.escape(node.node)}(?![\w-])"
+            yield re.sub(name, _ANY_NODE, f"failed to {node.failed_step}: {node.reason}{remedy}.")
 
-    return _grouped(True, ((node.node, text(node)) for node in nodes if not node.ready))
+    return _grouped(True, nodes, texts)
 
 
 def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -63,7 +67,7 @@ def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
                 why = reason.rstrip(".")
                 yield f"GPU {name[3:]} doesn't answer: {why}; ask the administrators to reset it."
 
-    return _grouped(True, ((node.node, text) for node in nodes for text in texts(node)))
+    return _grouped(True, nodes, texts)
 
 
 def _differences(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -95,15 +99,13 @@ def _difference(
     if len(set(values.values())) < 2:
         return
     usual, count = Counter(values.values()).most_common(1)[0]
-    texts = (
-        (
-            node,
-            f"{what} {each}, but {usual} on {plural(count, 'other node')}{'; ' if remedy else ''}{remedy}.",
-        )
-        for node, each in values.items()
-        if each != usual
-    )
-    yield from _grouped(fix, texts)
+    and_remedy = f"; {remedy}" if remedy else ""
+
+    def texts(node: NodeReport) -> Iterator[str]:
+        if (each := values.get(node.node, usual)) != usual:
+            yield f"{what} {each}, but {usual} on {plural(count, 'other node')}{and_remedy}."
+
+    yield from _grouped(fix, nodes, texts)
 
 
 def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -120,7 +122,7 @@ def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
             shown = f"Slurm has {plural(slurm.gpus, 'GPU')}, the driver shows {len(node.gpus)}"
             yield f"{shown}; run nvidia-smi there."
 
-    return _grouped(True, ((node.node, text) for node in nodes for text in texts(node)))
+    return _grouped(True, nodes, texts)
 
 
 def _spools(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -133,7 +135,7 @@ def _spools(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
             free = mebibytes(node.spool_free_mib)
             yield f"only {free} free for waiting samples in {node.spool_folder}; free some space."
 
-    return _grouped(True, ((node.node, text) for node in nodes for text in texts(node)))
+    return _grouped(True, nodes, texts)
 
 
 def _clocks(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -166,7 +168,7 @@ def counter_findings(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
             remedy = "; administrators can set NVreg_RestrictProfilingToAdminUsers=0"
             yield f"GPU counters: {node.gpu_counters}{remedy if node.gpu_counters_admin_only else ''}."
 
-    return _grouped(False, ((node.node, text) for node in nodes for text in texts(node)))
+    return _grouped(False, nodes, texts)
 
 
 def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -182,7 +184,7 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
         for reason, names in reasons.items():
             yield f"not measured: {', '.join(names)}: {reason}."
 
-    return _grouped(False, ((node.node, text) for node in nodes for text in texts(node)))
+    return _grouped(False, nodes, texts)
 
 
 def subject(finding: Finding) -> str:

@@ -41,17 +41,8 @@ def here_lines(here: LocalReport) -> Iterator[str]:
     yield f"  Slurm commands: {', '.join(here.slurm_commands) or 'none'}"
 
 
-def node_rows(report: DoctorReport) -> list[list[str]]:
-    """Return a row of text for each node, in the columns ``HEADS``."""
-    return [_row(node) for node in report.nodes]
-
-
-def counter_rows(report: DoctorReport) -> list[list[str]]:
-    """Return a row of text about hardware counters for each node, in the columns ``COUNTER_HEADS``."""
-    return [_counter_row(node) for node in report.nodes]
-
-
-def _counter_row(node: NodeReport) -> list[str]:
+def counter_row(node: NodeReport) -> list[str]:
+    """Return a row of text about a node's hardware counters, in the columns ``COUNTER_HEADS``."""
     if not node.cpu_counters:
         return [node.node, *[DASH] * (len(COUNTER_HEADS) - 1)]
     paranoid, admin_only = node.perf_event_paranoid, node.gpu_counters_admin_only
@@ -75,7 +66,8 @@ def finding_lines(report: DoctorReport) -> Iterator[str]:
             yield from (f"  {subject(finding)}: {finding.text}" for finding in chosen)
 
 
-def _row(node: NodeReport) -> list[str]:
+def node_row(node: NodeReport) -> list[str]:
+    """Return a row of text about a node, in the columns ``HEADS``."""
     connection = "ok" if node.ready else f"failed to {node.failed_step}"
     if node.ready and node.answered_s is not None:
         connection = f"ok, {node.answered_s:.1f} s"

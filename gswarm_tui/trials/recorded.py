@@ -13,7 +13,7 @@ from gswarm_tui.fleet.trial_kinds import TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.slurm.jobs import JOB_REQUEUED
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS, TRIALS
-from gswarm_tui.trials.limits import reached_floor
+from gswarm_tui.trials.cost import reached_floor
 from gswarm_tui.trials.outcome import INTERRUPTED, REPEATED, REQUEUED, RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 

@@ -23,8 +23,13 @@ from gswarm_tui.profiling.allocation import Allocation, find_job
 from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import JOB_REQUEUED, NODE_FAILED, Slurm
-from gswarm_tui.trials.cost import expected_cost
-from gswarm_tui.trials.limits import TIMEOUT_OPTION, StoppedTrialError, longest_time, reached_floor
+from gswarm_tui.trials.cost import (
+    TIMEOUT_OPTION,
+    StoppedTrialError,
+    expected_cost,
+    longest_time,
+    reached_floor,
+)
 from gswarm_tui.trials.outcome import (
     FAILED,
     INTERRUPTED,
@@ -171,7 +176,7 @@ class TrialDriver:
             interrupted, wall_s = error, time.monotonic() - begun
         finally:
             output.close()
-        stopping = asyncio.ensure_future(self._recorder.stop_session(session.name))
+        stopping = asyncio.ensure_future(self._recorder.stop_session(session["name"]))
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError as error:
@@ -188,7 +193,7 @@ class TrialDriver:
             self._plan.trial_id,
             run,
             end,
-            session.started_at,
+            session["started_at"],
             wall_s,
             nodes,
             output.throughput,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import numpy as np
+
 _TERMS: tuple[Callable[[float], float], ...] = (lambda _: 1.0, lambda n: 1 / n, lambda n: n - 1)
 WORST_ERROR = 0.1
 """A fit with a larger relative error is no description of the times."""
@@ -88,19 +90,7 @@ def _fit(times: Sequence[tuple[float, float]], terms: int, sizes: int) -> Scalin
 
 
 def _solve(times: Sequence[tuple[float, float]], chosen: Sequence[int]) -> list[float] | None:
-    """Solve the normal equations of some terms; None if they depend on each other."""
+    """Return the least squares of some terms; None if they depend on each other."""
     rows = [[_TERMS[term](size) / seconds for term in chosen] for size, seconds in times]
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) for j in range(len(chosen))] + [sum(row[i] for row in rows)]
-        for i in range(len(chosen))
-    ]
-    for at in range(len(matrix)):
-        pivot = max(range(at, len(matrix)), key=lambda row: abs(matrix[row][at]))
-        if abs(matrix[pivot][at]) < 1e-15:
-            return None
-        matrix[at], matrix[pivot] = matrix[pivot], matrix[at]
-        for row in range(len(matrix)):
-            if row != at:
-                factor = matrix[row][at] / matrix[at][at]
-                matrix[row] = [a - factor * b for a, b in zip(matrix[row], matrix[at], strict=True)]
-    return [matrix[row][-1] / matrix[row][row] for row in range(len(matrix))]
+    solved, _, rank, _ = np.linalg.lstsq(np.array(rows), np.ones(len(rows)))
+    return solved.tolist() if rank == len(chosen) else None

@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,14 +41,6 @@ class NoRecorderError(TrialError):
     exit_status = 3
 
 
-@dataclass(frozen=True)
-class StartedSession:
-    """A session as the recorder started it, in Unix time."""
-
-    name: str
-    started_at: float
-
-
 class TrialRecorder:
     """Sends a trial's sessions and events to the recorder of the recording with this uid."""
 
@@ -75,10 +67,9 @@ class TrialRecorder:
         """Log the outcome of a run. Raises TrialError."""
         await self._carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
 
-    async def start_session(self, name: str, note: str) -> StartedSession:
-        """Start a session. Raises TrialError."""
-        session = await self._carry_out(StartSession(name, note=note))
-        return StartedSession(session["name"], session["started_at"])
+    async def start_session(self, name: str, note: str) -> dict[str, Any]:
+        """Start a session, and return it with its times as Unix times. Raises TrialError."""
+        return await self._carry_out(StartSession(name, note=note))
 
     async def stop_session(self, name: str, ended_at: float | None = None) -> None:
         """Stop a session now or in the past, if it runs and the recorder does."""

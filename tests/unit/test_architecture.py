@@ -206,6 +206,7 @@ HOMES: dict[str, set[str]] = {
         "gswarm_tui.profiling",
         "gswarm_tui.server",
         "gswarm_tui.store",
+        "gswarm_tui.trials.scaling",
         "gswarm_tui.tui",
     },
     "ClusterShell": {"gswarm_tui.slurm.hosts"},

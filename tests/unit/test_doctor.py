@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.checks import check
+from gswarm_tui.doctor.bundle import Placeholders
 from gswarm_tui.doctor.findings import findings, subject
 from gswarm_tui.doctor.local import check_here
-from gswarm_tui.doctor.placeholders import Placeholders
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
 

@@ -9,8 +9,7 @@ import pytest
 
 from gswarm_tui.options.arguments import UsageError
 from gswarm_tui.options.trial_options import parse_trial
-from gswarm_tui.trials.cost import expected_cost, expected_s
-from gswarm_tui.trials.limits import StoppedTrialError, longest_time, reached_floor
+from gswarm_tui.trials.cost import StoppedTrialError, expected_cost, expected_s, longest_time, reached_floor
 from gswarm_tui.trials.outcome import (
     FAILED,
     INTERRUPTED,

@@ -16,6 +16,7 @@ import pytest
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.commands.trial_output import results_json
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged, SessionStarted
 from gswarm_tui.fleet.state import Fleet
@@ -26,7 +27,6 @@ from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, TIMEOUT, RunOutcome
 from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
 from gswarm_tui.trials.progress import TrialProgress, follow
 from gswarm_tui.trials.recorded import RecordedTrial
-from gswarm_tui.trials.result_data import results_json
 from gswarm_tui.trials.result_text import notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import (
     CPU,
