@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gswarm_tui.commands.head_choice import add_recording, choose_recording_head
-from gswarm_tui.options.arguments import CommandParser, read_server_options
-from gswarm_tui.options.server_options import add_server_options
+from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.options.server_options import add_server_options, server_settings
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -23,7 +23,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add_recording(parser)
     add_server_options(parser, default=True)
     arguments = parser.read(args)
-    settings = read_server_options(arguments)
+    settings = server_settings(arguments.http, vars(arguments))
     from gswarm_tui.control.routes import SocketRoute
     from gswarm_tui.run.http_server import Listener, run_server
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gswarm_tui.commands.head_choice import add_recording, choose_recording_head
-from gswarm_tui.options.arguments import CommandParser, read_server_options
-from gswarm_tui.options.server_options import WEB_DEFAULT, add_web_options
+from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.options.server_options import add_web_options, server_settings
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -21,7 +21,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add_recording(parser)
     add_web_options(parser)
     arguments = parser.read(args)
-    settings = read_server_options(arguments, arguments.web or WEB_DEFAULT, "--web")
+    settings = server_settings(arguments.web, vars(arguments))
     head = choose_recording_head(arguments, environ, option="gswarm-tui web RECORDING")
     from gswarm_tui.run.web_server import run_web_server
 

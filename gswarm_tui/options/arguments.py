@@ -16,7 +16,13 @@ from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options import config, profiler_words, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
-from gswarm_tui.options.server_options import DEFAULT, ServerSettings, add_server_options, server_settings
+from gswarm_tui.options.server_options import (
+    ACCESS_KEYS,
+    DEFAULT,
+    ServerSettings,
+    add_server_options,
+    server_settings,
+)
 
 T = TypeVar("T")
 
@@ -360,7 +366,7 @@ def parse_connection(
     return parse([f"{_flag(key)}={value}" for key, value in given.items()], environ), frozenset(given)
 
 
-def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
+def _options(flags: Mapping[str, Any], layers: _Layers) -> Options:
     own = _Layers((_flag, flags))
     words = flags.get("nodes")
     # --db in a stronger source than record = false: this run is to be recorded.
@@ -389,24 +395,8 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         allocation=tuple(
             (key, text) for key in config.ALLOCATION_KEYS if (text := layers.get(key, values.text, ""))
         ),
-        server=_server(flags),
+        server=server_settings(flags["http"], flags) if "http" in flags else None,
     )
-
-
-def read_server_options(
-    namespace: argparse.Namespace, address: str = DEFAULT, option: str = "--http"
-) -> ServerSettings:
-    """Return the settings of ``serve`` or ``web``, which always has a server. Raises UsageError."""
-    settings = _server(vars(namespace), address, option)
-    assert settings is not None  # noqa: S101 - with an address
-    return settings
-
-
-def _server(flags: Mapping[str, object], address: str = "", option: str = "--http") -> ServerSettings | None:
-    try:
-        return server_settings(flags, address, option)
-    except ValueError as error:
-        raise UsageError(f"{error}.") from None
 
 
 def _refuse_contradictions(flags: Mapping[str, object]) -> None:
@@ -418,6 +408,9 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
         raise UsageError("--nodes and --hostfile both name the nodes; remove one of them.")
     if "http" in flags and flags.get("record") is False:
         raise UsageError("--http serves a recording, but --no-record makes none; remove one of them.")
+    for key in ACCESS_KEYS:
+        if key in flags and "http" not in flags:
+            raise UsageError(f"{_flag(key)} applies only to an HTTP server; add --http {DEFAULT}.")
     if "db" in flags and flags.get("record") is False:
         raise UsageError("--db names a recording, but --no-record makes none; remove one of them.")
     launcher = "demo" if "demo" in flags else flags.get("launcher", "ssh")

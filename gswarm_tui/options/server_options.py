@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gswarm_tui.common.errors import quote
@@ -16,7 +16,7 @@ DEFAULT = f"127.0.0.1:{DEFAULT_PORT}"
 WEB_DEFAULT = "127.0.0.1:8092"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]*):)?(?P<port>[0-9]{1,5})")
 T = TypeVar("T")
-KEYS = ("http", "http_origin", "http_public", "http_tls_cert", "http_tls_key", "http_behind_proxy")
+ACCESS_KEYS = ("http_origin", "http_public", "http_tls_cert", "http_tls_key", "http_behind_proxy")
 
 
 class ServerSettings(NamedTuple):
@@ -68,24 +68,38 @@ def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False
     """Add the options of an HTTP server; ``default``: there is always one."""
     group = parser.add_argument_group("HTTP server")
     usual = f"default: {DEFAULT}" if default else f"as {DEFAULT}; default: none"
-    group.add_argument("--http", metavar="HOST:PORT", help=f"answer HTTP requests here ({usual})")
+    group.add_argument(
+        "--http",
+        type=_argument(parse_address),
+        default=DEFAULT if default else None,
+        metavar="HOST:PORT",
+        help=f"answer HTTP requests here ({usual})",
+    )
     _add_access_options(group, "web pages of this origin may use it; repeat for several")
 
 
 def add_web_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the browsers' server."""
     group = parser.add_argument_group("web server")
-    group.add_argument("--web", metavar="HOST:PORT", help=f"serve browsers here (default: {WEB_DEFAULT})")
+    group.add_argument(
+        "--web",
+        type=_argument(parse_address),
+        default=WEB_DEFAULT,
+        metavar="HOST:PORT",
+        help=f"serve browsers here (default: {WEB_DEFAULT})",
+    )
     _add_access_options(group, "address by which a reverse proxy makes it known")
 
 
 def _add_access_options(group: argparse._ArgumentGroup, origin_help: str) -> None:
-    group.add_argument("--http-origin", action="append", metavar="URL", help=origin_help)
+    origin = _argument(parse_origin)
+    group.add_argument("--http-origin", type=origin, action="append", metavar="URL", help=origin_help)
     group.add_argument(
         "--http-public", action="store_true", default=None, help="allow an address that other machines reach"
     )
-    group.add_argument("--http-tls-cert", metavar="FILE", help="TLS certificate, with its chain, in PEM")
-    group.add_argument("--http-tls-key", metavar="FILE", help="TLS key in PEM, without a passphrase")
+    cert_help, key_help = "TLS certificate, with its chain, in PEM", "TLS key in PEM, without a passphrase"
+    group.add_argument("--http-tls-cert", type=_path, metavar="FILE", help=cert_help)
+    group.add_argument("--http-tls-key", type=_path, metavar="FILE", help=key_help)
     group.add_argument(
         "--http-behind-proxy",
         action="store_true",
@@ -94,39 +108,29 @@ def _add_access_options(group: argparse._ArgumentGroup, origin_help: str) -> Non
     )
 
 
-def server_settings(
-    given: Mapping[str, object], address: str = "", option: str = "--http"
-) -> ServerSettings | None:
-    """Return the settings that flags give, None without ``--http`` and ``address``. Raises ValueError.
-
-    ``option`` gives the ``address``, if it isn't ``--http``.
-    """
-    http = str(given.get("http") or address)
-    if not http:
-        for key in KEYS[1:]:
-            if given.get(key):
-                raise ValueError(
-                    f"--{key.replace('_', '-')} applies only to an HTTP server; add --http {DEFAULT}"
-                )
-        return None
-    host, port = _parsed(option, parse_address, http)
-    origins = given.get("http_origin")
-    tls_cert, tls_key = (given.get(name) for name in ("http_tls_cert", "http_tls_key"))
+def server_settings(address: tuple[str, int], given: Mapping[str, Any]) -> ServerSettings:
+    """Return the settings that flags give."""
     return ServerSettings(
-        host,
-        port,
-        tuple(_parsed("--http-origin", parse_origin, str(each)) for each in origins)
-        if isinstance(origins, list)
-        else (),
-        bool(given.get("http_public")),
-        Path(str(tls_cert)).expanduser().absolute() if tls_cert else None,
-        Path(str(tls_key)).expanduser().absolute() if tls_key else None,
-        bool(given.get("http_behind_proxy")),
+        *address,
+        origins=tuple(given.get("http_origin") or ()),
+        public=bool(given.get("http_public")),
+        tls_cert=given.get("http_tls_cert"),
+        tls_key=given.get("http_tls_key"),
+        behind_proxy=bool(given.get("http_behind_proxy")),
     )
 
 
-def _parsed(option: str, parse: Callable[[str], T], text: str) -> T:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ValueError(f"{option}: {error}") from None
+def _path(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return the function as argparse's ``type``, which has the ValueError's clause in its message."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read

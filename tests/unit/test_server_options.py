@@ -8,7 +8,7 @@ import pytest
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import UsageError, parse, parse_record
-from gswarm_tui.options.server_options import ServerSettings, parse_address, parse_origin, server_settings
+from gswarm_tui.options.server_options import ServerSettings, parse_address, parse_origin
 from gswarm_tui.server import listening
 from gswarm_tui.server.listening import check_settings, listen, url_of
 
@@ -122,12 +122,8 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_flags_set_the_server_settings() -> None:
-    given = {
-        "http": "8091",
-        "http_origin": ["https://a.example/", "http://b:3000"],
-        "http_behind_proxy": True,
-    }
-    settings = server_settings(given)
+    words = ["--http=8091", "--http-origin=https://a.example/", "--http-origin=http://b:3000"]
+    settings = parse([*words, "--http-behind-proxy"], {}).server
     assert settings == ServerSettings(
         "127.0.0.1", 8091, ("https://a.example", "http://b:3000"), behind_proxy=True
     )
