@@ -9,6 +9,7 @@ from gswarm_tui.common.time_input import INTERVAL_HINT, TimeInputError, parse_in
 from gswarm_tui.control.client import describe_hang
 from gswarm_tui.control.intents import ChangeInterval
 from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.printing.json_output import print_json
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -33,8 +34,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if wanted is not None:
         interval_ms = request_head(head, ChangeInterval(wanted))["interval_ms"]
     if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
         print_json({"interval_ms": interval_ms})
     else:
         print(f"sampling every {interval_ms / 1000:g} s")

@@ -12,6 +12,7 @@ from gswarm_tui.control.client import describe_hang
 from gswarm_tui.control.intents import ChangeMetrics
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.printing.json_output import print_json
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -47,8 +48,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         wanted = tuple(name for name in ALL_GROUPS if name in {*head.metrics, *on} - {*off})
     measured = head.metrics if wanted is None else request_head(head, ChangeMetrics(wanted))["groups"]
     if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
         print_json({name: name in measured for name in METRIC_GROUPS})
     else:
         for name, measures in METRIC_GROUPS.items():

@@ -10,6 +10,7 @@ from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_option
 from gswarm_tui.common.quantities import DASH, duration, percent, used_of, watts
 from gswarm_tui.control.client import RequestError, list_nodes
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing.json_output import print_json
 
 _NAMES = ("node", "state", "GPUs", "util", "power", "memory", "last sample", "lost frames", "reason")
 _RIGHT = frozenset(range(2, 8))
@@ -32,8 +33,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except RequestError as error:
         raise RefusedError(f"{error}.") from None
     if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
         print_json(nodes)
     else:
         from gswarm_tui.printing.table import show

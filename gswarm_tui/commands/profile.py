@@ -50,7 +50,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Profile a command and return its exit status. Raises UserError."""
     options = parse_profile(args, environ)
     if options.shim is not None and options.shims is not None:
-        return asyncio.run(_until_signal(_shim(options, options.shim, options.shims), GIVEN_BACK))
+        words, setup = [options.shim, *options.command], options.run.setup or ""
+        shim = run_shim(words, options.shims, options.salloc, setup)
+        return asyncio.run(_until_signal(shim, GIVEN_BACK))
     if options.shims is not None:
         for path in write_shims(options.shims):
             print(path)
@@ -179,12 +181,6 @@ class _Sessions:
             for head, name in self._sessions:
                 with contextlib.suppress(RequestError, IntentError):
                     carry_out(head, StopSession(name))
-
-
-async def _shim(options: ProfileOptions, tool: str, shims: Path) -> int:
-    """Run a tool for a GUI on a node of its own; return its exit status. Raises ProfileError."""
-    words, setup = [tool, *options.command], options.run.setup or ""
-    return await run_shim(words, shims, options.salloc, setup)
 
 
 async def _profiled(profile: ProfileRun, host: SlurmHost) -> ProfileResult:

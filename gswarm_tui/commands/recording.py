@@ -10,6 +10,7 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.control.client import Head, has_ended
 from gswarm_tui.control.intents import StopRecording
 from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.printing.json_output import print_json
 
 WAIT_S = 90.0
 """Longest wait for the end: agents may take 15 s to end, then the file is sorted and closed."""
@@ -38,8 +39,6 @@ def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
     request_head(head, StopRecording())
     _wait(head)
     if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
         print_json({"path": str(head.path), "uid": head.uid})
     else:
         print(f"ended {printable(str(head.path))}")

@@ -15,6 +15,7 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import age, duration
 from gswarm_tui.control.intents import ChangeSession, IntentError, StartSession, StopSession
 from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.printing.json_output import print_json, with_times
 
 _OPTIONS = "[--recording RECORDING] [--db PATH] [--json]"
 _START = f"[NAME] [--at TIME] [--note TEXT] {_OPTIONS}"
@@ -95,8 +96,6 @@ def _rename(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _print_json(value: dict[str, object] | list[dict[str, object]]) -> None:
-    from gswarm_tui.printing.json_output import print_json, with_times
-
     print_json(with_times(value) if isinstance(value, dict) else list(map(with_times, value)))
 
 

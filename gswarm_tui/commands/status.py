@@ -11,6 +11,7 @@ from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import elapsed, energy, file_size, percent, plural, watts
 from gswarm_tui.control.client import Head, describe_hang
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing.json_output import print_json, with_times
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -32,8 +33,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise
     hanging = [head for head in heads if head.hangs]
     if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
         print_json([_object(head) for head in heads])
     elif texts := ["\n".join(_lines(head)) for head in heads if not head.hangs]:
         print("\n\n".join(texts))
@@ -43,8 +42,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _object(head: Head) -> dict[str, Any]:
-    from gswarm_tui.printing.json_output import with_times
-
     if head.hangs:
         path = None if head.path is None else str(head.path)
         return {"answers": False, "pid": head.pid, "path": path, "uid": head.uid or None}

@@ -16,6 +16,7 @@ from gswarm_tui.control import client
 from gswarm_tui.control.client import Head, RequestError
 from gswarm_tui.control.intents import IntentError, StartTrace
 from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.printing.progress import Progress
 
 POLL_S = 0.5
@@ -46,8 +47,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     state = _wait(head, state)
     if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
         print_json({"folder": state["folder"], "ranks": state["ranks"]})
     status = _print_result(state, quiet=arguments.json)
     missing = sorted(set(intent.ranks) - {rank["rank"] for rank in state["ranks"]})

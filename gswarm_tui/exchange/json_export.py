@@ -20,14 +20,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from typing import Any, TextIO
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.json_profiles import write_profiles
-from gswarm_tui.exchange.time_windows import sample_in, sample_span, utc_micros, windows
+from gswarm_tui.exchange.time_windows import iso, sample_in, sample_span, utc_micros, windows
 from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
@@ -145,7 +145,7 @@ class _Layout:
         """Return the frame of a row of ``_FRAMES``."""
         at, places, *values = row
         whole = len(places) == len(self.names)
-        made: dict[str, Any] = {"frame_id": number, "time": _iso(at), "gpu_id": self.names}
+        made: dict[str, Any] = {"frame_id": number, "time": iso(at), "gpu_id": self.names}
         for index, name in self.fields:
             if whole:
                 made[name] = [ABSENT if value is None else value for value in values[index]]
@@ -189,7 +189,7 @@ def write_json(
     events = source.query(_INTERVAL_CHANGES, period.recording_id, begin, span["end"] + 1).dicts()
     head["events"] = [
         {
-            "time": _iso(event["ts"]),
+            "time": iso(event["ts"]),
             "kind": event["kind"],
             "message": event["message"],
             "detail": json_object(event["detail"]) or None,
@@ -244,10 +244,10 @@ def _head(
     summary = ("avg_gpu_util", "avg_gpu_memory")
     return {
         "session_name": period.name,
-        "start_time": _iso(period.started_at),
-        "end_time": _iso(period.until),
+        "start_time": iso(period.started_at),
+        "end_time": iso(period.until),
         "made_by": f"{MADE_BY} {__version__}",
-        "recording": {key: _iso(v) if isinstance(v, datetime) else v for key, v in recording.items()},
+        "recording": {key: iso(v) if isinstance(v, datetime) else v for key, v in recording.items()},
         "session": {"status": period.status, "note": period.note} if period.session_id is not None else None,
         "devices": {
             name: {fact: device[fact] for fact in facts} for name, device in zip(names, devices, strict=True)
@@ -263,7 +263,3 @@ def _interval_ms(source: QuerySource, period: Period, first_ms: int | None) -> i
     """Return the sampling interval at the start of a period, for a recording that began with ``first_ms``."""
     changes = source.query(_INTERVAL_CHANGES, period.recording_id, 0, utc_micros(period.started_at)).dicts()
     return (new_interval_ms(changes[-1]["detail"]) if changes else None) or first_ms
-
-
-def _iso(at: datetime) -> str:
-    return at.replace(tzinfo=UTC).isoformat()

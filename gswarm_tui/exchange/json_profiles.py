@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, TextIO
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.profiler_values import WrongValueError, moment
-from gswarm_tui.exchange.time_windows import profile_span
+from gswarm_tui.exchange.time_windows import iso, profile_span
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import PROFILES, ColumnSchema, TableSchema
 from gswarm_tui.store.transfer.importing import Importing
@@ -56,7 +55,7 @@ def write_profiles(source: QuerySource, period: Period, gpus: Mapping[int, str],
             if "number" in values:  # JSON has no infinity
                 values["number"] = [x if x is None or math.isfinite(x) else None for x in values["number"]]
             made = {"table": table.name, "columns": values}
-            out.write(between + json.dumps(made, ensure_ascii=False, separators=(",", ":"), default=_iso))
+            out.write(between + json.dumps(made, ensure_ascii=False, separators=(",", ":"), default=iso))
             between = ",\n  "
     out.write("\n ]")
     return len(own)
@@ -132,7 +131,3 @@ class ProfilesImport:
 def _exported(table: TableSchema) -> list[ColumnSchema]:
     """Return the columns that JSON has: a file has one recording, and ``profiles`` has each node's name."""
     return [column for column in table.columns if column.name not in {"recording_id", "node_id"}]
-
-
-def _iso(at: datetime) -> str:
-    return at.replace(tzinfo=UTC).isoformat()

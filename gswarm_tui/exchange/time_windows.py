@@ -18,6 +18,11 @@ def utc_micros(at: datetime) -> int:
     return (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
+def iso(at: datetime) -> str:
+    """Return a naive UTC time as text with its zone."""
+    return at.replace(tzinfo=UTC).isoformat()
+
+
 def sample_span(period: Period) -> tuple[int, int]:
     """Return the time range of a period's samples in Unix µs; the end isn't part of it.
 

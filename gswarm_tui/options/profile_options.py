@@ -25,7 +25,9 @@ _CONNECTION = ("ssh_config", "jump", "setup")
 class ProfileOptions(NamedTuple):
     """Options of ``profile``; ``run`` has those that it shares with a run.
 
-    ``salloc`` has the options of the allocation, and ``allocates`` is whether a flag asks for one of its own.
+    ``job`` is a running job, None for an allocation with the options ``salloc``, and ``allocates`` is whether
+    a flag asks for one. ``ranks`` is empty for all, ``ntasks`` None to let Slurm decide, and ``duration_s``
+    and ``delay_s`` are None for the whole run.
     ``shims`` is the folder for shims, and ``shim`` the tool as which a shim calls this program.
     ``db`` is None for the running recording or a new one; without ``imports`` the reports stay files.
     """

@@ -38,8 +38,11 @@ _Value = Callable[[Figures], float | None]
 _Shown = Callable[[float | None], str]
 
 
-def _whole(value: float | None) -> str:
-    return _number(value)
+def _number(value: float | None, digits: int = 0, unit: str = "") -> str:
+    """Format a number with thousands separators and its unit."""
+    if value is None:
+        return DASH
+    return f"{value:,.{digits}f}" + (f" {unit}" if unit else "")
 
 
 def _tenths(value: float | None) -> str:
@@ -48,16 +51,16 @@ def _tenths(value: float | None) -> str:
 
 _COLUMNS: tuple[tuple[str, _Value, _Shown], ...] = (
     ("util mean (%)", lambda one: one.util_mean_pct, _tenths),
-    ("median", lambda one: one.util_median_pct, _whole),
-    ("p95", lambda one: one.util_p95_pct, _whole),
+    ("median", lambda one: one.util_median_pct, _number),
+    ("p95", lambda one: one.util_p95_pct, _number),
     ("busy (%)", lambda one: _times(part_of(one.busy_s, one.measured_s), 100), _tenths),
     ("bubbles (%)", lambda one: _times(one.bubble_share, 100), _tenths),
-    ("power mean (W)", lambda one: one.power_mean_w, _whole),
-    ("max (W)", lambda one: one.power_max_w, _whole),
+    ("power mean (W)", lambda one: one.power_mean_w, _number),
+    ("max (W)", lambda one: one.power_max_w, _number),
     ("memory max (GiB)", lambda one: _times(one.mem_used_max_mib, 1 / 1024), _tenths),
     ("energy", lambda one: one.energy_j, energy),
-    ("max (°C)", lambda one: one.temp_max_c, _whole),
-    ("throttled (GPU-s)", throttled_s, _whole),
+    ("max (°C)", lambda one: one.temp_max_c, _number),
+    ("throttled (GPU-s)", throttled_s, _number),
     ("coverage (%)", lambda one: _times(one.coverage, 100), _tenths),
 )
 """Heading of each column, its value in the heading's unit, and the value's format."""
@@ -145,7 +148,7 @@ class Report:
     def _samples(self) -> list[Html]:
         return [
             *self._trial(),
-            *self._plots(),
+            *map(_figure, self.plots),
             *self._per_device(),
             *self._coverage(),
             *self._profiles(),
@@ -235,9 +238,6 @@ class Report:
             *(tag("p", note, class_="dim") for note in notes(results)),
             *([tag("h2", "Session")] if self.plots else []),
         ]
-
-    def _plots(self) -> list[Html]:
-        return [_figure(plot) for plot in self.plots]
 
     def _per_device(self) -> list[Html]:
         nodes, gpus = self.facts.summary.nodes, self.facts.summary.gpus
@@ -447,13 +447,6 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """Format a number with thousands separators and its unit."""
-    if value is None:
-        return DASH
-    return f"{value:,.{digits}f}" + (f" {unit}" if unit else "")
-
-
 def _figures_table(figures: Sequence[Figures]) -> Html:
     """Return a table with a row for each GPU or node and marked extremes."""
     gpus = figures[0].gpu_index is not None
@@ -473,7 +466,7 @@ def _marked_cells(values: Sequence[float | None], shown: _Shown) -> list[HtmlCel
     cells = []
     for text in map(shown, values):
         mark, title = marks.get(text, ("", None))
-        if text in (_whole(0.0), energy(0.0)) or ordered.count(text) > MOST_MARKED:
+        if text in (_number(0.0), energy(0.0)) or ordered.count(text) > MOST_MARKED:
             mark, title = "", None
         cells.append(cell(text, *("n", mark) if mark else "n", title=title))
     return cells

@@ -18,21 +18,14 @@ from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.cost import expected_cost, expected_s
 from gswarm_tui.trials.figures import KnownFigures, measure
-from gswarm_tui.trials.outcome import RunOutcome, failures
+from gswarm_tui.trials.outcome import NODE_LOST, OVER_LIMIT, TIMEOUT, RunOutcome, failures
 from gswarm_tui.trials.plan import TrialRun
 from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.result_text import PlacementNames
 from gswarm_tui.trials.results import MeasuredRun, TrialResults, trial_results
 
-_STATES = {
-    "ok": "ok",
-    "failed": "failed",
-    "timeout": "timed out",
-    "requeued": "requeued",
-    "node_lost": "lost node",
-    "over_limit": "over limit",
-    "interrupted": "interrupted",
-}
+_STATES = {TIMEOUT: "timed out", NODE_LOST: "lost node", OVER_LIMIT: "over limit"}
+"""Words for those outcomes whose names aren't words."""
 
 
 @dataclass(frozen=True)
@@ -162,18 +155,15 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     trial, names, failed = progress.trial, placement_names(progress), failures(progress.done)
     done = f"{progress.done_share[0]} of {plural(progress.done_share[1], 'run')} done"
     lines = [("runs", done + (f", {failed} of them failed" if failed else ""))]
+    words = f"{_hours(progress.gpu_hours(now))} GPU-h"
     if progress.finished:
-        return [*lines, ("cost", f"{_hours(progress.gpu_hours(now))} GPU-h")]
+        return [*lines, ("cost", words)]
     if not progress.active:
         left = plural(len(trial.left), "run")
         how = "gswarm-tui trial --resume does them"
         if trial.plan.salloc is not None:
             how = f"attach again during the next run; if the trial has ended, {how}"
-        return [
-            *lines,
-            ("cost", f"{_hours(progress.gpu_hours(now))} GPU-h"),
-            ("ended", f"{left} left; {how}"),
-        ]
+        return [*lines, ("cost", words), ("ended", f"{left} left; {how}")]
     if (run := progress.running) is not None:
         expected = expected_s(run, trial.outcomes)
         about = "" if expected is None else f" of about {duration(expected)}"
@@ -181,7 +171,7 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     else:
         lines.append(("running", "none" if trial.plan.salloc is None else "none; waiting for nodes"))
     cost = expected_cost(trial.plan, progress.waiting, trial.outcomes)
-    words = f"{_hours(progress.gpu_hours(now))} GPU-h so far"
+    words += " so far"
     if cost is not None and progress.waiting:
         words += f", {'at most' if cost.bound else 'about'} {_hours(cost.gpu_hours)} GPU-h for the runs left"
     if trial.plan.max_gpu_hours is not None:
