@@ -71,18 +71,18 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
     if options.run.setup and shutil.which(options.tool, path=environ.get("PATH")) is None:
         environ = _environ_after(options.run.setup, environ)
     notices: dict[str, None] = {}
-    for report in result.reports:
-        if report.path.suffix == ".qdstrm":
+    for path, report in result.reports:
+        if path.suffix == ".qdstrm":
             continue
         try:
-            with Progress(f"importing {report.path.name}") as progress:
+            with Progress(f"importing {path.name}") as progress:
                 done = import_report(
-                    report.path, db, environ, node=report.node, rank=report.rank, report=progress.report
+                    path, db, environ, node=report.node, rank=report.rank, report=progress.report
                 )
         except (UserError, StoreError) as error:
-            print_notice(f"{str(error).rstrip('.')}. The report stays: {report.path}")
+            print_notice(f"{str(error).rstrip('.')}. The report stays: {path}")
         except BaseException:
-            print_notice(f"stopped; to import the report: gswarm-tui import {shlex.quote(str(report.path))}")
+            print_notice(f"stopped; to import the report: gswarm-tui import {shlex.quote(str(path))}")
             raise
         else:
             which = f"profile {done.profile_id}, {done.rows:,} events"

@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from gswarm_tui.commands.head_choice import SHORT_ID
 from gswarm_tui.commands.output_files import check_output_file
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from gswarm_tui.printing.formats import OutputOptions
     from gswarm_tui.run.headless import OpenRecording
     from gswarm_tui.trials.results import TrialResults
-
-T = TypeVar("T")
 
 RECORDING_VARIABLE = "GSWARM_TRIAL_RECORDING"
 """Variable with the uid of the recording, for the process that does the runs."""
@@ -109,7 +107,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     save_plan(part.plan)
     if part.resumed is None:
         print_notice(*_plan_lines(part.plan))
-    db: Path | None = part.db
     if part.plan.salloc is None:
         db, status = _run_in_job(part, options, environ)
     else:
@@ -384,8 +381,8 @@ async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
 
 
 def _until_signal(
-    work: Coroutine[object, object, T], ended: str, on_signal: Callable[[], None] = lambda: None
-) -> T:
+    work: Coroutine[object, object, int], ended: str, on_signal: Callable[[], None] = lambda: None
+) -> int:
     """Do the work until a signal ends it.
 
     The step ends first, then the allocation; ``ended`` is what the user reads of it. Raises
@@ -393,7 +390,7 @@ def _until_signal(
     """
     received: list[signal.Signals] = []
 
-    async def until_signal() -> T:
+    async def until_signal() -> int:
         task = asyncio.ensure_future(work)
 
         def stop(number: signal.Signals) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-_START = "`gswarm-tui` records with a screen, `gswarm-tui record` without one"
 _SESSION = "`gswarm-tui session start NAME` starts a session"
 _RECOVER = "`gswarm-tui recover ID` resumes a recording with its sessions; `gswarm-tui recover` lists the IDs"
-_STATUS = "`gswarm-tui status` prints the state of your running gswarm-tui"
 
 COMMANDS = {
-    "start": _START,
+    "start": "`gswarm-tui` records with a screen, `gswarm-tui record` without one",
     "connect": "gswarm-tui starts its agents itself, on --nodes or the nodes of the job",
     "http-profile": _SESSION,
-    "http-status": _STATUS,
+    "http-status": "`gswarm-tui status` prints the state of your running gswarm-tui",
     "stop": "`gswarm-tui session stop [NAME]` ends sessions, `gswarm-tui recording stop` ends the recording",
     "http-stop": "`gswarm-tui session stop [NAME]` ends sessions",
     "stat": "`gswarm-tui import FILE.json` reads its files, then `gswarm-tui summary` and "

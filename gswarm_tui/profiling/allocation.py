@@ -94,61 +94,47 @@ async def allocated(
     ]
     words = ["bash", "-c", 'exec "$@" 2>&1', "allocate", *salloc]
     async with kept(host, words, grace_s=0) as command:
-        waiter = _Waiter(host, waiting)
-        try:
-            job_id, environ = await _granted(command, host, waiter)
-        finally:
-            await waiter.stop()
+        job_id, environ = await _granted(command, host, waiting)
         yield await find_job(host, job_id, environ)
 
 
-class _Waiter:
-    """Reports why a pending job waits, in squeue's words, whenever that changes."""
-
-    def __init__(self, host: SlurmHost, waiting: Callable[[str, str], None]) -> None:
-        self._host = host
-        self._waiting = waiting
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, job_id: str) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(job_id))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ProfileError, ConnectionError):
-                await self._task
-
-    async def _run(self, job_id: str) -> None:
-        shown = ""
-        while True:
-            status, text = await output(
-                self._host, ["squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%r"]
-            )
-            reason = text.strip()
-            if status == 0 and reason not in {"", "None", shown}:
-                shown = reason
-                hint = (
-                    " (Slurm can't start it as requested; Ctrl-C cancels it)" if reason in _FOR_EVER else ""
-                )
-                self._waiting(job_id, reason + hint)
-            await asyncio.sleep(_REASON_EVERY_S)
+async def _report_reasons(host: SlurmHost, job_id: str, waiting: Callable[[str, str], None]) -> None:
+    """Report why a pending job waits, in squeue's words, whenever that changes."""
+    shown = ""
+    while True:
+        status, text = await output(
+            host, ["squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%r"]
+        )
+        reason = text.strip()
+        if status == 0 and reason not in {"", "None", shown}:
+            shown = reason
+            hint = " (Slurm can't start it as requested; Ctrl-C cancels it)" if reason in _FOR_EVER else ""
+            waiting(job_id, reason + hint)
+        await asyncio.sleep(_REASON_EVERY_S)
 
 
-async def _granted(command: KeptCommand, host: SlurmHost, waiter: _Waiter) -> tuple[str, dict[str, str]]:
+async def _granted(
+    command: KeptCommand, host: SlurmHost, waiting: Callable[[str, str], None]
+) -> tuple[str, dict[str, str]]:
     """Wait for the allocation; return the job's id and the variables of its shell. Raises ProfileError."""
     text, errors = "", []
-    while data := await command.read():
-        *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
-        for line in lines:
-            if line.startswith(_GRANTED):
-                _, job_id, variables = line.split(" ")
-                return job_id, _variables(variables)
-            if found := _PENDING.match(line):
-                waiter.start(found[1])
-            if "error: " in line or "unrecognized" in line or "invalid" in line:
-                errors.append(line)
+    reporting: asyncio.Task[None] | None = None
+    try:
+        while data := await command.read():
+            *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
+            for line in lines:
+                if line.startswith(_GRANTED):
+                    _, job_id, variables = line.split(" ")
+                    return job_id, _variables(variables)
+                if (found := _PENDING.match(line)) and reporting is None:
+                    reporting = asyncio.create_task(_report_reasons(host, found[1], waiting))
+                if "error: " in line or "unrecognized" in line or "invalid" in line:
+                    errors.append(line)
+    finally:
+        if reporting is not None:
+            reporting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ProfileError, ConnectionError):
+                await reporting
     if await command.wait() == 127:
         raise ProfileError(
             f"salloc isn't on your PATH{_on(host)}; run this on a login node of the cluster, or name one "

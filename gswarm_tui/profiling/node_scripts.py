@@ -45,7 +45,6 @@ exec 6>&1; trap 'tell setup "$? it ends the shell by exit" >&6; leave' EXIT
 run_setup "$dir/setup" || { tell setup "$status $(tail -n1 "$dir/setup")"; leave; }
 trap - EXIT; exec 6>&-
 command -v "$tool" >/dev/null || { tell notool "$tool"; leave; }
-tell version "$("$tool" --version 2>/dev/null | grep -o '20[0-9][0-9][.0-9]*[0-9]' | tail -n1)"
 [ "$tool" = nsys ] && nsys profile --help 2>/dev/null | grep -q cuda-graph-trace && tell graphs yes
 tell space "$(df -Pk "$dir" | tail -n1 | tr -s ' ' | cut -d' ' -f4) $dir"
 names=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) ||

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import printable
@@ -40,29 +39,19 @@ _COUNTERS_REMEDY = (
 )
 
 
-class FetchedReport(NamedTuple):
-    """A report that was fetched to this machine, with its node and rank."""
-
-    path: Path
-    node: str
-    rank: int
-
-
 @dataclass
 class ProfileResult:
-    """Result of a run: the command's exit status, the job and the fetched reports."""
+    """Result of a run: the command's exit status, the job, and the fetched reports with their paths here."""
 
     status: int
     job: str
-    reports: list[FetchedReport] = field(default_factory=list)
+    reports: list[tuple[Path, RemoteReport]] = field(default_factory=list)
 
 
 @dataclass
 class _NodeFacts:
     """Facts that a node reported in its check."""
 
-    version: str = ""
-    folder: str = ""
     gpus: tuple[str, ...] = ()
     traces_graphs: bool = False
 
@@ -133,7 +122,7 @@ class ProfileRun:
 
     def _fetched(self, report: RemoteReport, path: Path, result: ProfileResult) -> None:
         self._say(f"fetched {path} ({file_size(path.stat().st_size)})")
-        result.reports.append(FetchedReport(path, report.node, report.rank))
+        result.reports.append((path, report))
 
     @asynccontextmanager
     async def _allocation(self) -> AsyncIterator[Allocation]:
@@ -212,14 +201,10 @@ class ProfileRun:
                     f"{node}: its driver gives performance counters to administrators only ({_PERMISSION}); "
                     f"{_COUNTERS_REMEDY}."
                 )
-            case "version":
-                facts.version = value
             case "graphs":
                 facts.traces_graphs = True
             case "gpus":
                 facts.gpus = tuple(filter(None, value.split(";")))
-            case "ready":
-                facts.folder = value
 
     def _shell(self, script: str) -> list[str]:
         login = ["-l"] if self._setup else []

@@ -103,9 +103,9 @@ async def kept(
         await asyncio.shield(command.close())
 
 
-async def output(host: SlurmHost, words: Sequence[str], first_line: str = "") -> tuple[int, str]:
+async def output(host: SlurmHost, words: Sequence[str]) -> tuple[int, str]:
     """Run a command to its end; return its exit status and its output, which includes its errors."""
-    async with kept(host, ["bash", "-c", 'exec "$@" 2>&1', "output", *words], first_line) as command:
+    async with kept(host, ["bash", "-c", 'exec "$@" 2>&1', "output", *words]) as command:
         data = bytearray()
         while chunk := await command.read():
             data += chunk

@@ -25,6 +25,7 @@ from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSessi
 from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
 from gswarm_tui.profiling.profile_run import command_line
+from gswarm_tui.trials.cost import StoppedTrialError
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 from gswarm_tui.trials.recorded import RecordedTrial, load_trials
@@ -33,12 +34,6 @@ RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
 """Longest wait for a recorder that is being restarted, and the time between two attempts."""
 
 T = TypeVar("T")
-
-
-class NoRecorderError(TrialError):
-    """The recorder of the trial has ended."""
-
-    exit_status = 3
 
 
 class TrialRecorder:
@@ -97,7 +92,7 @@ class TrialRecorder:
         return await self._request(lambda head: carry_out(head, intent))
 
     async def _request(self, request: Callable[[Head], T]) -> T:
-        """Send a request, again if the recorder is being restarted. Raises TrialError, NoRecorderError."""
+        """Send a request, again if the recorder is being restarted. Raises TrialError, StoppedTrialError."""
         deadline = time.monotonic() + RESTARTED_WITHIN_S
         why = "it has ended"
         while True:
@@ -113,7 +108,7 @@ class TrialRecorder:
                 break
             await asyncio.sleep(RETRY_S)
         self.stop_waiting()
-        raise NoRecorderError(f"the recorder of this trial doesn't answer: {why}.")
+        raise StoppedTrialError(f"the recorder of this trial doesn't answer: {why}.")
 
 
 def plan_texts(plan: TrialPlan) -> tuple[str, str]:
