@@ -6,18 +6,21 @@ import dataclasses
 import json
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, printable
-from gswarm_tui.common.quantities import file_size
-from gswarm_tui.doctor import text
-from gswarm_tui.doctor.report import DoctorReport
+from gswarm_tui.common.quantities import DASH, file_size, mebibytes
+from gswarm_tui.doctor.findings import findings, subject
+from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
 
 INTERRUPTED = 130
 SUFFIX = ".tar.gz"
+HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free", "Slurm")
+_RIGHTS = ("lock", "paranoid", "privileges", "CPU counters", "GPU counters", "tools", "in use by")
+COUNTER_HEADS = ("node", *_RIGHTS)
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -46,7 +49,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _examine(
     options: Options, environ: Mapping[str, str], limit_s: float, *, counters_only: bool
 ) -> DoctorReport | None:
-    from gswarm_tui.doctor.findings import findings
     from gswarm_tui.doctor.local import check_here
     from gswarm_tui.run import event_loop
     from gswarm_tui.run.doctor import examine, slurms_view
@@ -77,19 +79,78 @@ def _examine(
 def _print(report: DoctorReport, *, counters_only: bool) -> None:
     from gswarm_tui.printing.table import show
 
-    heads: Sequence[str] = text.HEADS
-    row, verdict = text.node_row, report.verdict
+    heads: Sequence[str] = HEADS
+    row, verdict = _node_row, report.verdict
     if counters_only:
-        heads, row, verdict = text.COUNTER_HEADS, text.counter_row, report.counters_verdict
+        heads, row, verdict = COUNTER_HEADS, _counter_row, report.counters_verdict
     else:
-        for line in text.here_lines(report.here):
+        for line in _here_lines(report.here):
             print(printable(line))
         print()
     if report.nodes:
         show(heads, map(row, report.nodes), sys.stdout)
         print()
-    for line in (*text.finding_lines(report), verdict):
+    for line in (*_finding_lines(report), verdict):
         print(printable(line))
+
+
+def _here_lines(here: LocalReport) -> Iterator[str]:
+    """Return lines about this machine."""
+    yield f"here: Python {here.python_version}, DuckDB {here.duckdb_version}, Textual {here.textual_version}"
+    yield f"  terminal {here.terminal}, {here.encoding}"
+    free = f", {mebibytes(here.folder_free_mib)} free in this folder" if here.folder_free_mib else ""
+    yield f"  state folder {here.state_folder}{free}"
+    yield f"  Slurm commands: {', '.join(here.slurm_commands) or 'none'}"
+
+
+def _counter_row(node: NodeReport) -> list[str]:
+    """Return a row of text about a node's hardware counters, in the columns ``COUNTER_HEADS``."""
+    if not node.cpu_counters:
+        return [node.node, *[DASH] * len(_RIGHTS)]
+    paranoid, admin_only = node.perf_event_paranoid, node.gpu_counters_admin_only
+    return [
+        node.node,
+        node.likwid_lock_owner or "none",
+        DASH if paranoid is None else str(paranoid),
+        " ".join(node.counter_privileges) or "none",
+        "open" if node.may_count else "closed",
+        DASH if admin_only is None else "administrators" if admin_only else "open",
+        ", ".join(node.counter_tools) or "none",
+        node.counters_in_use_by or DASH,
+    ]
+
+
+def _finding_lines(report: DoctorReport) -> Iterator[str]:
+    """Return what to fix, then the notes, each under a heading."""
+    for heading, fix in (("To fix:", True), ("Notes:", False)):
+        if chosen := [finding for finding in report.findings if finding.fix is fix]:
+            yield heading
+            yield from (f"  {subject(finding)}: {finding.text}" for finding in chosen)
+
+
+def _node_row(node: NodeReport) -> list[str]:
+    """Return a row of text about a node, in the columns ``HEADS``."""
+    connection = "ok" if node.ready else f"failed to {node.failed_step}"
+    if node.ready and node.answered_s is not None:
+        connection = f"ok, {node.answered_s:.1f} s"
+    gpus = " + ".join(f"{node.gpus.count(name)} × {name}" for name in dict.fromkeys(node.gpus))
+    clock = DASH if node.clock_offset_ms is None else f"{node.clock_offset_ms:+.0f} ms"
+    slurm = DASH
+    if node.slurm is not None:
+        slurm = node.slurm.state
+        if node.slurm.gpus is not None:
+            slurm += f", {node.slurm.gpus_allocated or 0} of {node.slurm.gpus} GPUs in use"
+    return [
+        node.node,
+        connection,
+        node.python_version or DASH,
+        gpus or DASH,
+        node.driver_version or DASH,
+        node.cuda_version or DASH,
+        clock,
+        DASH if node.spool_free_mib is None else mebibytes(node.spool_free_mib),
+        slurm,
+    ]
 
 
 def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:

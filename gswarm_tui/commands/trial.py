@@ -364,7 +364,7 @@ async def _driven(plan: TrialPlan, options: TrialOptions, recorder: TrialRecorde
             trial = RecordedTrial(plan, ())
         runs = [run for run in trial.left if options.only in (None, run.number)]
         folder = path.absolute().with_name(f"{path.stem}-trial")
-        driver = TrialDriver(ThisMachine(), plan, recorder, folder, print_notice)
+        driver = TrialDriver(plan, recorder, folder)
         failed = await driver.run(job, runs, trial.outcomes)
         return 1 if failed else 0
     finally:

@@ -1,1 +1,1 @@
-"""Checks of ``gswarm-tui doctor``: reports of nodes and of this machine, rules over them, their text."""
+"""Checks of ``gswarm-tui doctor``: reports of nodes and of this machine, rules over them, the bundle."""

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.common.errors import print_notice, printable, quote
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.profiling.allocation import Allocation, find_job
-from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept
+from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import JOB_REQUEUED, NODE_FAILED, Slurm
 from gswarm_tui.trials.cost import (
@@ -76,24 +76,13 @@ def available_nodes(allocation: Allocation) -> AvailableNodes:
 
 
 class TrialDriver:
-    """Runs what is left of a trial within a job; ``say`` gets a line for each run.
+    """Runs what is left of a trial within a job; ``folder`` is for the output of the runs."""
 
-    ``folder`` is for the output of the runs.
-    """
-
-    def __init__(
-        self,
-        host: SlurmHost,
-        plan: TrialPlan,
-        recorder: TrialRecorder,
-        folder: Path,
-        say: Callable[[str], None],
-    ) -> None:
-        self._host = host
+    def __init__(self, plan: TrialPlan, recorder: TrialRecorder, folder: Path) -> None:
+        self._host = ThisMachine()
         self._plan = plan
         self._recorder = recorder
         self._folder = folder
-        self._say = say
         self._outcomes: list[RunOutcome] = []
 
     async def run(self, job_id: str, runs: Sequence[TrialRun], outcomes: Sequence[RunOutcome]) -> int:
@@ -109,7 +98,7 @@ class TrialDriver:
         await self._recorder.stop_sessions({run.session: 0.0 for run in self._plan.runs} | ends)
         for run in runs:
             if enough := reached_floor(self._plan, self._outcomes, run):
-                self._say(enough)
+                print_notice(enough)
                 break
             limit_s, why = longest_time(self._plan, self._outcomes, run)
             outcome = await self._run(run, allocation, limit_s, why)
@@ -120,7 +109,7 @@ class TrialDriver:
                     outcome = await _interrupted(outcome)
             self._outcomes.append(outcome)
             await self._recorder.log_outcome(outcome, self._describe(outcome))
-            self._say(self._describe(outcome) + self._describe_left())
+            print_notice(self._describe(outcome) + self._describe_left())
             if ended:
                 raise StoppedTrialError(ended)
             if outcome.status == OVER_LIMIT and self._plan.salloc is None:
@@ -160,7 +149,7 @@ class TrialDriver:
         await self._recorder.log_started(self._plan, run)
         session = await self._recorder.start_session(run.session, f"{run} on {fold(nodes)}")
         begun = time.monotonic()
-        output = RunOutput(self._folder / self._output_name(run), self._plan.throughput, self._say)
+        output = RunOutput(self._folder / self._output_name(run), self._plan.throughput, print_notice)
         status: int | None = None
         interrupted: asyncio.CancelledError | None = None
         try:
