@@ -48,7 +48,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         values = values_of(arguments.value, environ)
         SetMark(arguments.name, values)
         if arguments.at is None:
-            uid = heads[0].uid if len(heads) == 1 and _is_chosen(arguments) else arguments.recording
+            chosen = arguments.recording or arguments.db is not None
+            uid = heads[0].uid if len(heads) == 1 and chosen else arguments.recording
             marked = send(arguments.name, values, uid)
         else:
             marked = Marked([], [])
@@ -66,10 +67,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     elif count := len(marked.recordings):
         print(f"marked in {plural(count, 'recording')}")
     return 1 if marked.problems else 0
-
-
-def _is_chosen(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.recording) or arguments.db is not None
 
 
 def _heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:

@@ -110,7 +110,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if part.plan.salloc is None:
         db, status = _run_in_job(part, options, environ)
     else:
-        db = part.db or _new_file()
+        began = datetime.now().astimezone()
+        db = part.db or working_folder() / f"trial-{began:%Y-%m-%d-%H%M%S}{SUFFIX}"
         _print_how_to_watch(shlex.quote(str(db.absolute())))
         status = _submitted(part.plan, db, options)
     if db is not None:
@@ -283,10 +284,6 @@ def _print_how_to_watch(recording: str) -> None:
         print_notice(
             f"to watch the trial, in another terminal on this host: gswarm-tui attach {recording}, then key R"
         )
-
-
-def _new_file() -> Path:
-    return working_folder() / f"trial-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}{SUFFIX}"
 
 
 # Within a job

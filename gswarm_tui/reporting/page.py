@@ -103,21 +103,13 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
-class ReportPlot:
-    """A drawn plot and its caption."""
-
-    drawn: Html
-    caption: str
-
-
-@dataclass(frozen=True)
 class Report:
-    """Content of a page. ``made_at`` is naive UTC; ``running`` while the session is recorded."""
+    """Content of a page. ``plots`` are figures; ``made_at`` is naive UTC; ``running`` while recorded."""
 
     period: Period
     facts: ReportData
-    plots: Sequence[ReportPlot]
-    trial_plot: ReportPlot | None
+    plots: Sequence[Html]
+    trial_plot: Html | None
     path: Path
     running: bool
     made_at: datetime
@@ -148,7 +140,7 @@ class Report:
     def _samples(self) -> list[Html]:
         return [
             *self._trial(),
-            *map(_figure, self.plots),
+            *self.plots,
             *self._per_device(),
             *self._coverage(),
             *self._profiles(),
@@ -234,7 +226,7 @@ class Report:
             tag("p", tag("code", command_text(results))),
             tag("p", sentence(results)),
             *(table(one.names, one.rows, right=one.right) for one in tables),
-            _figure(self.trial_plot),
+            self.trial_plot,
             *(tag("p", note, class_="dim") for note in notes(results)),
             *([tag("h2", "Session")] if self.plots else []),
         ]
@@ -433,8 +425,9 @@ class Report:
         return moment(at, self.zone, like=self.period.started_at)
 
 
-def _figure(plot: ReportPlot) -> Html:
-    return tag("figure", tag("div", plot.drawn), tag("figcaption", plot.caption))
+def figure(drawn: Html, caption: str) -> Html:
+    """Return a drawn plot with its caption."""
+    return tag("figure", tag("div", drawn), tag("figcaption", caption))
 
 
 def _more(count: int, what: str) -> list[Html]:

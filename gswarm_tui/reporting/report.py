@@ -15,7 +15,7 @@ from gswarm_tui.plotting.metric_choice import MetricChoice, metric_named
 from gswarm_tui.plotting.plot_data import NothingMeasuredError, PlotData, load_plot_data
 from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.html import Html
-from gswarm_tui.reporting.page import Report, ReportPlot
+from gswarm_tui.reporting.page import Report, figure
 from gswarm_tui.reporting.report_data import load_report_data
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.results import TrialResults
@@ -62,12 +62,13 @@ def build_report(
     )
 
 
-def _plots(data: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
+def _plots(data: PlotData, zone: tzinfo | None) -> list[Html]:
     util = _only(data, "util")
-    rest = _only(replace(data, others=(), incidents=()), *_CURVES[1:])
-    hosts = _only(replace(data, others=(), incidents=()), *_HOSTS)
+    bare = replace(data, others=(), incidents=())
+    rest = _only(bare, *_CURVES[1:])
+    hosts = _only(bare, *_HOSTS)
     values = tuple(value_names(data.marks)[:MOST_VALUES])
-    marked = replace(_only(replace(data, others=(), incidents=())), values=values)
+    marked = replace(_only(bare), values=values)
     above = " Above: other sessions, marks, warnings (orange) and errors (red)."
     annotated = bool(data.others or data.marks or data.incidents)
     captions = (
@@ -77,16 +78,16 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
         (marked, "marks", "Values of the job's marks."),
     )
     return [
-        ReportPlot(inline(part, zone, name, caption), f"{caption} {reading_hint(part)}".strip())
+        figure(inline(part, zone, name, caption), f"{caption} {reading_hint(part)}".strip())
         for part, name, caption in captions
         if part.grids or part.values
     ]
 
 
-def _trial_plot(results: TrialResults) -> ReportPlot:
+def _trial_plot(results: TrialResults) -> Html:
     caption = "Speed-up, efficiency, cost and balance of the trial's placements."
     drawn = draw_trial(results, "svg", inline=True).decode()
-    return ReportPlot(Html(_fitted(drawn, "trial", caption)), caption)
+    return figure(_fitted(drawn, "trial", caption), caption)
 
 
 def _only(data: PlotData, *shorts: str) -> PlotData:
@@ -121,10 +122,10 @@ ROLES = {
 def inline(data: PlotData, zone: tzinfo | None, name: str, label: str) -> Html:
     """Return a plot as an inline SVG element; ``name`` must be unique on the page."""
     drawn = draw(data, zone, "svg", inline=True).decode()
-    return Html(_fitted(drawn, name, label))
+    return _fitted(drawn, name, label)
 
 
-def _fitted(drawn: str, name: str, label: str) -> str:
+def _fitted(drawn: str, name: str, label: str) -> Html:
     svg = drawn[drawn.index("<svg") :]
     svg = re.sub(r"<(metadata|title|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
     opening, _, body = svg.partition(">")
@@ -146,7 +147,7 @@ def _fitted(drawn: str, name: str, label: str) -> str:
 
     # Change tags only, never text.
     body = re.sub(r"<[^>]+>", fit, body)
-    return f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{body}'
+    return Html(f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{body}')
 
 
 def _variable(colour: str) -> str:
