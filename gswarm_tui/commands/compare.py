@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import comparison, periods
 from gswarm_tui.analysis.summary_data import summarize
@@ -16,15 +15,12 @@ from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import list_some, open_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
-
-if TYPE_CHECKING:
-    from gswarm_tui.printing.formats import OutputOptions
+from gswarm_tui.printing import formats
+from gswarm_tui.printing.progress import Progress
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a comparison. Raises UserError, StoreError."""
-    from gswarm_tui.printing import formats
-    from gswarm_tui.printing.progress import Progress
     from gswarm_tui.printing.table import show, width_of
 
     parser = CommandParser(
@@ -103,7 +99,7 @@ def _parts(table: TextTable, columns: int) -> Iterator[TextTable]:
 
 
 def _run(
-    word: str, db: Path | None, form: OutputOptions, environ: Mapping[str, str]
+    word: str, db: Path | None, form: formats.OutputOptions, environ: Mapping[str, str]
 ) -> comparison.ComparedRun:
     with open_session([word], None if parse_reference(word).file else db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)

@@ -15,6 +15,7 @@ from gswarm_tui.common.quantities import DASH, file_size, mebibytes
 from gswarm_tui.doctor.findings import findings, subject
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
+from gswarm_tui.printing.formats import atomic_file
 
 INTERRUPTED = 130
 SUFFIX = ".tar.gz"
@@ -155,7 +156,6 @@ def _node_row(node: NodeReport) -> list[str]:
 
 def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:
     from gswarm_tui.doctor.bundle import Placeholders, write_bundle
-    from gswarm_tui.printing.formats import atomic_file
     from gswarm_tui.run import build
 
     jumps = [jump.rpartition("@")[2].partition(":")[0] for jump in (options.jump or "").split(",")]

@@ -12,6 +12,8 @@ from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing.formats import atomic_file
+from gswarm_tui.printing.progress import Progress
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -44,8 +46,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.plotting.figure import draw, require_suffix
     from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
     from gswarm_tui.plotting.plot_data import load_plot_data
-    from gswarm_tui.printing.formats import atomic_file
-    from gswarm_tui.printing.progress import Progress
 
     files = [require_suffix(Path(name).expanduser()) for name in arguments.out]
     choices = choose_metrics(arguments.metric, arguments.heatmap, arguments.curve)

@@ -12,6 +12,8 @@ from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing.formats import atomic_file
+from gswarm_tui.printing.progress import Progress
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -29,8 +31,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} doesn't end in .html; name an HTML file with -o.")
 
-    from gswarm_tui.printing.formats import atomic_file
-    from gswarm_tui.printing.progress import Progress
     from gswarm_tui.reporting.report import build_report
 
     with open_session(arguments.session, arguments.db, environ) as (source, period):

@@ -11,6 +11,8 @@ from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing import formats
+from gswarm_tui.printing.progress import Progress
 
 MOST_LISTED = 1_000
 """Of a large recording, each takes a tenth of a second, and a crafted file may have 100,000."""
@@ -18,8 +20,6 @@ MOST_LISTED = 1_000
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the sessions of a recording. Raises UserError, StoreError."""
-    from gswarm_tui.printing import formats
-    from gswarm_tui.printing.progress import Progress
     from gswarm_tui.printing.table import show
 
     parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")

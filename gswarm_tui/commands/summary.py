@@ -24,6 +24,8 @@ from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing import formats
+from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
@@ -34,9 +36,6 @@ _NARROWEST, _WIDEST = 40, 1000
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a summary. Raises UserError, StoreError."""
-    from gswarm_tui.printing import formats
-    from gswarm_tui.printing.progress import Progress
-
     parser = CommandParser(
         "summary",
         "[SESSION] [--by all|node|gpu|process] [--db PATH]",
@@ -153,8 +152,6 @@ def _write_text(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool,
 
 def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO) -> None:
     """Write the same for a ticket; narrower tables, as pages don't scroll sideways."""
-    from gswarm_tui.printing.formats import MARKDOWN_COLUMNS, write_markdown_table
-
     out.write(f"**{printable(parts.period.name)}** · {printable(str(path))}  \n{parts.heading}\n")
     if parts.period.note:
         out.write(f"\n{printable(parts.period.note)}\n")
@@ -163,8 +160,8 @@ def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO) -> None:
         tables.append(summary_text.TextTable(("outliers", "GPUs"), parts.outliers, frozenset()))
     for table in tables:
         out.write("\n")
-        rows = (row[:MARKDOWN_COLUMNS] for row in table.rows)
-        write_markdown_table(table.names[:MARKDOWN_COLUMNS], rows, out, right=table.right)
+        rows = (row[: formats.MARKDOWN_COLUMNS] for row in table.rows)
+        formats.write_markdown_table(table.names[: formats.MARKDOWN_COLUMNS], rows, out, right=table.right)
 
 
 def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO, width: int | None) -> None:

@@ -33,6 +33,7 @@ from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.options.trial_options import TrialOptions, parse_trial
+from gswarm_tui.printing import formats
 from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
@@ -48,14 +49,13 @@ from gswarm_tui.trials.plan import (
     placements_of,
 )
 from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials, unfinished_run
+from gswarm_tui.trials.results import TrialResults
 from gswarm_tui.trials.running import TrialDriver, available_nodes
 from gswarm_tui.trials.saved_plan import read_plan, remove_plan, save_plan
 from gswarm_tui.trials.trial_recorder import TrialRecorder, plan_texts
 
 if TYPE_CHECKING:
-    from gswarm_tui.printing.formats import OutputOptions
     from gswarm_tui.run.headless import OpenRecording
-    from gswarm_tui.trials.results import TrialResults
 
 RECORDING_VARIABLE = "GSWARM_TRIAL_RECORDING"
 """Variable with the uid of the recording, for the process that does the runs."""
@@ -83,8 +83,6 @@ class _Part(NamedTuple):
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a trial, or what is left of one; return its exit status. Raises UserError."""
-    from gswarm_tui.printing import formats
-
     options = parse_trial(args, environ, formats.add_options)
     form = formats.parse_output_options(options.output)
     if options.results:
@@ -127,7 +125,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return status
 
 
-def _print_results(db: Path, form: OutputOptions, plot: Path | None, environ: Mapping[str, str]) -> int:
+def _print_results(
+    db: Path, form: formats.OutputOptions, plot: Path | None, environ: Mapping[str, str]
+) -> int:
     """Print the results of the newest trial in a recording. Raises UserError."""
     with contextlib.closing(open_source(db, environ)) as source:
         if not (trials := load_trials(source)):
@@ -145,13 +145,13 @@ def _print_how_to_resume(db: Path) -> None:
     print_notice(f"to do the runs that are left: gswarm-tui trial --resume --db {shlex.quote(str(db))}")
 
 
-def _check_files(form: OutputOptions, plot: Path | None, recording: Path) -> None:
+def _check_files(form: formats.OutputOptions, plot: Path | None, recording: Path) -> None:
     """Refuse output files that can't be written. Raises UserError."""
     check_output_file(form.out, force=form.force, recording=recording)
     check_output_file(plot, force=form.force, recording=recording, option="--plot")
 
 
-def _write(results: TrialResults, form: OutputOptions, plot: Path | None) -> None:
+def _write(results: TrialResults, form: formats.OutputOptions, plot: Path | None) -> None:
     write_results(results, form)
     if plot is not None:
         write_plot(results, plot)

@@ -6,10 +6,12 @@ import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.printing import formats
+from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.trials.figures import measure
 from gswarm_tui.trials.outcome import REPEATED, RunOutcome
@@ -17,20 +19,14 @@ from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import CAUSES, PlacementResult, TrialResults, trial_results
 
-if TYPE_CHECKING:
-    from gswarm_tui.printing.formats import OutputOptions
-
 
 def load_results(source: QuerySource, trial: RecordedTrial) -> TrialResults:
     """Return the results of a trial so far, with figures from the samples. Raises StoreError."""
     return trial_results(trial.plan, measure(source, trial.outcomes))
 
 
-def write_results(results: TrialResults, form: OutputOptions) -> None:
+def write_results(results: TrialResults, form: formats.OutputOptions) -> None:
     """Print results, or write them to a file. Raises StoreError."""
-    from gswarm_tui.printing import formats
-    from gswarm_tui.printing.json_output import print_json
-
     if form.format in ("csv", "parquet"):
         formats.write(placements_result(results), form)
         return
@@ -46,9 +42,8 @@ def write_results(results: TrialResults, form: OutputOptions) -> None:
 def write_plot(results: TrialResults, path: Path) -> None:
     """Draw the results into a .pdf, .png or .svg file. Raises StoreError."""
     from gswarm_tui.plotting.trial_plot import draw_trial
-    from gswarm_tui.printing.formats import atomic_file
 
-    with atomic_file(path) as part:
+    with formats.atomic_file(path) as part:
         part.write_bytes(draw_trial(results, path.suffix[1:].lower()))
 
 
@@ -74,12 +69,10 @@ def _write_text(results: TrialResults, out: TextIO) -> None:
 
 
 def _write_markdown(results: TrialResults, out: TextIO) -> None:
-    from gswarm_tui.printing.formats import write_markdown_table
-
     out.write(f"**{printable(sentence(results))}**  \n{_heading(results)}\n")
     for table in (scaling_table(results), usage_table(results)):
         out.write("\n")
-        write_markdown_table(table.names, table.rows, out, right=table.right)
+        formats.write_markdown_table(table.names, table.rows, out, right=table.right)
     out.write("\n" + "  \n".join(map(printable, notes(results))) + "\n")
 
 

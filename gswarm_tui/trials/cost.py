@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.results import MeasuredRun, trial_results
 
 TIMEOUT_OPTION = "--timeout"
 
@@ -67,8 +68,6 @@ class StoppedTrialError(TrialError):
 
 def reached_floor(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun) -> str:
     """Return a sentence if placements smaller than this run's are below the plan's efficiency, else ""."""
-    from gswarm_tui.trials.results import MeasuredRun, trial_results
-
     if plan.floor is None or run.warm_up:
         return ""
     compared = trial_results(plan, [MeasuredRun(outcome) for outcome in outcomes]).compared
