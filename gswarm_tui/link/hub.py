@@ -262,7 +262,7 @@ class Hub:
             self.fleet.excuse_silence(late_s + (CATCH_UP_S if late_s > STANDSTILL_S else 0.0))
         if late_s > STANDSTILL_S:
             message = f"gswarm-tui itself was paused for {late_s:.0f} s (stopped, suspended or without CPU)"
-            self.publish(EventLogged(self.now(), "standstill", WARNING, message))
+            self.warn("standstill", message)
 
     async def _run_link(self, link: Link) -> None:
         """Run one link; an internal error loses only its node."""
@@ -336,6 +336,10 @@ class Hub:
     def log(self, kind: str, message: str, detail: str | None = None) -> None:
         """Log an event that happens now."""
         self.publish(EventLogged(self.now(), kind, INFO, message, detail=detail))
+
+    def warn(self, kind: str, message: str, node: str | None = None) -> None:
+        """Log a warning about something that happens now."""
+        self.publish(EventLogged(self.now(), kind, WARNING, message, node))
 
     def start_trace(self, choice: TraceChoice) -> dict[str, Any]:
         """Request a trace of the job's PyTorch processes; return its state. Raises TraceError."""

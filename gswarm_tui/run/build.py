@@ -95,15 +95,11 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
 
 def _leave_resume_note(hub: Hub, uid: str, saved: str, setup: str | None) -> None:
     """Write the private note that resuming needs; a failure becomes an event."""
-    from gswarm_agent.frame import WARNING
-    from gswarm_tui.fleet.events import EventLogged
-
     try:
         write_note(uid, json.loads(saved), setup or "")
     except OSError as error:
         what = "will ask before it connects" + ("" if setup is None else ", and need --setup again")
-        message = f"gswarm-tui recover {what}: {NOTES.path}: {error.strerror}"
-        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
+        hub.warn("notice", f"gswarm-tui recover {what}: {NOTES.path}: {error.strerror}")
 
 
 def _command(words: Sequence[str]) -> str:
@@ -241,31 +237,25 @@ async def _import_trace(db: Path, file: Path, node: str) -> str:
 async def start_control_server(
     hub: Hub,
     recorder: Recorder | None,
+    plan: Plan,
     environ: Mapping[str, str],
-    *,
-    end: Callable[[], None] = lambda: None,
-    label: str = "",
-    job_id: str = "",
+    end: Callable[[], None],
 ) -> ControlServer | None:
     """Start the socket for commands; None, with an event, if no private folder can be made.
 
-    ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to, and ``job_id``
-    their Slurm job.
+    ``end`` ends the recording as quitting does.
     """
-    from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
-    from gswarm_tui.fleet.events import EventLogged
 
+    commands = "commands such as gswarm-tui sql"
     try:
-        control = ControlServer(hub, recorder, environ, end=end, label=label, job_id=job_id)
+        control = ControlServer(hub, recorder, environ, end=end, label=plan.label, job_id=plan.job_id)
         await control.start()
     except OSError as error:
-        message = f"commands such as gswarm-tui sql can't reach this recording: {error}"
-        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
+        hub.warn("notice", f"{commands} can't reach this recording: {error}")
         return None
     if control.obstacles:
-        message = f"commands such as gswarm-tui sql use {control.place}, because of {control.obstacles}"
-        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
+        hub.warn("notice", f"{commands} use {control.place}, because of {control.obstacles}")
     return control
 
 

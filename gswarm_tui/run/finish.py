@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from typing import TextIO
 
-from gswarm_agent.frame import ERROR, WARNING
+from gswarm_agent.frame import ERROR
 from gswarm_agent.wire import SENT_ALL
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import plural
@@ -135,14 +135,12 @@ def _report_lost(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
 
 def _report_unreachable(hub: Hub, holding: Mapping[str, str], *, abandon: bool) -> None:
     """Publish which nodes may hold frames, and whether these frames are abandoned."""
-    at = hub.now()
     for node, reason in holding.items():
         if abandon:
             message = f"the recording was closed without frames that it may hold: {reason}"
-            hub.publish(EventLogged(at, ABANDONED, ERROR, message, node))
+            hub.publish(EventLogged(hub.now(), ABANDONED, ERROR, message, node))
         else:
-            message = f"it may hold frames that couldn't be fetched: {reason}"
-            hub.publish(EventLogged(at, WAITING, WARNING, message, node))
+            hub.warn(WAITING, f"it may hold frames that couldn't be fetched: {reason}", node)
 
 
 async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[str, str]:

@@ -173,11 +173,7 @@ class Headless:
 
     async def _publish_restart(self, why: str, recorder: Recorder) -> None:
         """Record why the recorder was restarted, and wait for the commit: it may be killed again at once."""
-        from gswarm_agent.frame import WARNING
-        from gswarm_tui.fleet.events import EventLogged
-
-        message = f"the recorder was restarted: it {why}"
-        self._hub.publish(EventLogged(self._hub.now(), "recorder_restarted", WARNING, message))
+        self._hub.warn("recorder_restarted", f"the recorder was restarted: it {why}")
         self._hub.flush()
         deadline = time.monotonic() + COMMITTED_S  # the disk may be full
         while recorder.status().waiting and time.monotonic() < deadline:  # noqa: ASYNC110 - of its thread
@@ -199,10 +195,7 @@ class Headless:
             self._end(STOPPED_BY)
 
     def _end(self, reason: str) -> None:
-        from gswarm_agent.frame import INFO
-        from gswarm_tui.fleet.events import EventLogged
-
-        self._hub.publish(EventLogged(self._hub.now(), "recording_ended", INFO, reason))
+        self._hub.log("recording_ended", reason)
         self._ended.set()
 
     async def _wait(self, opened: Callable[[], None]) -> None:

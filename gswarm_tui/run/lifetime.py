@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gswarm_agent.frame import WARNING
-from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
+from gswarm_tui.fleet.events import WAITING, RecorderStatus
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.run.supervisor import ENDING
 
@@ -127,9 +126,8 @@ class Lifetime:
         if self._recorder is None:
             return RunResult(problem, None)
         holding = tuple(self._hub.nodes_with_frames()) if self._lasting else ()
-        at, message = self._hub.now(), "it may hold frames that couldn't be fetched"
         for node in holding:
-            self._hub.publish(EventLogged(at, WAITING, WARNING, message, node))
+            self._hub.warn(WAITING, "it may hold frames that couldn't be fetched", node)
         self._hub.flush()
         status = await asyncio.to_thread(self._recorder.close, None if holding else self._hub.now())
         return RunResult(problem, status, holding)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +74,7 @@ async def monitor(
     following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
     control = serving = None
     try:
-        control = await build.start_control_server(
-            hub, recorder, os.environ, end=end_recording, label=plan.label, job_id=plan.job_id
-        )
+        control = await build.start_control_server(hub, recorder, plan, os.environ, end_recording)
         if listener is not None and recorder is not None and control is not None:
             serving = asyncio.create_task(_serve_http(listener, hub, recorder.uid), name="HTTP server")
         return await lifetime.run(screen, painted)
@@ -95,38 +94,28 @@ async def monitor(
 
 async def _serve_http(listener: Listener, hub: Hub, uid: str) -> None:
     """Keep the HTTP server running, and log where it is and when it ends."""
-    from gswarm_agent.frame import INFO, WARNING
-    from gswarm_tui.fleet.events import EventLogged
     from gswarm_tui.run.http_server import keep_running
 
-    def report(message: str) -> None:
-        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
-
-    hub.publish(EventLogged(hub.now(), "notice", INFO, listener.describe(uid)))
-    await keep_running(listener, uid, report)
+    hub.log("notice", listener.describe(uid))
+    await keep_running(listener, uid, partial(hub.warn, "notice"))
 
 
 def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
-    from gswarm_agent.frame import INFO, WARNING
-    from gswarm_tui.fleet.events import EventLogged
-
     if plan.notice:
-        hub.publish(EventLogged(hub.now(), "notice", INFO, plan.notice))
+        hub.log("notice", plan.notice)
     if recorder is not None and (message := _interrupted_message(recorder)):
         print_notice(message)
-        hub.publish(EventLogged(hub.now(), "interrupted", WARNING, message))
+        hub.warn("interrupted", message)
 
 
 def _refuse_counters(hub: Hub) -> None:
     """Switch off hardware counters that may not be read, as in a resumed recording whose job has ended."""
-    from gswarm_agent.frame import WARNING
     from gswarm_agent.metrics import COUNTERS
-    from gswarm_tui.fleet.events import EventLogged
 
     groups = hub.fleet.metrics
     if COUNTERS in groups and hub.counters_refusal:
         hub.set_metrics(tuple(group for group in groups if group != COUNTERS))
-        hub.publish(EventLogged(hub.now(), "notice", WARNING, hub.counters_refusal))
+        hub.warn("notice", hub.counters_refusal)
 
 
 def _interrupted_message(recorder: Recorder) -> str:

@@ -27,6 +27,7 @@ from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.run import arming, build, log_file
+from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.agent_process import Agent
@@ -166,7 +167,7 @@ async def test_commands_find_the_head_in_the_folder_below_home(
     hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
     recorder = Recorder(path, replace(INFO, uid="a1"), lambda _status: None)
     recorder.open()
-    control = await build.start_control_server(hub, recorder, environ)
+    control = await build.start_control_server(hub, recorder, Plan(("n1",)), environ, lambda: None)
     assert control is not None
     hub.flush()
     said = [event.message for event in hub.fleet.event_log]
