@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import time
 from collections import defaultdict, deque
@@ -14,6 +15,7 @@ from gswarm_agent.frame import INFO, WARNING, Note, Number, ProcessSample
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import (
+    FUNCTION_NOT_FOUND,
     HANGS,
     NOT_FOUND,
     SUCCESS,
@@ -39,7 +41,26 @@ from gswarm_agent.wire_payload import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import DefaultDict, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import (
+        Any,
+        DefaultDict,
+        Deque,
+        Dict,
+        List,
+        Optional,
+        Protocol,
+        Sequence,
+        Set,
+        Tuple,
+        TypeAlias,
+    )
+
+    class ProcessLister(Protocol):
+        """Lists the processes on a GPU."""
+
+        def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+            """Return the processes on a GPU by pid, none when the GPU does not answer."""
+
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
@@ -96,8 +117,8 @@ UNKNOWN = HostProcess(None, None, None, None, (None, None, None, None))
 """A process that /proc does not show: it has ended, or its pid belongs to another container."""
 
 
-class ProcessLister:
-    """Lists the processes on GPUs; drivers before 510 don't have the functions for it."""
+class NvmlLister:
+    """Lists GPU processes through NVML, for drivers since 510."""
 
     def __init__(self, nvml: Nvml) -> None:
         # A process that computes and draws is in both lists, each time with all of its memory.
@@ -108,7 +129,7 @@ class ProcessLister:
         self._samples: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _SAMPLE))
 
     def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
-        """Return the processes on a GPU by pid, none when the GPU does not answer."""
+        """See ProcessLister."""
         query = self._processes[gpu.index]
         memory_by_pid: Dict[int, int] = {}
         for listing in self._listings:
@@ -136,11 +157,50 @@ class ProcessLister:
         return {pid: sm for pid, _, sm in samples}
 
 
+class NvitopLister:
+    """Lists GPU processes through nvitop, which also knows the functions of old drivers, but is slow."""
+
+    def __init__(self, nvitop: Any) -> None:
+        self._nvitop = nvitop
+        self._devices: Dict[int, Any] = {}
+
+    def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+        """See ProcessLister."""
+        device = self._devices.get(gpu.index)
+        if device is None:
+            device = self._devices[gpu.index] = self._nvitop.PhysicalDevice(gpu.index)
+        usages = {}
+        for pid, process in device.processes().items():
+            memory, sm = process.gpu_memory(), process.gpu_sm_utilization()
+            # nvitop's "not available" is a kind of string.
+            usages[pid] = GpuUsage(
+                memory >> 20 if isinstance(memory, int) else None, sm if isinstance(sm, int) else None
+            )
+        return usages
+
+
+def make_lister(nvml: Nvml) -> ProcessLister:
+    """Return a lister on NVML itself, or for older drivers on nvitop, which takes long to import."""
+    if any(nvml.has(name) for name in _LISTINGS):
+        return NvmlLister(nvml)
+    try:
+        nvitop = importlib.import_module("nvitop")
+    except ImportError:
+        return NvmlLister(nvml)
+    import logging
+
+    # Standard error is for messages to the user; what a driver lacks is in the capabilities.
+    logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
+    return NvitopLister(nvitop)
+
+
 def processes_unavailable(nvml: Nvml, gpu: Gpu) -> Optional[str]:
     """Return why the processes on a GPU can't be listed, None if they can."""
     try:
         nvml.api.nvmlDeviceGetComputeRunningProcesses_v3(gpu.handle)
     except nvml.Error as error:
+        if error.value == FUNCTION_NOT_FOUND and importlib.util.find_spec("nvitop") is not None:
+            return None
         return reason_of(error.value) if error.value in UNSUPPORTED else None
     return None
 
@@ -154,9 +214,10 @@ class ProcessProbe:
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: str) -> None:
+        self._nvml = nvml
         self._gpus = gpus
         self._table = ProcessTable(proc)
-        self._lister = ProcessLister(nvml)
+        self._lister: Optional[ProcessLister] = None
         self._lock = Lock()
         self._current: Optional[Tuple[int, float]] = None
         self._skipped: Set[int] = set()
@@ -184,14 +245,15 @@ class ProcessProbe:
         The next read is due by the time of the tick, not by ``now_ns``, which slow GPUs delay.
         """
         self._due_at = tick_ns + _READ_NS
+        if self._lister is None:
+            self._lister = make_lister(self._nvml)
         usages: List[Tuple[int, int, GpuUsage]] = []
         for position in range(len(self._gpus)):
             if position in self._skipped:
                 self._set_hanging(position, True)
                 continue
             self._current = position, time.monotonic()
-            gpu = self._gpus[position]
-            on_gpu = self._lister.processes_on(gpu) if gpu.reachable else {}
+            on_gpu = self._processes_on(position)
             with self._lock:
                 if position in self._skipped:  # another thread has read the other GPUs meanwhile
                     self._skipped.remove(position)
@@ -231,6 +293,16 @@ class ProcessProbe:
             self._skipped.add(self._current[0])
             self._current = None
             return True
+
+    def _processes_on(self, position: int) -> Dict[int, GpuUsage]:
+        gpu = self._gpus[position]
+        if self._lister is None or not gpu.reachable:
+            return {}
+        try:
+            return self._lister.processes_on(gpu)
+        except Exception:  # whatever fails in nvitop fails in NVML too, or NVML does without it
+            self._lister = NvmlLister(self._nvml)
+            return self._lister.processes_on(gpu)
 
     def _set_hanging(self, position: int, hanging: bool) -> None:
         gpu = self._gpus[position]
