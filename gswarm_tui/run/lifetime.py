@@ -150,6 +150,7 @@ def delay_garbage_collection() -> None:
     CPU. Textual's painted lines and ended asyncssh connections are cycles and wait a few minutes.
     """
     gc.freeze()
+    gc.enable()
     atexit.register(_unfreeze)
     gc.set_threshold(30_000, 5, 5)
 
