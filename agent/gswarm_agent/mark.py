@@ -12,6 +12,7 @@ from contextlib import suppress
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
 from gswarm_agent.frame import INFO, Frame, Note
 from gswarm_agent.frozen import dataclass, replace
+from gswarm_agent.probes.procfs import RANK_VARIABLES
 from gswarm_agent.requests import MARK, connect, send_request
 
 TYPE_CHECKING = False
@@ -27,8 +28,7 @@ MOST_ON_A_FRAME = 256
 """With the longest names and values they fill a third of the largest message."""
 MOST_WAITING = 4096
 _TIMEOUT_S = 5.0
-# A launcher inside a Slurm step (torchrun, mpirun) knows better than Slurm which rank a process has.
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_RANKS = tuple(name.decode() for name in RANK_VARIABLES)
 
 
 class MarkError(Exception):

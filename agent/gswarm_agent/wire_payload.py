@@ -229,8 +229,8 @@ class FrameReader:
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        self._identities: List[Any] = []
-        self._processes: Optional[Processes] = None
+        self._identities: List[Any] = [[]] * 6
+        self._columns: Tuple[Tuple[Any, ...], ...] = ((),) * 6
 
     def read(self, body: List[Any]) -> Frame:
         """Return the frame of a message's values."""
@@ -251,13 +251,12 @@ class FrameReader:
     def _read_processes(self, value: Any) -> Processes:
         """Read the processes; those of the frame before share their identities, which are checked once."""
         *identities, numbers = read_array(value, "processes", 7, 7)
-        if self._processes is not None and identities == self._identities:
-            p = self._processes
-            block = _block(numbers, self._hello.tables.processes, len(p), "process numbers")
-            return Processes(p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks, block)
-        self._processes = _processes(value, self._hello)
-        self._identities = identities
-        return self._processes
+        if identities != self._identities:
+            self._columns = _identity_columns(identities, self._hello)
+            self._identities = identities
+        gpus, pids, users, commands, ranks, local_ranks = self._columns
+        block = _block(numbers, self._hello.tables.processes, len(pids), "process numbers")
+        return Processes(gpus, pids, users, commands, ranks, local_ranks, block)
 
 
 def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
@@ -267,17 +266,16 @@ def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
     return Block(layout, count, value)
 
 
-def _processes(value: Any, hello: Hello) -> Processes:
-    gpus, pids, users, commands, ranks, local_ranks, numbers = read_array(value, "processes", 7, 7)
+def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, ...], ...]:
+    gpus, pids, users, commands, ranks, local_ranks = identities
     count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
-    return Processes(
-        gpus=_integers(gpus, count, "process gpu", len(hello.gpus) - 1),
-        pids=_integers(pids, count, "process pid"),
-        users=_texts(users, count, "process user"),
-        commands=_texts(commands, count, "process command"),
-        ranks=_maybe_integers(ranks, count, "process rank"),
-        local_ranks=_maybe_integers(local_ranks, count, "process rank"),
-        numbers=_block(numbers, hello.tables.processes, count, "process numbers"),
+    return (
+        _integers(gpus, count, "process gpu", len(hello.gpus) - 1),
+        _integers(pids, count, "process pid"),
+        _texts(users, count, "process user"),
+        _texts(commands, count, "process command"),
+        _maybe_integers(ranks, count, "process rank"),
+        _maybe_integers(local_ranks, count, "process rank"),
     )
 
 
