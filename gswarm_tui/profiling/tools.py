@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from gswarm_tui.common.errors import printable
+from gswarm_tui.common.programs import run_program
 from gswarm_tui.common.quantities import file_size
 from gswarm_tui.profiling.report_text import ReportError
 
@@ -47,15 +48,7 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run a tool and return its output. Raises ReportError if it can't be started."""
     try:
-        return subprocess.run(
-            command,
-            stdin=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env=dict(environ),
-        )
+        return run_program(command, environ, stdin=stdin)
     except OSError as error:  # a program for other processors, for example
         raise ReportError(f"{command[0]} can't be started: {error.strerror}. Load another module.") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gswarm_agent import trace
 from gswarm_tui.common.errors import print_notice
+from gswarm_tui.common.programs import run_program
 
 FIRST_TORCH = (2, 10)
 """Earlier versions of PyTorch may crash at their start if KINETO_USE_DAEMON is set."""
@@ -80,15 +81,7 @@ def _torch_version(command: Sequence[str], environ: Mapping[str, str]) -> str:
     if python is None:
         return ""
     try:
-        done = subprocess.run(
-            [python, "-c", _SHOW_TORCH],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PYTHON_S,
-            check=False,
-        )
+        done = run_program([python, "-c", _SHOW_TORCH], environ, timeout_s=_PYTHON_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()

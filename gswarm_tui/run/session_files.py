@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from itertools import count
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.own_commands import last_line, own_command
 from gswarm_tui.common.paths import file_name
+from gswarm_tui.common.programs import run_program
 
 KINDS = (("plot", ".pdf"), ("report", ".html"))
 
@@ -25,14 +25,7 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
     stem = _free_stem(file_name(name))
     files = tuple(f"{stem}{suffix}" for _, suffix in KINDS)
     for (word, _), file in zip(KINDS, files, strict=True):
-        done = subprocess.run(
-            own_command(word, f"--db={recording}", "-o", f"./{file}", "--", session),
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-        )
+        done = run_program(own_command(word, f"--db={recording}", "-o", f"./{file}", "--", session))
         if done.returncode:
             raise UserError(last_line(done.stderr) or f"{word} ended with status {done.returncode}")
     return files

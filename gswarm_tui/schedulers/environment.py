@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.programs import run_program
 from gswarm_tui.schedulers.hostfile import read_hosts
 from gswarm_tui.slurm import hosts
 
@@ -65,16 +66,7 @@ def _pairs(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 def _flux(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return what ``flux hostlist local`` prints: the hosts of the job, else of the instance."""
     try:
-        done = subprocess.run(
-            ["flux", "hostlist", "local"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_FLUX_S,
-            check=False,
-        )
+        done = run_program(["flux", "hostlist", "local"], environ, timeout_s=_FLUX_S)
     except FileNotFoundError:
         raise UserError(f"{variable} is set, but flux isn't on your PATH; {_NAME_NODES}.") from None
     except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.programs import run_program
 from gswarm_tui.slurm.hosts import expand, fold
 from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
 
@@ -188,16 +189,7 @@ class Slurm:
     def _run(self, *command: str, timeout: float = _TIMEOUT_S, partly: bool = False) -> str:
         """Run a command and return its standard output; with ``partly`` also if it failed after some."""
         try:
-            done = subprocess.run(
-                command,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=timeout,
-                check=False,
-            )
+            done = run_program(command, self._environ, timeout_s=timeout)
         except FileNotFoundError:
             raise SlurmCommandError(f"{command[0]} isn't on your PATH, so Slurm can't be queried.") from None
         except subprocess.TimeoutExpired:
