@@ -1,4 +1,4 @@
-"""Relay between a viewer on another host and a recorder's socket: standard input and output of an ssh.
+"""Relay that a viewer's ssh starts beside the recorder: joins its standard input and output to the socket.
 
 The stream to the viewer begins with ``MAGIC``; anything that a login shell printed before it is noise.
 """

@@ -1,4 +1,4 @@
-"""Rules of ``doctor``: findings about this machine and the nodes, one sentence each. Pure."""
+"""Rules of ``doctor``: findings about this machine and the nodes, one sentence each. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of frames in the column order of this version's catalogue, for agents of any version.
+"""Values of frames in this version's column order, whatever the agent's version.
 
 All frames of a tick are decoded together.
 """

@@ -1,4 +1,4 @@
-"""The fleet in plain sentences, for screen readers, mails and scripts. Pure."""
+"""The fleet in plain sentences, for screen readers, mails and scripts. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet at one moment as plain data for JSON and CSV, named as the columns of a recording. Pure."""
+"""The fleet at one moment as plain data for JSON and CSV, named as the columns of a recording. No I/O."""
 
 from __future__ import annotations
 

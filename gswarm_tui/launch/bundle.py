@@ -1,4 +1,4 @@
-"""The bundle: the agent and the two modules that it needs, as files that a node caches by their hash.
+"""Bundle of the agent, pynvml and msgpack, as files that a node caches by their hash.
 
 The manifest is what ``sha256sum`` prints for all files, and the bundle is named by the manifest's own hash.
 So a node can check its copy with ``sha256sum --check``.

@@ -1,4 +1,4 @@
-"""Channels that get bytes by callbacks: they pass them on as they arrive, or hold them until they are read.
+"""Channels fed by callbacks: bytes go to the waiting reader at once, or are held until they are read.
 
 Waking a task for each chunk costs three times as much as a call, which counts with a thousand nodes.
 """

@@ -1,4 +1,4 @@
-"""Words of gswarm-profiler's command line, and what does the same here."""
+"""Hints for options and commands of gswarm-profiler: what does the same in gswarm-tui."""
 
 from __future__ import annotations
 

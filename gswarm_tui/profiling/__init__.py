@@ -1,1 +1,1 @@
-"""Reports of profilers, Nsight Systems and Nsight Compute, as profiles of a recording."""
+"""Profiles: reports of Nsight Systems and Nsight Compute and traces of PyTorch, made and imported."""

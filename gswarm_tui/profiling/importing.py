@@ -1,4 +1,4 @@
-"""Import of one report into a recording: the one function that commands and own runs call."""
+"""Import of one report or trace of a profiler into a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executables named nsys and ncu for the toolkit path of a GUI or IDE on the login node.
+"""Wrappers named nsys and ncu on the login node, which run the tool on a node allocated for the call.
 
 Each call allocates a node, runs the real tool there with the very arguments, and gives the node back. Results
 are in a folder that both sides see, which is linked from where the GUI looks.

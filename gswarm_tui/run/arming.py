@@ -1,4 +1,4 @@
-"""Environment of a recorded command in which traces, stacks and NCCL's counts can be requested while it runs.
+"""Environment variables of a recorded command, by which it can be traced and inspected later.
 
 The reasons, and what was tried, are in docs/decisions/013-arming.md.
 """

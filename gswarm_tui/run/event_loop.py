@@ -1,4 +1,4 @@
-"""Event loop that handles frames of many nodes in one wake-up."""
+"""Event loop that batches wake-ups when many links are busy."""
 
 from __future__ import annotations
 

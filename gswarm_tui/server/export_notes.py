@@ -1,4 +1,4 @@
-"""Files that a server promised for a recording's sessions: noted in the state folder, written by an export.
+"""Notes in the state folder on session exports that a server must still write.
 
 A restarted server, or ``recover --finish``, keeps the promises of one that was killed.
 """

@@ -1,4 +1,4 @@
-"""The fleet at one moment as metric families for Prometheus. Pure.
+"""The fleet at one moment as metric families for Prometheus. No I/O.
 
 Names and help texts come from the catalogue of metrics, values are in base units, and labels are those of
 NVIDIA's dcgm-exporter. A value that is stale or that wasn't measured is NaN here and has no series.

@@ -1,4 +1,4 @@
-"""Live app: shows the hub's fleet, manages sessions, marks and the sampling rate, and looks back."""
+"""App of a live run: shows the fleet, changes sessions, marks and the interval, and looks back."""
 
 from __future__ import annotations
 

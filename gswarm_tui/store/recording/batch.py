@@ -1,4 +1,4 @@
-"""Events turned into columns for one transaction. Pure: no DuckDB, no clock.
+"""Events turned into columns for one transaction. No DuckDB, no clock.
 
 Only ``EventLogged`` becomes a row of ``events``: the fleet logs one for each change of a link, frame or
 session that people need to see, on the screen and in the file.

@@ -1,4 +1,4 @@
-"""The nodes, GPUs, agent runs and sessions of a recording so far. Pure, no DuckDB.
+"""The nodes, GPUs, agent runs and sessions of a recording so far. No DuckDB, no clock.
 
 Each is stored as its row of the database. The recorder prepares a transaction on a draft and keeps the draft
 after the commit.

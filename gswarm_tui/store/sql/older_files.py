@@ -1,4 +1,4 @@
-"""Files of schema 2, which has unsigned numbers and no energy per sample, as schema 3."""
+"""Conversion of recording files of older schema versions, read or rewritten as the present one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name of a run: the same in its recording, its exports and their imports, and sorted by time."""
+"""SQL for the name of a run: the same in its recording, its exports and their imports, sorted by time."""
 
 RUN = """coalesce(
   TRY_CAST(options AS JSON) ->> 'imported_run',

@@ -1,4 +1,4 @@
-"""Last minutes of nodes: a band for each GPU, for one metric, or two side by side on wide terminals."""
+"""Bands: the last minutes of each GPU as lines, for one or two metrics, on the fleet and the node screen."""
 
 from __future__ import annotations
 

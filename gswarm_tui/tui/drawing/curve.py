@@ -1,4 +1,4 @@
-"""Curves from samples: time bins, braille and block characters, time axes. Pure."""
+"""Primitives of plots: time bins, braille and block characters, time axes. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines around the heatmap: header, totals, sessions, events and the GPU under the cursor. Pure."""
+"""Lines around the heatmap: header, totals, sessions, events and the GPU under the cursor. No I/O."""
 
 from __future__ import annotations
 

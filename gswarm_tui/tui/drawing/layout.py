@@ -1,4 +1,4 @@
-"""Layout of the heatmap: the largest size of GPUs that fits without scrolling. Pure."""
+"""Layout of the heatmap: the largest size of GPUs that fits without scrolling. No I/O."""
 
 from __future__ import annotations
 

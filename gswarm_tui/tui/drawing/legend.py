@@ -1,4 +1,4 @@
-"""Legend and column headings of the heatmap. Pure."""
+"""Legend and column headings of the heatmap. No I/O."""
 
 from __future__ import annotations
 

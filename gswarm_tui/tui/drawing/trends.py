@@ -1,4 +1,4 @@
-"""Plots of a node's history: bins, scale and labels."""
+"""Series for history plots: values in time bins, their scale and labels; plot.py and bands.py draw them."""
 
 from __future__ import annotations
 
