@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
@@ -116,7 +117,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     A subclass names its ``SCREEN`` (``actions.SCREENS``), sets ``BINDINGS = bindings_of(SCREEN)``, ends its
     ``compose`` with ``compose_footer`` and overrides ``draw``. ``update_view`` calls it after each tick, once
     a second, and when the screen comes to the front. ``reset`` drops what a subclass keeps of a fleet: a jump
-    in time brings another one.
+    in time brings another one. ``open_queries`` connects to the recording.
     """
 
     SCREEN: ClassVar[str]
@@ -127,6 +128,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self._drawn_fleet: Fleet | None = None
         self._update_pending = False
+        self._queries: RecordingQueries | None = None
 
     @property
     def feed(self) -> Feed:
@@ -224,10 +226,26 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Return the session that keys apply to, None to ask the user."""
         return None
 
+    def open_queries(self) -> RecordingQueries | None:
+        """Return the screen's connection for queries, opened once; None where nothing is recorded."""
+        if self._queries is None and self.viewer.open_queries is not None:
+            self._queries = self.viewer.open_queries()
+        return self._queries
+
+    def on_unmount(self) -> None:
+        """Close the connection; cancelling its query may take a moment."""
+        if self._queries is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
+
     @property
     def view(self) -> str:
         """The view that is selected in the screen's view bar."""
         return self.query_one(ViewBar).picked
+
+    def on_view_bar_picked(self) -> None:
+        """Show the view."""
+        self.update_view()
+        self.update_after_layout()
 
     def action_step_view(self, by: int) -> None:
         """Show the next view."""

@@ -75,5 +75,3 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
         show_table(table, made)
         remarks.show(last)
-
-    # Actions

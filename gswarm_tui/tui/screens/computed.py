@@ -31,8 +31,9 @@ def session_key(session: Session) -> SessionKey:
 class ComputedScreen(ViewerScreen, Generic[T]):
     """Screen that shows a ``result``: None until it is computed; ``problem`` is the reason if that failed.
 
-    A subclass overrides ``compute``, which runs in a thread, and ``still_recording``; its ``draw`` calls the
-    base's. ``has_ended`` says whether the recording of a result that was still recorded has ended since.
+    A subclass overrides ``compute``, which runs in a thread, and ``still_recording`` if its result changes;
+    its ``draw`` calls the base's. ``has_ended`` says whether the recording of a result that was still
+    recorded has ended since.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,6 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self.result: T | None = None
         self.problem = ""
         self.computing = False
-        self._queries: RecordingQueries | None = None
         self._as_of = 0.0
         self._took_s = 0.0
         self._had_ended = False
@@ -50,9 +50,9 @@ class ComputedScreen(ViewerScreen, Generic[T]):
     def compute(self, queries: RecordingQueries) -> T:
         """Compute the result; takes a while. Raises UserError."""
 
-    @abstractmethod
     def still_recording(self, result: T) -> bool:
         """Whether the result will still change."""
+        return False
 
     def has_ended(self) -> bool:
         """Whether the recording has ended since the result was computed."""
@@ -64,15 +64,8 @@ class ComputedScreen(ViewerScreen, Generic[T]):
 
     def on_mount(self) -> None:
         """Connect to the recording."""
-        if self.viewer.open_queries is None:
+        if self.open_queries() is None:
             self.problem = "nothing is recorded, so there is no summary"
-        else:
-            self._queries = self.viewer.open_queries()
-
-    def on_unmount(self) -> None:
-        """Close the connection; cancelling its query may take a moment."""
-        if self._queries is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     def draw(self) -> None:
         """Compute the result if it is missing or outdated."""

@@ -218,10 +218,8 @@ class GpuScreen(ViewerScreen):
     # Actions
 
     def on_view_bar_picked(self) -> None:
-        """Show the view."""
+        """Focus the table of processes in its view, before it is shown."""
         self.set_focus(self.query_one("#processes") if self.view == PROCESSES else None)
-        self.update_view()
-        self.update_after_layout()
 
     def action_move(self, where: str) -> None:
         """Show the next or previous GPU, also of other nodes; up and down scroll."""

@@ -299,10 +299,9 @@ class NodeScreen(ViewerScreen):
     # Actions
 
     def on_view_bar_picked(self) -> None:
-        """Show the view."""
+        """Show the view and focus its widget."""
         self.update_view()
         self._focus_view()
-        self.update_after_layout()
 
     def _focus_view(self) -> None:
         target = {PLOTS: "#plots", HOST: "#host"}.get(self.view)

@@ -73,10 +73,6 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         self._captured = self._span = queries.captured(self._profile)
         return queries.profile(self._profile)
 
-    def still_recording(self, result: ProfileDetails) -> bool:
-        """Return False: a profile doesn't change."""
-        return False
-
     @property
     def device(self) -> ProfiledDevice | None:
         """The GPU of the timeline."""
@@ -171,11 +167,6 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         self.update_view()
 
     # Actions
-
-    def on_view_bar_picked(self) -> None:
-        """Show the view."""
-        self.update_view()
-        self.update_after_layout()
 
     def action_zoom_time(self, step: int) -> None:
         """Zoom the timeline about its middle, by two."""

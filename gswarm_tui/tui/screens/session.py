@@ -125,11 +125,6 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     # Actions
 
-    def on_view_bar_picked(self) -> None:
-        """Show the view."""
-        self.update_view()
-        self.update_after_layout()
-
     def action_move(self, where: str) -> None:
         """Move in the table, or scroll the summary."""
         table = self.query_one(TableView)

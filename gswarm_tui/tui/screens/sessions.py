@@ -199,7 +199,6 @@ class SessionsScreen(ViewerScreen):
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
         self._recorded: dict[tuple[str, int], Summary] = {}
-        self._queries: RecordingQueries | None = None
         self._read_at = -math.inf
         self._profiles: Sequence[Profile] = ()
 
@@ -248,10 +247,9 @@ class SessionsScreen(ViewerScreen):
             table.move_to(keys.index(before.key))
         self._plot(now)
         unknown = [s for s in begun if not (s.running or is_measured(s) or s.key in self._recorded)]
-        if now - self._read_at >= READ_EVERY_S and self.viewer.open_queries is not None:
+        if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
             self._read_at = math.inf
-            self._queries = self._queries or self.viewer.open_queries()
-            self.run_worker(self._read(self._queries, unknown))
+            self.run_worker(self._read(queries, unknown))
 
     def _why_empty(self) -> str:
         if self.viewer.can_start_session:
@@ -271,11 +269,6 @@ class SessionsScreen(ViewerScreen):
             self._profiles = await asyncio.to_thread(queries.profiles)
         self._read_at = self.feed.now()
         self.update_view()
-
-    def on_unmount(self) -> None:
-        """Close the connection; cancelling its query may take a moment."""
-        if self._queries is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     def _plot(self, now: float) -> None:
         """Plot the selected session where the table leaves space.

@@ -107,7 +107,6 @@ class SqlScreen(ViewerScreen):
     def __init__(self, state: SqlState) -> None:
         super().__init__()
         self.state = state
-        self._queries: RecordingQueries | None = None
         self._one_query = asyncio.Lock()
         self._query_running = False
         self._recipes_shown = True
@@ -129,17 +128,11 @@ class SqlScreen(ViewerScreen):
     def on_mount(self) -> None:
         """Connect to the recording and show the last result."""
         self.state.load_history()
-        if self.viewer.open_queries is not None:
-            self._queries = self.viewer.open_queries()
-            self.run_worker(self._load_names(self._queries), group="names")
+        if (queries := self.open_queries()) is not None:
+            self.run_worker(self._load_names(queries), group="names")
         editor = self.query_one(Editor)
         editor.move_cursor(editor.document.end)
         self._show_result() if self.state.result else self._show_recipes()
-
-    def on_unmount(self) -> None:
-        """Close the connection; cancelling its query may take a moment."""
-        if self._queries is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     async def _load_names(self, queries: RecordingQueries) -> None:
         """Load the names of tables and columns for completion."""

@@ -50,10 +50,6 @@ class TraceScreen(ComputedScreen[dict[str, TextTable]]):
         """Query all tables at once."""
         return queries.trace(self._profile)
 
-    def still_recording(self, result: dict[str, TextTable]) -> bool:
-        """Return False: a trace doesn't change."""
-        return False
-
     def draw(self) -> None:
         """Draw the view."""
         super().draw()
@@ -70,12 +66,3 @@ class TraceScreen(ComputedScreen[dict[str, TextTable]]):
             return
         table.empty = EMPTY[self.view]
         show_table(table, self.result[self.view])
-
-    def on_view_bar_picked(self) -> None:
-        """Show the view."""
-        self.update_view()
-        self.update_after_layout()
-
-    def action_move(self, where: str) -> None:
-        """Move in the table."""
-        self.query_one(TableView).move(where)

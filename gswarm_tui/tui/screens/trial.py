@@ -140,11 +140,6 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     # Actions
 
-    def on_view_bar_picked(self) -> None:
-        """Show the view."""
-        self.update_view()
-        self.update_after_layout()
-
     def chosen_session(self) -> Session | None:
         """The session of the run under the cursor."""
         if (current := self.current()) is None or self.view != RUNS:
