@@ -609,22 +609,6 @@ def actions_of(screen: str, mode: str = LIVE) -> list[Action]:
     return [a for a in possible if screen in a.screens] + common
 
 
-def footer_of(
-    screen: str, mode: str = LIVE, *, recorded: bool = True, read_only: bool = False, view: str = ""
-) -> list[Action]:
-    """Return the actions of a screen's footer, in order; without a ``view``, those of all its views.
-
-    Without a recording, only those that need none; on a ``read_only`` screen, only those that change nothing.
-    """
-    shown = (
-        a
-        for a in actions_of(screen, mode)
-        if a.footer and (recorded or not a.needs_recording) and not (read_only and a.changes)
-        if not (a.view and view) or a.view == view
-    )
-    return sorted(shown, key=lambda a: a.footer)
-
-
 def changes_recording(call: str) -> bool:
     """Whether an action, as ``screen.rename()``, changes the recording or writes files."""
     return call.partition("(")[0].rpartition(".")[2] in _CHANGING

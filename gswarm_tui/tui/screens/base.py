@@ -17,7 +17,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import possible
 from gswarm_tui.tui.drawing.spans import Span
-from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.footer import Footer, footer_line
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
 from gswarm_tui.tui.widgets.view_bar import ViewBar
@@ -157,13 +157,16 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
             if timeline.show(self.viewer.player, self.viewer.timezone, self.viewer.begun):
                 self.update_after_layout()
             viewer = self.viewer
-            self.query_one(Footer).show_mode(
+            keys = footer_line(
+                self.SCREEN,
+                self.size.width,
                 viewer.mode,
                 typing=self.typing,
                 recorded=viewer.recorded,
                 read_only=viewer.read_only,
                 view=next((bar.picked for bar in self.query(ViewBar)), ""),
             )
+            self.query_one(Footer).show(keys)
             self.draw()
 
     @property
@@ -201,7 +204,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     def compose_footer(self) -> ComposeResult:
         """Yield the timeline and the footer."""
         yield Timeline()
-        yield Footer(self.SCREEN)
+        yield Footer()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this screen in this mode."""
