@@ -1,4 +1,4 @@
-"""Queries that the screens run on a recording: SQL, details of a session, comparison of sessions."""
+"""Queries that the screens run on a recording: SQL, details of sessions, comparisons, other functions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gswarm_tui.analysis import comparison, periods, profile_timeline, profiles, traces
+from gswarm_tui.analysis import comparison, periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.profile_timeline import ProfileTimeline
-from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
-from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MAX_ROWS = 5_000
 """Rows of a result that the screen shows."""
@@ -109,31 +107,9 @@ class RecordingQueries:
         """Return the figures of a session, as far as it is on disk. Raises UserError."""
         return summarize(self._source, self._find(session))
 
-    def load(self, of: Callable[[QuerySource], T]) -> T:
+    def load(self, of: Callable[Concatenate[QuerySource, P], T], *values: P.args, **named: P.kwargs) -> T:
         """Return what a function loads from the recording. Raises UserError."""
-        return of(self._source)
-
-    def profiles(self) -> list[Profile]:
-        """Return the profiles of the file. Raises UserError."""
-        return profiles.load_profiles(self._source)
-
-    def profile(self, profile: Profile) -> ProfileDetails:
-        """Return the tables of a profile. Raises UserError."""
-        return profiles.profile_details(self._source, profile)
-
-    def trace(self, profile: Profile) -> dict[str, TextTable]:
-        """Return the tables of a PyTorch trace. Raises UserError."""
-        return traces.trace_tables(self._source, profile)
-
-    def captured(self, profile: Profile) -> tuple[int, int]:
-        """Return the start and the end of a capture in its report [ns]. Raises UserError."""
-        return profile_timeline.captured(self._source, profile)
-
-    def timeline(
-        self, profile: Profile, device: ProfiledDevice | None, span_ns: tuple[int, int], bins: int
-    ) -> ProfileTimeline:
-        """Return part of the time of one GPU of a profile. Raises UserError."""
-        return profile_timeline.load_timeline(self._source, profile, device, span_ns, bins)
+        return of(self._source, *values, **named)
 
     def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
         """Return sessions to compare, with distinct labels. Raises UserError."""

@@ -8,8 +8,8 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from gswarm_agent.frame import GpuFacts
-from gswarm_tui.analysis.profile_timeline import ProfileTimeline
-from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails
+from gswarm_tui.analysis.profile_timeline import ProfileTimeline, captured, load_timeline
+from gswarm_tui.analysis.profiles import Profile, ProfiledDevice, ProfileDetails, profile_details
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
@@ -70,8 +70,8 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
 
     def compute(self, queries: RecordingQueries) -> ProfileDetails:
         """Query all tables at once."""
-        self._captured = self._span = queries.captured(self._profile)
-        return queries.profile(self._profile)
+        self._captured = self._span = queries.load(captured, self._profile)
+        return queries.load(profile_details, self._profile)
 
     @property
     def device(self) -> ProfiledDevice | None:
@@ -157,7 +157,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
     async def _read(self, queries: RecordingQueries, wanted: tuple[object, ...], bins: int) -> None:
         try:
             self._timeline = await asyncio.to_thread(
-                queries.timeline, self._profile, self.device, self._span, bins
+                queries.load, load_timeline, self._profile, self.device, self._span, bins
             )
             self._trouble = ""
         except UserError as error:

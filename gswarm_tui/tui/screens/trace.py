@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from gswarm_tui.analysis.profiles import Profile
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.analysis.summary_text import TextTable
+from gswarm_tui.analysis.traces import trace_tables
 from gswarm_tui.tui.actions import TRACE, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
@@ -48,7 +49,7 @@ class TraceScreen(ComputedScreen[dict[str, TextTable]]):
 
     def compute(self, queries: RecordingQueries) -> dict[str, TextTable]:
         """Query all tables at once."""
-        return queries.trace(self._profile)
+        return queries.load(trace_tables, self._profile)
 
     def draw(self) -> None:
         """Draw the view."""

@@ -70,7 +70,7 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def compute(self, queries: RecordingQueries) -> TrialProgress:
         """Load the trial; the figures of ended runs are kept."""
-        progress = queries.load(lambda source: load_progress(source, self._known))
+        progress = queries.load(load_progress, self._known)
         if progress is None:
             raise UserError(NO_TRIAL)
         return progress
