@@ -131,8 +131,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str
         UserError: the file has nothing to play.
         StoreError: the file can't be read.
     """
-    from gswarm_tui.playback.player import Player
-    from gswarm_tui.playback.playhead import Playhead
+    from gswarm_tui.playback.player import Player, Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
     from gswarm_tui.printing.progress import Progress
 

@@ -261,8 +261,7 @@ async def start_control_server(
 
 def build_player(live: LiveRun, source: ArraySource, recording_id: int) -> Player:
     """Build a player of a running recording, at its newest frame on disk. Raises StoreError."""
-    from gswarm_tui.playback.player import Player
-    from gswarm_tui.playback.playhead import Playhead
+    from gswarm_tui.playback.player import Player, Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
 
     def until() -> float:

@@ -11,8 +11,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from gswarm_tui.commands.replay import add_past_session, change_past_session
-from gswarm_tui.playback.player import Player
-from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.player import Player, Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.replay import ReplayApp

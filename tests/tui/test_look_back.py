@@ -17,8 +17,7 @@ from gswarm_tui.analysis.periods import load_sessions
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import energy, percent
-from gswarm_tui.playback.player import Player
-from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.player import Player, Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder

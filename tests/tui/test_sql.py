@@ -23,8 +23,7 @@ from gswarm_tui.tui.actions import ACTIONS, LIVE, MODES
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.sql_app import SqlApp
 from gswarm_tui.tui.viewer import Viewer
-from gswarm_tui.tui.widgets.completion import COLUMNS_QUERY, SqlCompleter
-from gswarm_tui.tui.widgets.editor import Editor
+from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter
 from gswarm_tui.tui.widgets.table import TableView
 from tests.recorded import begin, recorded
 from tests.terminal import InTerminal

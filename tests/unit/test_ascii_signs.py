@@ -19,7 +19,7 @@ from gswarm_tui.common.ascii_signs import (
     register_ascii_signs,
 )
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.help_texts import signs_of
+from gswarm_tui.tui.screens.help import signs_of
 
 PICTURES = Path(__file__).parents[1] / "tui" / "pictures"
 

@@ -12,8 +12,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.playback.player import AHEAD_S, Player
-from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.player import AHEAD_S, Player, Playhead
 from gswarm_tui.playback.timeline import ReplayTimeline
 
 

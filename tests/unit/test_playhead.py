@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.playback.playhead import SPEEDS, Playhead
+from gswarm_tui.playback.player import SPEEDS, Playhead
 
 
 class PlayheadClock:

@@ -16,8 +16,7 @@ from pathlib import Path
 from gswarm_agent.frame import ERROR, INFO
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.fleet.events import EventLogged
-from gswarm_tui.playback.player import Player
-from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.player import Player, Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp

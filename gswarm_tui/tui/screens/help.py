@@ -1,8 +1,8 @@
-"""Help: what a screen shows, its keys, its signs and the filter language."""
+"""Help: what a screen shows, its keys, the meaning of its words and signs, and the filter language."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,11 +10,224 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from gswarm_tui.tui.actions import FLEET, GROUPS, actions_of
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_tui.common.units import shown_unit
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.tui.actions import (
+    COMPARISON,
+    ENTER,
+    EVENTS,
+    FLEET,
+    GPU,
+    GROUPS,
+    LIVE,
+    NODE,
+    PAST,
+    PROFILE,
+    QUERY,
+    REPLAY,
+    SESSION,
+    SESSIONS,
+    SQL,
+    TRACE,
+    TRIAL,
+    WORST,
+    actions_of,
+)
+from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import wrap
-from gswarm_tui.tui.screens.help_texts import ABOUT, COLUMNS, WORDS, Entries, signs_of
+from gswarm_tui.tui.screens.worst import LISTED_MOST
 from gswarm_tui.tui.widgets.lines import Bar
+
+Entries = Sequence[tuple[str, str]]
+
+
+def _metrics(metrics: Iterable[Metric]) -> Entries:
+    """Return the columns of a table of metrics, with their units as shown."""
+    units = ((metric, shown_unit(metric).name) for metric in metrics)
+    return [(m.short, f"{meaning(m)}{f' ({unit})' if unit else ''}") for m, unit in units]
+
+
+_BUSY = f"GPUs with a utilisation of {BUSY_FROM_PCT:g} % or more"
+_FIGURES: Entries = (
+    ("utilisation", "share of time in which any kernel ran, over all samples of single GPUs"),
+    ("p95", "95 of 100 samples are at or below this"),
+    ("busy", f"share of the measured time with a utilisation of {BUSY_FROM_PCT:g} % or more"),
+    ("GPU-min", "minutes added up over GPUs: 8 GPUs for one minute are 8 GPU-min"),
+    ("bubbles", "idle phases of a GPU between busy ones, as a share of the time from first to last busy one"),
+    ("throttled", "share of the measured time with clocks held down, for the longest cause"),
+    ("energy", "growth of the GPUs' energy counters, else power × time; of boards, not nodes"),
+    ("coverage", "share of the GPU time that samples cover"),
+)
+
+ABOUT: dict[str, str] = {
+    FLEET: "All nodes and their GPUs now. Numbers and colour show one metric; the colour follows the "
+    "metric's scale. The second line has totals over the GPUs of all live nodes; below the heatmap "
+    "are the GPU under the cursor, running sessions and the latest events.",
+    NODE: "One node: its GPUs with all metrics, the chosen metric of each GPU over time, the host, and the "
+    "processes on its GPUs. The last view lists what couldn't be measured, and why.",
+    GPU: "One GPU: all its metrics as numbers and as bars, their history, and its processes.",
+    WORST: "Your job's GPUs, ranked by their mean of one metric over the last minute, the worst first. A GPU "
+    "keeps its place until its mean has clearly changed.",
+    SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far; below, "
+    "the session under the cursor over time.",
+    EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
+    "The list follows the newest while the cursor is on it.",
+    SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
+    PROFILE: "One report of Nsight Systems or Nsight Compute: its kernels, calls, memory operations and "
+    "ranges by name, the same kernels on all ranks, and a timeline above the samples of the same GPU.",
+    TRACE: "PyTorch traces of one moment: what each rank's GPU did in each iteration, which rank the others "
+    "waited for, and the kernels and operators of this rank.",
+    TRIAL: "The newest trial of this recording, one command under several placements: what is done, running "
+    "and left, the cost so far, and the results of the runs that have ended.",
+    COMPARISON: "The picked sessions side by side; the first is the reference. Top: the largest difference.",
+    SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
+}
+WORDS: dict[str, Entries] = {
+    FLEET: (
+        ("nodes 3/4", "nodes that send fresh data, out of all nodes"),
+        ("busy 30/32", f"{_BUSY}, out of your job's GPUs on live nodes; n goes to the others"),
+        ("util", "mean utilisation: share of time in which any kernel ran"),
+        ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
+        ("mem", "GPU memory in use, out of the total; on a node's row, host memory in use"),
+        ("lowest util", "the GPU with the lowest utilisation now"),
+        ("every 1 s", "time between samples"),
+        ("lag", "delay of the newest sample on the node with the longest delay"),
+        ("rec", "time recorded so far, rows in the file and its size"),
+        ("rank", "ranks of the job's processes on the node's GPUs"),
+        ("mean", "mean over the node's GPUs"),
+        ("last 5 min", "history of the mean over the node's GPUs"),
+        ("cpu, iowait", "shares of CPU time: in use; idle while waiting for disks"),
+        ("GB/s in/out", "received and sent by the node: InfiniBand if it has any, else network"),
+    ),
+    NODE: (
+        ("plot: GPU util", "metric that is plotted below the table, and the ends of its scale"),
+        ("every, late", "time between samples; delay of the newest one"),
+        ("clock", "how far the node's clock is ahead of this machine's"),
+    ),
+    GPU: (
+        ("last 5 min", "the time that the plots show; z changes it"),
+        ("mean min max", "mean, minimum and maximum in the plotted time"),
+    ),
+    WORST: (
+        (
+            f"first {LISTED_MOST}",
+            f"the list ends after {LISTED_MOST} GPUs; reversed, it begins at the other end",
+        ),
+        ("rank", "rank of the job's process on the GPU"),
+        ("1 min", "mean of the last minute; of counters, the latest value"),
+        ("latest", "latest value"),
+        ("notes", "status of a node that isn't live, throttling, process on the GPU"),
+    ),
+    SESSIONS: (
+        ("util, power", "mean over all GPUs and the session's time"),
+        ("energy", "used by all GPUs in the session, from their energy counters"),
+        ("partial", "nodes whose samples don't cover the whole session"),
+    ),
+    EVENTS: (
+        ("time", "when it happened; in a line for several events, when the latest did"),
+        ("gpu", "index of the GPU on its node, as nvidia-smi counts"),
+        ("details", "reason, and what to do about it"),
+        ("in 7 lines", "events of one kind and minute share a line; z lists each event"),
+        ("within 9 s", "time from the first to the latest event of the line"),
+    ),
+    SESSION: _FIGURES,
+    PROFILE: (
+        ("total, share", "time of all calls of this name; share in the total of the view"),
+        ("calls, mean", "number of calls; mean, median and longest time of one"),
+        ("no kernel", "share of the capture in which no kernel of the profile ran on the GPU"),
+        ("difference", "longest minus shortest time of the kernel on a rank; ratio of the two"),
+        ("kernels 98 %", "share of the time shown in which a kernel ran on the GPU"),
+    ),
+    TRACE: (
+        ("compute", "time in which compute kernels ran"),
+        ("communication", "time in which collectives ran and nothing computed"),
+        ("copy, idle", "time in which only copies ran; time in which nothing ran"),
+        ("overlapped", "time in which collectives and compute kernels ran at once"),
+        ("for rank", "rank that joined the collective last: the others waited for it"),
+    ),
+    COMPARISON: (
+        ("speed-up", "how many times as fast as the first session, for the same work"),
+        ("efficiency", "speed-up divided by the number of GPUs, relative to the first session"),
+        ("energy ratio", "energy divided by that of the first session"),
+        ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
+        *_FIGURES,
+    ),
+    TRIAL: (
+        ("placement", "number of nodes, and of GPUs on each; spread: the same GPUs on more nodes"),
+        ("±", "half the range of the runs' times, relative to their median"),
+        ("speed-up", "how many times as fast as the smallest placement"),
+        ("efficiency", "speed-up divided by the number of GPUs, relative to the smallest placement"),
+        ("*", "knee: where speed-up × efficiency is highest; beyond it GPUs cost more than they help"),
+        ("GPU time", "duration × GPUs, of a run or of a unit of work"),
+        ("balance", "mean of the GPUs' utilisations divided by the highest of them"),
+        ("waiting", "share of the GPU time in which a GPU was idle, and what for as far as samples show"),
+    ),
+    SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
+}
+COLUMNS: dict[str, Entries] = {
+    NODE: _metrics((*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)),
+    GPU: _metrics((*GPU_METRICS, *PROCESS_METRICS)),
+}
+"""Metrics of a screen's tables."""
+
+_WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
+_WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
+_WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
+_SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("–", "not measured: the GPU or its driver doesn't report it; in SQL, NULL", ()),
+    ("98", "faint: filtered out, stale or not in your job", (FLEET,)),
+    ("● live", "the node sends fresh data", (NODE, GPU)),
+    ("… connecting", "no data yet", _WITH_NODES),
+    ("≈ stale", "no data for three intervals; the last numbers are faint", _WITH_NODES),
+    ("‼ unhealthy", "connected, but no data for half a minute", _WITH_NODES),
+    ("╳ lost", "the connection broke: reason, what to do, time of the next attempt", _WITH_NODES),
+    ("╳ unreachable", "never connected so far: reason, what to do, next attempt", _WITH_NODES),
+    ("■ ended", "the node's agent was stopped", _WITH_NODES),
+    ("● ○", "running session, ended session", (SESSIONS, SESSION)),
+    ("■", "profile", (SESSIONS,)),
+    ("›", "session ahead: it starts after the time shown", (SESSIONS,)),
+    ("▲ ╳", "warning, error", _WITH_EVENTS),
+    ("·", "information", (EVENTS,)),
+    ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),
+    ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
+    ("┊ ◆", "mark in a plot", _WITH_CURVES),
+    ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_CURVES),
+    ("▁▄█", "share of the time in which something ran; value of a sample", (PROFILE,)),
+    ("╵1.55 s", "time since the start of the capture, at the position of the sign", (PROFILE,)),
+    ("━", "part of the trial's runs that has ended", (TRIAL,)),
+    ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
+    ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
+    ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
+    ("…", "text cut for lack of room", ()),
+    ("● rec  ○", "recording; not recording", ()),
+    (f"{ENTER} ^r", "the Enter key; Ctrl and R together", ()),
+    ("← → ↑ ↓", "arrow keys", ()),
+)
+_PLAYED_SIGNS: Entries = (
+    ("► ‖ ■", "playing, paused, at the end"),
+    ("━ ●", "part played so far; time shown"),
+    ("◆ ▲ ╳", "mark, warning and error on the timeline"),
+    ("├ ┤", "a session, from its start to its end"),
+    ("1×", "speed"),
+)
+_CHIPS: dict[str, Entries] = {
+    LIVE: (("SIMULATED", "nodes of --demo"),),
+    PAST: (("PAST", "how far back you look while recording continues"), ("SIMULATED", "nodes of --demo")),
+    REPLAY: (("REPLAY", "time of the recording, speed and file"), ("SIMULATED", "nodes of --demo")),
+    QUERY: (),
+}
+FILTERS: Entries = (
+    ("util<5", "a metric by its short or full name: < <= > >= = !="),
+    ("mem<500MiB", "number with unit; without one, the unit that screens show"),
+    ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
+    ("state:lost", "nodes; also live, stale, unhealthy, unreachable, connecting, ended"),
+    ("state:throttled", "GPUs whose clocks are held down: by heat, power cap or power brake"),
+    ("user:ada", "also node: command: model:; gpu: rank: with 3 or 0-3"),
+    ("mine", "GPUs that your job was granted"),
+    ("a b  a|b  !a", "and, or, not; parentheses group"),
+)
 
 WIDTH, WORD_WIDTH, FRAME = 75, 18, 5
 """Cells of a line on a terminal of 80 columns, of its first column, and of the frame with its scroll bar."""
@@ -26,16 +239,12 @@ HIDDEN = (
     "Hidden (terminal has only {} columns): {}some figures of the top lines, and some keys of the last line. "
     "All keys work."
 )
-FILTERS: Entries = (
-    ("util<5", "a metric by its short or full name: < <= > >= = !="),
-    ("mem<500MiB", "number with unit; without one, the unit that screens show"),
-    ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
-    ("state:lost", "nodes; also live, stale, unhealthy, unreachable, connecting, ended"),
-    ("state:throttled", "GPUs whose clocks are held down: by heat, power cap or power brake"),
-    ("user:ada", "also node: command: model:; gpu: rank: with 3 or 0-3"),
-    ("mine", "GPUs that your job was granted"),
-    ("a b  a|b  !a", "and, or, not; parentheses group"),
-)
+
+
+def signs_of(screen: str, mode: str) -> list[tuple[str, str]]:
+    """Return the signs that a screen shows in a mode, with their meanings."""
+    found = [(sign, what) for sign, what, screens in _SIGNS if not screens or screen in screens]
+    return [*found, *(_PLAYED_SIGNS if mode in (PAST, REPLAY) else ()), *_CHIPS[mode]]
 
 
 def help_lines(

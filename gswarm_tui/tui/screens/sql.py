@@ -23,8 +23,7 @@ from gswarm_tui.tui.screens.analysis_tables import wrapped
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import DetailsDialog
 from gswarm_tui.tui.screens.titles import title_line
-from gswarm_tui.tui.widgets.completion import COLUMNS_QUERY, SqlCompleter
-from gswarm_tui.tui.widgets.editor import Editor
+from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter
 from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
