@@ -9,6 +9,7 @@ from datetime import UTC, datetime, tzinfo
 from gswarm_tui.analysis.summary_data import Figures, NodeCoverage, ProcessPeaks, Summary
 from gswarm_tui.common.quantities import (
     DASH,
+    celsius,
     duration,
     energy,
     gpu_time,
@@ -92,7 +93,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("power", f"mean {watts(one.power_mean_w)} per GPU, max {_maximum(summary, 'power_max_w', watts)}"),
         ("energy", _energy(one, summary)),
         ("GPU memory", _memory(one, summary)),
-        ("temperature", f"max {_maximum(summary, 'temp_max_c', _celsius)}"),
+        ("temperature", f"max {_maximum(summary, 'temp_max_c', celsius)}"),
         ("hosts", _hosts(one)),
         ("coverage", f"{share(one.coverage)} of the GPU time, {plural(one.samples, 'sample')}"),
     ]
@@ -166,10 +167,6 @@ def _memory(one: Figures, summary: Summary) -> str:
 def _hosts(one: Figures) -> str:
     used = used_of(one.host_memory_max_mib, one.host_memory_total_mib).replace("/", " of ")
     return f"max CPU {percent(one.host_cpu_max_pct)}, max memory {used}"
-
-
-def _celsius(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0f} °C"
 
 
 def _maximum(summary: Summary, name: str, shown: Callable[[float | None], str]) -> str:
@@ -253,7 +250,7 @@ _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float],
     ("most power", lambda one: one.power_mean_w, watts),
     ("least power", lambda one: one.power_mean_w, watts),
     ("most memory", lambda one: part_of(one.mem_used_max_mib, one.mem_total_mib), share),
-    ("hottest", lambda one: one.temp_max_c, _celsius),
+    ("hottest", lambda one: one.temp_max_c, celsius),
     ("least coverage", lambda one: one.coverage, share),
 )
 

@@ -53,6 +53,11 @@ def used_of(used_mib: float | None, total_mib: float | None) -> str:
     return f"{_three(used_mib / 1024**steps)}/{number} {unit}"
 
 
+def celsius(value: float | None) -> str:
+    """Format a temperature: "61 °C"."""
+    return DASH if value is None or math.isnan(value) else f"{value:.0f} °C"
+
+
 def watts(value: float | None) -> str:
     """Format power: "612 W", "18.4 kW"."""
     return DASH if value is None or math.isnan(value) else _scaled(value, 1000, ("W", "kW", "MW"))

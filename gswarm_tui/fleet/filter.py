@@ -45,17 +45,14 @@ class FilterError(ValueError):
 class Filter:
     """A filter parsed from ``text``; ``names`` are its words that stand for a part of a node's name.
 
+    ``match`` returns whether each GPU of a node matches; a node without GPUs has one value for itself.
     ``with_units`` is the text with the unit that is meant after each number without one: the same filter.
     """
 
     text: str
-    test: Test
+    match: Test
     names: tuple[str, ...] = ()
     with_units: str = ""
-
-    def match(self, node: NodeState, now: float) -> Matches:
-        """Return whether each GPU of a node matches; a node without GPUs has one value for itself."""
-        return self.test(node, now)
 
     def unknown_name(self, nodes: Iterable[str]) -> str:
         """Return a clause on a word that no node's name contains, with a suggestion; else nothing."""
@@ -357,7 +354,9 @@ def _plain(token: _Token) -> Test:
         return lambda node, now: _all(node, node.standing(now).value == wanted)
     if field in _TEXTS:
         texts = _TEXTS[field]
-        return lambda node, _: np.array([_any_matches(of_gpu, wanted) for of_gpu in texts(node)], dtype=bool)
+        return lambda node, _: np.array(
+            [any(_text_matches(text, wanted) for text in of_gpu) for of_gpu in texts(node)], dtype=bool
+        )
     if wanted.isdecimal() and len(wanted) < 10:
         index_matches = _in_range(_COUNTED["gpu"], wanted, position)
         return _and(lambda node, _: _all(node, _text_matches(node.name, field)), index_matches)
@@ -374,14 +373,6 @@ def _in_range(numbers: Callable[[NodeState], Floats], wanted: str, position: int
     return lambda node, _: (numbers(node) >= low) & (numbers(node) <= high)
 
 
-def _any_matches(texts: Iterable[str | None], pattern: str) -> bool:
-    return any(_text_matches(text, pattern) for text in texts)
-
-
-def _models(node: NodeState) -> list[list[str | None]]:
-    return [[fact.name] for fact in node.facts] or [[]]
-
-
 def _of_processes(attribute: str) -> Callable[[NodeState], list[list[str | None]]]:
     def texts(node: NodeState) -> list[list[str | None]]:
         by_gpu: list[list[str | None]] = [[] for _ in range(_rows(node))]
@@ -395,7 +386,7 @@ def _of_processes(attribute: str) -> Callable[[NodeState], list[list[str | None]
 
 _TEXTS: dict[str, Callable[[NodeState], list[list[str | None]]]] = {
     "node": lambda node: [[node.name]] * _rows(node),
-    "model": _models,
+    "model": lambda node: [[fact.name] for fact in node.facts] or [[]],
     "user": _of_processes("user"),
     "command": _of_processes("command"),
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
-from gswarm_tui.common.quantities import DASH, percent, plural, used_of, watts
+from gswarm_tui.common.quantities import DASH, celsius, percent, plural, used_of, watts
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
@@ -128,17 +128,13 @@ def _gpu(node: NodeState, row: int) -> str:
         f"utilisation {_figure(percent(value['util_pct']))}",
         f"memory {_figure(_used(value['mem_used_mib'], fact.memory_total_mib))}",
         f"power {_figure(watts(value['power_w']))}",
-        _unless_missing("temperature", _celsius(value["temp_c"])),
+        _unless_missing("temperature", celsius(value["temp_c"])),
         f"throttled by {words}" if (words := reason_names(node.clock_reasons[row])) else "",
     ]
     if process is not None:
         rank = "" if process.rank is None else f"rank {process.rank}, "
         facts.append(f"{rank}process {process.pid} of {process.user or 'unknown'}: {process.command or '?'}")
     return _sentence(name, facts)
-
-
-def _celsius(value: float) -> str:
-    return DASH if math.isnan(value) else f"{value:.0f} °C"
 
 
 def _used(used_mib: float | None, total_mib: float | None) -> str:

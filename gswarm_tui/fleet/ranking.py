@@ -28,11 +28,7 @@ _HIGH_IS_BAD = {
     "ecc_uncorrected",
     "pstate",
 }
-
-
-def high_is_bad(metric: Metric) -> bool:
-    """Return whether high values of a GPU metric are the worst, as of temperatures and errors."""
-    return metric.name in _HIGH_IS_BAD
+"""GPU metrics whose high values are the worst, such as temperatures and errors."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class GpuRanking:
 
     def __init__(self, metric: Metric, *, highest_first: bool | None = None) -> None:
         self.metric = metric
-        self.highest_first = high_is_bad(metric) if highest_first is None else highest_first
+        self.highest_first = metric.name in _HIGH_IS_BAD if highest_first is None else highest_first
         self._held: dict[tuple[str, int], float] = {}
 
     def update(self, nodes: Iterable[NodeState], now: float) -> list[RankedGpu]:

@@ -71,7 +71,7 @@ def _node_state(node: NodeState) -> dict[str, Any]:
     if (hello := node.hello) is not None:
         state |= {"hello": encode(hello), "life": hello.life}
         state |= {"gpus": node.gpus.tobytes(), "host": node.host.tobytes()}
-        state["energy"] = [_floats(part) for part in node.energy]
+        state["energy"] = [part if isinstance(part, float) else part.tobytes() for part in node.energy]
         if node.process_table is not None:
             state["processes"] = encode(_only_processes(hello, node.process_table))
     return state
@@ -81,10 +81,6 @@ def _only_processes(hello: Hello, processes: Processes) -> Frame:
     """Return a frame of nothing but processes, for the wire's format."""
     empty = hello.tables.frame(1, 0, 0.0, 0, gpus=[None] * len(hello.gpus), host=None)
     return replace(empty, processes=processes)
-
-
-def _floats(values: Floats | float) -> bytes | float:
-    return values.tobytes() if isinstance(values, np.ndarray) else values
 
 
 def restore_fleet(state: Mapping[str, Any], reader: EventReader) -> Fleet:

@@ -60,17 +60,9 @@ def gpu_rows(nodes: Iterable[Object]) -> list[tuple[Any, ...]]:
 
 def metric_values(node: NodeState, chosen: Container[str] | None = None) -> tuple[Object, list[Object]]:
     """Return a node's newest metrics, and those of each GPU; only the ``chosen`` ones, all if None."""
-
-    def values(metrics: Sequence[Metric], row: Iterable[float | None]) -> Object:
-        return {
-            metric.name: _number(metric, value)
-            for metric, value in zip(metrics, row, strict=True)
-            if chosen is None or metric.name in chosen
-        }
-
     return (
-        values(HOST_METRICS, node.host.tolist()),
-        [values(GPU_METRICS, _gpu_values(node, row)) for row in range(len(node.facts))],
+        _values(HOST_METRICS, node.host.tolist(), chosen),
+        [_values(GPU_METRICS, _gpu_values(node, row), chosen) for row in range(len(node.facts))],
     )
 
 
@@ -84,7 +76,7 @@ def _gpu_values(node: NodeState, row: int) -> list[float]:
 def node_object(fleet: Fleet, node: NodeState, now: float) -> Object:
     """Return an object for a node of the fleet, as ``node_objects`` does."""
     hello = node.hello
-    granted = fleet.knows_allocation(node.name)
+    granted = node.name in fleet.allocation
     known = node.round_trip_s is not None
     return {
         "node": node.name,
@@ -124,8 +116,14 @@ def _process(gpus: Sequence[GpuFacts], process: ProcessSample) -> Object:
     }
 
 
-def _values(metrics: Sequence[Metric], values: Iterable[float | None]) -> Object:
-    return {metric.name: _number(metric, value) for metric, value in zip(metrics, values, strict=True)}
+def _values(
+    metrics: Sequence[Metric], values: Iterable[float | None], chosen: Container[str] | None = None
+) -> Object:
+    return {
+        metric.name: _number(metric, value)
+        for metric, value in zip(metrics, values, strict=True)
+        if chosen is None or metric.name in chosen
+    }
 
 
 def _number(metric: Metric, value: float | None) -> float | None:

@@ -110,10 +110,6 @@ class Fleet:
         """Seconds between samples."""
         return self.interval_ms / 1000
 
-    def knows_allocation(self, name: str) -> bool:
-        """Return whether it is known which of a node's GPUs the job was granted."""
-        return name in self.allocation
-
     def apply(self, event: Event) -> list[EventLogged]:
         """Apply one event and return the events to log: on the events screen and in the database."""
         match event:
@@ -339,16 +335,13 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            self._begin_history(node, count)
+            # The first history is in memory shared with other nodes.
+            allocator = self._allocator if node.gpu_history is None else HistoryAllocator(1)
+            node.set_history(empty_history(allocator, len(self.nodes), count))
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
         granted = self.allocation.get(name)
         return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
-
-    def _begin_history(self, node: NodeState, gpus: int) -> None:
-        """Give the node an empty history: its first one in memory shared with other nodes."""
-        allocator = self._allocator if node.gpu_history is None else HistoryAllocator(1)
-        node.set_history(empty_history(allocator, len(self.nodes), gpus))
 
     def _frame(self, event: FrameArrived, samples: FrameValues) -> list[EventLogged]:
         node, frame = self.nodes[event.node], event.frame
