@@ -174,8 +174,8 @@ class GswarmApp(Viewer):
 
     def action_switch_metrics(self) -> None:
         """Ask which groups of metrics to measure."""
-        options = [(name, name, measures) for name, measures in METRIC_GROUPS.items()]
-        dialog = SwitchDialog("metric groups of all nodes", options, self.live.fleet.metrics, fixed=(CORE,))
+        options, on = list(METRIC_GROUPS.items()), self.live.fleet.metrics
+        dialog = SwitchDialog("metric groups of all nodes", options, on, fixed=(CORE,))
         ask(self, dialog, self._switch_metrics)
 
     def _switch_metrics(self, groups: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.tui.drawing.curve import time_axis
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.plot import (
     GAP,
@@ -16,7 +17,6 @@ from gswarm_tui.tui.drawing.plot import (
     band,
     band_bins,
     band_width,
-    bands_axis,
     beside,
     overlay,
 )
@@ -87,8 +87,8 @@ class BandPlot:
 
     def axis(self) -> Spans:
         """Return the time axis below all bands."""
-        axis = bands_axis(self.trends.span_s, self.width, self.trends.last, newest=self.newest)
-        return beside([[axis]] * len(self.metrics))[0]
+        axis = " " * (LABEL_WIDTH + 1) + time_axis(self.trends.span_s, self.columns, self.trends.last)
+        return beside([[(Span(f"{axis:<{self.width}}", "dim"),)]] * len(self.metrics))[0]
 
 
 @dataclass(frozen=True)

@@ -181,12 +181,6 @@ def band_bins(height: int) -> int:
     return 1 if height == 1 else 2
 
 
-def bands_axis(span_s: float, width: int, last: str, *, newest: bool = True) -> Spans:
-    """Return the time axis under bands."""
-    axis = " " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width, newest=newest), last)
-    return (Span(f"{axis:<{width}}", "dim"),)
-
-
 def sparkline(levels: Floats, height: int = 1) -> list[tuple[Span, ...]]:
     """Draw coloured blocks, 1 bin per character; the uppermost step stays empty."""
     steps = 8 * height

@@ -82,6 +82,11 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         self.finish(None)
 
 
+def _key_hints(*hints: tuple[str, str]) -> list[Span]:
+    """Return keys with what they do."""
+    return [span for key, does in hints for span in (Span(key, "key"), Span(f" {does}  ", "dim"))]
+
+
 def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], None]) -> None:
     """Open a dialog; ``use`` takes its result, unless it is cancelled."""
 
@@ -120,11 +125,8 @@ class FormDialog(Dialog[tuple[str, ...]]):
                 hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
                 yield Bar([Span(field.label, "text"), *hint])
                 yield Input(field.value, id=f"field-{number}", select_on_focus=True)
-            keys = [(ENTER, "accept"), ("tab", "next line"), ("esc", "cancel")]
-            if len(self._fields) == 1:
-                del keys[1]
-            spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
-            yield Bar([span for pair in spans for span in pair], id="error")
+            more = [("tab", "next line")] if len(self._fields) > 1 else []
+            yield Bar(_key_hints((ENTER, "accept"), *more, ("esc", "cancel")), id="error")
 
     def on_input_submitted(self) -> None:
         """Accept the form if every field is valid."""
@@ -255,7 +257,7 @@ class PickDialog(Dialog[str]):
 class SwitchDialog(Dialog[tuple[str, ...]]):
     """List of switches; returns the names of those that are on, None when cancelled.
 
-    An option is a name, a label and a description; ``fixed`` ones are always on.
+    An option is a name and a description; ``fixed`` ones are always on.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -269,10 +271,10 @@ class SwitchDialog(Dialog[tuple[str, ...]]):
     def __init__(
         self,
         title: str,
-        options: Sequence[tuple[str, str, str]],
+        options: Sequence[tuple[str, str]],
         on: Iterable[str],
         *,
-        fixed: Sequence[str] = (),
+        fixed: Sequence[str],
     ) -> None:
         super().__init__(title)
         self._options = options
@@ -282,28 +284,25 @@ class SwitchDialog(Dialog[tuple[str, ...]]):
 
     def compose(self) -> ComposeResult:
         """A line for each switch, and the keys."""
-        labels = max(width(label) for _, label, _ in self._options)
-        with self.box(labels + max(width(text) for *_, text in self._options) + 10):
+        names, texts = (max(map(width, column)) for column in zip(*self._options, strict=True))
+        with self.box(names + texts + 10):
             yield Bar(id="switches")
-            keys = (("space", "on/off"), (ENTER, "accept"), ("esc", "cancel"))
-            spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
-            yield Bar([], [span for pair in spans for span in pair])
+            yield Bar([], _key_hints(("space", "on/off"), (ENTER, "accept"), ("esc", "cancel")))
 
     def on_mount(self) -> None:
         """Show the switches."""
         self._show()
 
     def _show(self) -> None:
-        labels = max(width(label) for _, label, _ in self._options)
+        widest = max(width(name) for name, _ in self._options)
         lines = []
-        for at, (name, label, text) in enumerate(self._options):
+        for at, (name, text) in enumerate(self._options):
             here, state = at == self._at, "on" if name in self._on else "off"
-            role = "key" if here else "text"
             lines.append(
                 [
                     Span("▸ " if here else "  ", "key"),
                     Span(f"{state:5}", "good" if state == "on" else "dim"),
-                    Span(f"{label:{labels}}  ", role),
+                    Span(f"{name:{widest}}  ", "key" if here else "text"),
                     Span(text, "dim"),
                 ]
             )
@@ -323,7 +322,7 @@ class SwitchDialog(Dialog[tuple[str, ...]]):
 
     def action_accept(self) -> None:
         """Return what is on."""
-        self.finish(tuple(name for name, *_ in self._options if name in self._on))
+        self.finish(tuple(name for name, _ in self._options if name in self._on))
 
 
 def _match(typed: str, option: Sequence[str]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
@@ -72,65 +72,46 @@ def in_order(sessions: list[Session]) -> list[Session]:
     return sorted(sessions, key=lambda s: (not s.running, -s.started_at))
 
 
-def session_rows(
-    sessions: list[Session],
-    fleet: Fleet,
-    now: float,
-    zone: tzinfo | None,
-    recorded: Mapping[tuple[str, int], Summary],
-) -> list[Row]:
-    """Return a row per session: state, name, start, duration, means, energy, missing data and note.
+def session_row(
+    session: Session, fleet: Fleet, now: float, zone: tzinfo | None, recorded: Summary | None
+) -> Row:
+    """Return a session's row: state, name, start, duration, means, energy, missing data and note.
 
     The fleet lacks the figures of a session that ended before its history begins; ``recorded`` has them.
     """
-    rows: list[Row] = []
-    for session in sessions:
-        if session.key in recorded:
-            rows.append(_recorded_row(session, recorded[session.key], now, zone))
-            continue
+    if recorded is None:
         partial = session.partial(fleet.nodes, now, stale_after_s(fleet.interval_s))
-        note = clean(session.note)
-        role = "text" if session.running else "dim"
-        rows.append(
-            (
-                Span("●", "good") if session.running else Span("○", "dim"),
-                Span(clean(session.name), role),
-                Span(started(session.started_at, now, zone), role),
-                Span((elapsed if session.running else duration)(session.seconds(now)), role),
-                Span(percent(session.mean_util), role),
-                Span(watts(session.mean_power_w), role),
-                Span(energy(session.energy_j) if is_measured(session) else DASH, role),
-                Span(joined((partial, note)), "warning" if partial else "dim"),
-            )
+        energy_j = session.energy_j if is_measured(session) else None
+        figures = percent(session.mean_util), watts(session.mean_power_w), energy(energy_j)
+    else:
+        whole, known = recorded.whole, len(recorded.covered)
+        complete = f"{known - len(recorded.partial):,} of {known:,}"
+        partial = f"partial: {complete} nodes" if recorded.partial else ""
+        figures = (
+            percent(whole.util_mean_pct if whole else None),
+            watts(whole.power_mean_w if whole else None),
+            energy(whole.energy_j if whole else None),
         )
-    return rows
-
-
-def _recorded_row(session: Session, summary: Summary, now: float, zone: tzinfo | None) -> Row:
-    """Return the row of an ended session with the figures of the recording."""
-    whole, known = summary.whole, len(summary.covered)
-    complete = f"{known - len(summary.partial):,} of {known:,}"
-    partial = f"partial: {complete} nodes" if summary.partial else ""
-    texts = (
-        session.name,
-        started(session.started_at, now, zone),
-        duration(session.seconds(now)),
-        percent(whole.util_mean_pct if whole else None),
-        watts(whole.power_mean_w if whole else None),
-        energy(whole.energy_j if whole else None),
-    )
+    begun = started(session.started_at, now, zone)
+    lasted = (elapsed if session.running else duration)(session.seconds(now))
+    role = "text" if session.running else "dim"
     return (
-        Span("○", "dim"),
-        *(Span(clean(text), "dim") for text in texts),
+        Span("●", "good") if session.running else Span("○", "dim"),
+        *(Span(clean(text), role) for text in (session.name, begun, lasted, *figures)),
         Span(joined((partial, clean(session.note))), "warning" if partial else "dim"),
     )
 
 
 def profile_row(profile: Profile, now: float, zone: tzinfo | None) -> Row:
     """Return a row of an imported report: its name, time, tool, node and rank."""
-    begun = profile.started_at.replace(tzinfo=UTC).timestamp()
-    texts = (PROFILED, profile.file, started(begun, now, zone), brief_time(profile.seconds * 1e9), "", "", "")
-    return (*(Span(clean(text), "dim") for text in texts), Span(clean(f"profile: {profile.origin}"), "dim"))
+    begun = started(profile.started_at.replace(tzinfo=UTC).timestamp(), now, zone)
+    lasted, words = brief_time(profile.seconds * 1e9), f"profile: {profile.origin}"
+    return _dim_row(PROFILED, profile.file, begun, lasted, words)
+
+
+def _dim_row(sign: str, name: str, begun: str, lasted: str, words: str) -> Row:
+    """Return the row of something without figures."""
+    return tuple(Span(clean(text), "dim") for text in (sign, name, begun, lasted, "", "", "", words))
 
 
 def is_measured(session: Session) -> bool:
@@ -152,12 +133,8 @@ def sessions_ahead(player: Player | None) -> list[Session]:
 def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
     """Return a row of a session ahead: its name, time and note are known, its figures aren't yet."""
     length = DASH if session.ended_at is None else duration(session.seconds(now))
-    wait = f"starts in {elapsed(session.started_at - now)}"
-    texts = (AHEAD, session.name, started(session.started_at, now, zone), length, "", "", "")
-    return (
-        *(Span(clean(text), "dim") for text in texts),
-        Span(joined((wait, clean(session.note))), "dim"),
-    )
+    words = joined((f"starts in {elapsed(session.started_at - now)}", session.note))
+    return _dim_row(AHEAD, session.name, started(session.started_at, now, zone), length, words)
 
 
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
@@ -235,7 +212,7 @@ class SessionsScreen(ViewerScreen):
         table = self.query_one(TableView)
         table.empty = self._why_empty()
         zone = self.viewer.timezone
-        rows = session_rows(begun, self.fleet, now, zone, self._recorded)
+        rows = [session_row(one, self.fleet, now, zone, self._recorded.get(one.key)) for one in begun]
         rows += [ahead_row(one, now, zone) for one in ahead]
         for at, session in enumerate(self._shown):
             if session.session_id in self.viewer.picked_sessions:
