@@ -17,7 +17,7 @@ from gswarm_tui.run.plan import title
 
 if TYPE_CHECKING:
     from gswarm_tui.control.attached import AttachedRun, Route
-    from gswarm_tui.tui.attached import AttachedApp
+    from gswarm_tui.tui.app import AttachedApp
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _app(attached: AttachedRun, route: Route, settings: Options, theme: str) -> 
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.control.attached_source import AttachedSource
     from gswarm_tui.run.session_files import write_session_files
-    from gswarm_tui.tui.attached import AttachedApp
+    from gswarm_tui.tui.app import AttachedApp
 
     def write_elsewhere(session: str, _name: str) -> Sequence[str]:
         word = shlex.join(["gswarm-tui", "plot", f"--db={attached.path}", "--", session])

@@ -1,4 +1,7 @@
-"""App of a live run: shows the fleet, changes sessions, marks and the interval, and looks back."""
+"""App of a live run: shows the fleet, changes sessions, marks and the interval, and looks back.
+
+``AttachedApp`` is the same over a run whose recorder is another process.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import asyncio
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Unpack
+
+from textual.actions import ActionParseResult
+from textual.dom import DOMNode
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import CORE, COUNTERS, METRIC_GROUPS
@@ -21,7 +27,7 @@ from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.link.hub import LiveRun
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import ENTER, LIVE, PAST
+from gswarm_tui.tui.actions import ENTER, LIVE, PAST, changes_recording
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
 from gswarm_tui.tui.screens.dialogs import (
     ConfirmDialog,
@@ -42,6 +48,7 @@ space looks back, ? shows keys"""
 HINTS_S = 20.0
 UNDO_S = 10.0
 """Time in which the stop of a session can be undone."""
+READ_ONLY = "this screen is read-only: it shows the recording and changes nothing"
 
 
 class GswarmApp(Viewer):
@@ -412,6 +419,46 @@ class GswarmApp(Viewer):
         """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""
         self.live.stop_all_sessions()
         super().request_quit(reason)
+
+
+class AttachedApp(GswarmApp):
+    """Live app that ends without ending the recording, and so without a question."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the recorder refuses this viewer's changes."""
+        return self.live.read_only
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action of a key, a click or the palette, unless it changes what is read-only."""
+        if self.read_only and changes_recording(action if isinstance(action, str) else action[1]):
+            self.show_notice(READ_ONLY)
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+    def name_interval(self, start: float, end: float) -> None:
+        """Ask for the name of a past interval, and save it as a session."""
+        if self.read_only:
+            self.show_notice(READ_ONLY)
+        else:
+            super().name_interval(start, end)
+
+    async def action_quit(self) -> None:
+        """End this viewer."""
+        self.request_quit("quit")
+
+    def action_detach(self) -> None:
+        """Explain how to leave."""
+        self.show_notice("q closes this screen; recording continues")
+
+    def request_quit(self, reason: str) -> None:
+        """End this viewer, as after SIGTERM or when the terminal closes; sessions continue."""
+        Viewer.request_quit(self, reason)
 
 
 def _named_mark(text: str) -> tuple[str, dict[str, Value]]:

@@ -37,7 +37,7 @@ from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.tui.attached import AttachedApp
+from gswarm_tui.tui.app import AttachedApp
 from tests.integration import sshd
 from tests.integration.heads import eventually, head, nothing_left, rows
 from tests.integration.sshd import SshServer, public
