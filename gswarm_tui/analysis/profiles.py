@@ -135,7 +135,6 @@ class ProfiledDevice:
 class ProfileDetails:
     """A profile's tables by the name of their view, and its GPUs."""
 
-    profile: Profile
     tables: dict[str, TextTable]
     devices: list[ProfiledDevice]
 
@@ -148,7 +147,10 @@ def load_profiles(source: QuerySource) -> list[Profile]:
 def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
     """Return the tables of a profile. Raises UserError, StoreError."""
     number = profile.profile_id
-    kernels = _launches(source, number) if profile.tool == "ncu" else _kernels(source, number)
+    if profile.tool == "ncu":
+        kernels = _launches(source, number)
+    else:
+        kernels = _times(source, profile_views.KERNEL_SUM, number, "kernel")
     tables = {
         "kernels": kernels,
         "API": _times(source, profile_views.API_SUM, number, "call", "layer"),
@@ -160,11 +162,7 @@ def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
     messages = [(text,) for (text,) in source.query(_MESSAGES, number).rows() if text]
     tables["messages"] = TextTable(("message",), messages, frozenset())
     devices = [ProfiledDevice(**row) for row in source.query(_DEVICES, number).dicts()]
-    return ProfileDetails(profile, tables, devices)
-
-
-def _kernels(source: QuerySource, profile_id: int) -> TextTable:
-    return _times(source, profile_views.KERNEL_SUM, profile_id, "kernel")
+    return ProfileDetails(tables, devices)
 
 
 def _times(source: QuerySource, view: str, profile_id: int, what: str, *more: str) -> TextTable:

@@ -19,7 +19,6 @@ class LiveFeed:
     loading = ""
 
     def __init__(self, run: LiveRun, *, reading: bool = False) -> None:
-        self.started_at = run.started_at
         self._run = run
         self._reading = reading
 
@@ -55,7 +54,6 @@ class PlayedFeed:
     """Feed of a recording, at its player's position."""
 
     def __init__(self, player: Player, file: str, zone: tzinfo | None) -> None:
-        self.started_at = player.playhead.start
         self._player = player
         self._file = clean(file)
         self._zone = zone

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class RecordingFeed:
     """Feed without nodes: only the state of the recording is shown."""
 
-    started_at = 0.0
     loading = ""
 
     def __init__(self, *, running: bool) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
-from gswarm_tui.common.units import nice_ceiling, shown_unit
+from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.curve import in_bins, window
@@ -22,9 +22,8 @@ class HeatmapData:
     """One metric of some nodes; call ``update`` after the fleet changed.
 
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
-    or the node has fewer GPUs. ``steps`` are the buckets, ``shown`` integers that differ where the printed
-    numbers do, ``present`` marks the cells that exist, ``dim`` those to draw faintly. ``means`` are over the
-    job's own GPUs.
+    or the node has fewer GPUs. ``steps`` are the buckets, ``present`` marks the cells that exist, ``dim``
+    those to draw faintly. ``means`` are over the job's own GPUs.
     """
 
     def __init__(self, metric: str) -> None:
@@ -34,7 +33,6 @@ class HeatmapData:
         self.standings: list[Standing] = []
         self.values: Floats = np.empty((0, 1))
         self.steps: Buckets = np.empty((0, 1), dtype=np.int8)
-        self.shown: npt.NDArray[np.int64] = np.empty((0, 1), dtype=np.int64)
         self.means: Floats = np.empty(0)
         self.present: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self.dim: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
@@ -115,10 +113,6 @@ class HeatmapData:
         self.same_top = not len(fixed) or bool((fixed == self.top).all())
         top = np.where(np.isfinite(self._tops), self._tops, self.top)
         self.steps = buckets(fractions(self.metric, self.values, top))
-        scaled = np.nan_to_num(self.values * shown_unit(self.metric).factor, nan=-1e6)
-        self.shown = np.where(np.abs(scaled) < 9.95, np.rint(scaled * 10), np.rint(scaled) * 10).astype(
-            np.int64
-        )
 
     def spark(self, row: int, now: float, bins: int, span_s: float) -> Buckets:
         """Return buckets of a node's mean over the last ``span_s``, in bins that start at round times."""

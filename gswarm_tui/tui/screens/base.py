@@ -34,10 +34,6 @@ class Feed(Protocol):
         """The fleet's state; another object after a jump in time."""
 
     @property
-    def started_at(self) -> float:
-        """Start of the recording, or of the run."""
-
-    @property
     def loading(self) -> str:
         """Text on the recording that is being loaded; empty once its first fleet is shown."""
 

@@ -8,7 +8,6 @@ from datetime import datetime, tzinfo
 from operator import itemgetter
 
 from textual.events import Click, Leave, MouseDown, MouseMove, MouseUp
-from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -223,10 +222,6 @@ class Timeline(Widget, can_focus=False):
             self._state = state
             self.refresh()
         return changed
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return two lines: track and sessions."""
-        return 2
 
     def render_line(self, y: int) -> Strip:
         """Draw one of the two lines."""
