@@ -12,7 +12,17 @@ from typing import Any
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
-from gswarm_tui.common.quantities import DASH, duration, energy, gpu_time, mebibytes, percent, used_of, watts
+from gswarm_tui.common.quantities import (
+    DASH,
+    duration,
+    energy,
+    formatted,
+    gpu_time,
+    mebibytes,
+    percent,
+    used_of,
+    watts,
+)
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql.trial_views import TRIAL_RUNS
@@ -216,7 +226,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
     ]
     names = sorted({name for run in runs for name in run.marks})
     shared = [name for name in names if sum(name in run.marks for run in runs) > 1]
-    rows += [(name, *(_formatted(run.marks.get(name), "{:.6g}") for run in runs)) for name in shared]
+    rows += [(name, *(formatted(run.marks.get(name), "{:.6g}") for run in runs)) for name in shared]
     measured = [row for row in rows if any(cell != DASH for cell in row[1:])]
     return TextTable(("", *(run.label for run in runs)), measured, frozenset(range(1, len(runs) + 1)))
 
@@ -293,18 +303,14 @@ def efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
     return part_of(first.gpu_s, run.gpu_s) if comparable(first, run) else None
 
 
-def _formatted(value: float | None, pattern: str) -> str:
-    return DASH if value is None else pattern.format(value).replace("%", " %")
-
-
 _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
     ("nodes", lambda run, _: str(len(run.summary.covered))),
     ("GPUs", lambda run, _: str(run.whole.gpus)),
     ("duration", lambda run, _: duration(run.seconds) + (" so far" if run.summary.running else "")),
-    ("speed-up", lambda run, first: _formatted(speed_up(first, run), "{:.2f} ×")),
-    ("efficiency", lambda run, first: _formatted(efficiency(first, run), "{:.1%}")),
+    ("speed-up", lambda run, first: formatted(speed_up(first, run), "{:.2f} ×")),
+    ("efficiency", lambda run, first: formatted(efficiency(first, run), "{:.1%}")),
     ("energy", lambda run, _: energy(run.whole.energy_j)),
-    ("energy ratio", lambda run, first: _formatted(_energy_ratio(first, run), "{:.2f} ×")),
+    ("energy ratio", lambda run, first: formatted(_energy_ratio(first, run), "{:.2f} ×")),
     ("power per GPU", lambda run, _: watts(run.whole.power_mean_w)),
     ("utilisation", lambda run, _: percent(run.whole.util_mean_pct)),
     ("busy", lambda run, _: share(part_of(run.whole.busy_s, run.whole.measured_s))),

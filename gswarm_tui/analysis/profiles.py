@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_text import TextTable
-from gswarm_tui.common.quantities import DASH, brief_time, count, file_size, percent, plural
+from gswarm_tui.common.quantities import DASH, brief_time, count, megabytes, percent, plural
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql import profile_views
 
@@ -28,7 +28,7 @@ ORDER BY started_at, profile_id LIMIT 1000
 """
 _MESSAGES = "SELECT unnest(TRY_CAST(messages AS VARCHAR[])) FROM profiles WHERE profile_id = ?"
 _DEVICES = f"""
-SELECT gpu_id, gpu_index, device, kernels, no_kernel_pct FROM ({profile_views.GPUS})
+SELECT gpu_id, gpu_index, device, no_kernel_pct FROM ({profile_views.GPUS})
 WHERE profile_id = ? ORDER BY device
 """  # noqa: S608 (own names)
 _MEMORY = f"""
@@ -127,7 +127,6 @@ class ProfiledDevice:
     gpu_id: int | None
     gpu_index: int | None
     device: int
-    kernels: int
     no_kernel_pct: float | None
 
 
@@ -182,7 +181,7 @@ def _times(source: QuerySource, view: str, profile_id: int, what: str, *more: st
 def _memory(source: QuerySource, profile_id: int) -> TextTable:
     rows = []
     for total, share, calls, mean, size, each, name in source.query(_MEMORY, profile_id).rows():
-        sizes = (_megabytes(size), _megabytes(each))
+        sizes = (megabytes(size), megabytes(each))
         rows.append((brief_time(total), _share(share), f"{calls:,}", brief_time(mean), *sizes, name))
     names = ("total", "share", "calls", "mean", "size", "mean size", "operation")
     return TextTable(names, rows, frozenset(range(6)))
@@ -253,7 +252,3 @@ def profile_line(source: QuerySource, period: Period) -> str:
 
 def _share(value: float | None) -> str:
     return DASH if value is None else f"{value:.1f} %"
-
-
-def _megabytes(value: float | None) -> str:
-    return DASH if value is None else file_size(value * 1e6)

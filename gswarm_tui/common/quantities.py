@@ -12,6 +12,11 @@ def percent(value: float | None) -> str:
     return DASH if value is None or math.isnan(value) else f"{value:.0f} %"
 
 
+def formatted(value: float | None, pattern: str) -> str:
+    """Format a number by a pattern of ``str.format``, with a space before a percent sign."""
+    return DASH if value is None else pattern.format(value).replace("%", " %")
+
+
 def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
     for unit in units[:-1]:
         if abs(value) < (999.5 if step == 1000 else 1023.5):
@@ -34,6 +39,11 @@ def count(value: float) -> str:
 def file_size(size: float) -> str:
     """Format bytes on disk, decimal as in file managers: "14.0 MB"."""
     return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def megabytes(value: float | None) -> str:
+    """Format a volume given in MB: "812 MB", "11.2 GB"."""
+    return DASH if value is None else file_size(1e6 * value)
 
 
 def mebibytes(value: float | None) -> str:

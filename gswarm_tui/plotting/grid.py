@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -43,14 +42,13 @@ class Device:
 class MetricGrid:
     """One metric of all devices: ``values`` has a row for each device and a column for each bin.
 
-    Values are in the unit shown, NaN is unmeasured. Bins begin at ``started_at`` and are ``width_s`` wide;
-    the last one may end after the period.
+    Values are in the unit shown, NaN is unmeasured. Bins begin with the period and are ``width_s`` wide; the
+    last one may end after it.
     """
 
     metric: Metric
     host: bool
     devices: tuple[Device, ...]
-    started_at: datetime
     width_s: float
     values: Floats
 
@@ -151,7 +149,6 @@ def load_grids(
             metric,
             host,
             tuple(devices),
-            period.started_at,
             width / 1e6,
             of_one * np.float32(shown_unit(metric).factor),
         )

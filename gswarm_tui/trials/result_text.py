@@ -12,8 +12,9 @@ from gswarm_tui.common.quantities import (
     DASH,
     duration,
     energy,
-    file_size,
+    formatted,
     gpu_time,
+    megabytes,
     percent,
     plural,
 )
@@ -149,7 +150,7 @@ def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
     return (
         measured,
         ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
-        ("speed-up", lambda row: _formatted(row.speed_up, "{:.2f} ×")),
+        ("speed-up", lambda row: formatted(row.speed_up, "{:.2f} ×")),
         ("efficiency", lambda row: _efficiency(results, row)),
         ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
         ("energy", lambda row: energy(row.energy_j)),
@@ -171,7 +172,7 @@ def _table(results: TrialResults, columns: Sequence[_Column], *last: _Column) ->
 
 
 def _efficiency(results: TrialResults, row: PlacementResult) -> str:
-    text = _formatted(row.efficiency, "{:.1%}")
+    text = formatted(row.efficiency, "{:.1%}")
     return f"{KNEE} {text}" if row is results.knee else text
 
 
@@ -185,16 +186,12 @@ def _main_wait(row: PlacementResult) -> str:
     return _WAITS[cause] if cause and row.waits[cause] >= 0.01 else DASH
 
 
-def _traffic(megabytes: float | None) -> str:
-    return DASH if megabytes is None else file_size(1e6 * megabytes)
-
-
 _USAGE_COLUMNS: tuple[_Column, ...] = (
     ("runs", _runs),
     ("util", lambda row: percent(row.util_mean_pct)),
     ("balance", lambda row: share(row.balance)),
-    ("NVLink", lambda row: _traffic(row.nvlink_mb)),
-    ("network", lambda row: _traffic(row.network_mb)),
+    ("NVLink", lambda row: megabytes(row.nvlink_mb)),
+    ("network", lambda row: megabytes(row.network_mb)),
     ("waiting", lambda row: share(row.waiting)),
 )
 _MAIN_WAIT: _Column = ("mostly for", _main_wait)
@@ -272,10 +269,6 @@ def run_text(results: TrialResults, run: MeasuredRun) -> str:
         f"{names_of(results).name(outcome.run.placement)}, {which}: {reason.rstrip('.')} "
         f"({duration(outcome.wall_s)})"
     )
-
-
-def _formatted(value: float | None, pattern: str) -> str:
-    return DASH if value is None else pattern.format(value).replace("%", " %")
 
 
 def _three(value: float | None) -> str:

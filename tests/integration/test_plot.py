@@ -48,7 +48,6 @@ from tests.unit.store_recording import INFO as WHAT
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record
 
 BERLIN = ZoneInfo("Europe/Berlin")
-T0_UTC = datetime.fromtimestamp(T0, UTC).replace(tzinfo=None)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -387,7 +386,7 @@ def test_idle_has_another_colour_than_the_page_missing_data_and_busy(
 
 def grid_of(values: list[list[float]], nodes: list[str], metric: str = "util") -> MetricGrid:
     devices = tuple(Device(node, number, {}) for number, node in enumerate(nodes))
-    return MetricGrid(GPU_BY_SHORT[metric], False, devices, T0_UTC, 1.0, np.array(values, dtype=np.float32))
+    return MetricGrid(GPU_BY_SHORT[metric], False, devices, 1.0, np.array(values, dtype=np.float32))
 
 
 def test_outliers_are_far_from_the_median_and_nodes_are_folded() -> None:
