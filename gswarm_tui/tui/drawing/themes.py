@@ -42,7 +42,6 @@ class Palette:
     background, ``inks`` with the ramp as text. At -1 is the style of "unmeasured".
     """
 
-    name: str
     roles: Mapping[str, Style]
     cells: tuple[Style, ...]
     inks: tuple[Style, ...]
@@ -122,7 +121,7 @@ def palette(theme: str) -> Palette:
     """Return the palette of a theme; an unknown theme gets the dark one."""
     if theme == ANSI:
         return _ansi_palette()
-    return _true_palette(LIGHT, LIGHT_COLOURS) if theme == LIGHT else _true_palette(DARK, DARK_COLOURS)
+    return _true_palette(LIGHT_COLOURS if theme == LIGHT else DARK_COLOURS)
 
 
 @lru_cache(maxsize=1)
@@ -139,7 +138,7 @@ def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
     return found
 
 
-def _true_palette(name: str, colours: Colours) -> Palette:
+def _true_palette(colours: Colours) -> Palette:
     ground = colours.background
 
     def on(colour: str, *, bold: bool | None = None) -> Style:
@@ -154,7 +153,6 @@ def _true_palette(name: str, colours: Colours) -> Palette:
     ]
     nothing = on(colours.dim)
     return Palette(
-        name=name,
         roles={
             "text": on(colours.text),
             "dim": on(colours.dim),
@@ -181,7 +179,6 @@ def _ansi_palette() -> Palette:
     inks = [Style(color=ink, bgcolor="default") for ink in inks_of]
     faint = Style(color="color(8)", bgcolor="default")
     return Palette(
-        name=ANSI,
         roles={
             "text": Style(color="default", bgcolor="default"),
             "dim": Style(color="color(7)", bgcolor="default"),

@@ -111,6 +111,15 @@ def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
 
 ALL, PLOTS, HOST, PROCESSES = "overview", "plots", "host", "processes"
 CONNECTIONS, UNMEASURED = "links", "not measured"
+WIDGETS = {
+    ALL: "#gpus",
+    PLOTS: "#plots",
+    HOST: "#host",
+    PROCESSES: "#processes",
+    CONNECTIONS: "#links",
+    UNMEASURED: "#unmeasured",
+}
+"""The widget of each view; the overview has several, the most important of them here."""
 PANEL_LOWEST = 6
 PROCESSES_LOWEST = 5
 BAND_HIGHEST = 12
@@ -155,7 +164,7 @@ class NodeScreen(ViewerScreen):
 
     SCREEN = NODE
     BINDINGS = bindings_of(SCREEN)
-    VIEWS: ClassVar = (ALL, PLOTS, HOST, PROCESSES, CONNECTIONS, UNMEASURED)
+    VIEWS: ClassVar = tuple(WIDGETS)
     DEFAULT_CSS = """
     NodeScreen > #body { height: 1fr; }
     """
@@ -193,8 +202,7 @@ class NodeScreen(ViewerScreen):
     @property
     def table(self) -> TableView:
         """The table that the arrow keys move in."""
-        names = {PROCESSES: "#processes", CONNECTIONS: "#links", UNMEASURED: "#unmeasured"}
-        return self.query_one(names.get(self.view, "#gpus"), TableView)
+        return self.query_one("#gpus" if self.view in (PLOTS, HOST) else WIDGETS[self.view], TableView)
 
     def draw(self) -> None:
         """Draw the node."""
@@ -231,28 +239,19 @@ class NodeScreen(ViewerScreen):
         """Set the height of each widget."""
         room, node = self.query_one("#body").size.height, self.state
         gpus = len(node.facts)
-        parts = {
-            PLOTS: Heights(0, room, max(0, (room - 1) // gpus) if gpus else 0, 0, 0),
-            HOST: Heights(0, 0, 0, room, 0),
-            PROCESSES: Heights(0, 0, 0, 0, room),
-            CONNECTIONS: Heights(0, 0, 0, 0, 0),
-            UNMEASURED: Heights(0, 0, 0, 0, 0),
-        }
-        shared = parts.get(self.view) or heights(
-            room, gpus, host_height(self.size.width, len(host_metrics(node.metrics))), len(node.processes)
-        )
-        self._band = shared.band
-        for name, lines in (
-            ("#gpus", shared.gpus),
-            ("#plots", shared.plots),
-            ("#host", shared.host),
-            ("#processes", shared.processes),
-            ("#links", room if self.view == CONNECTIONS else 0),
-            ("#unmeasured", room if self.view == UNMEASURED else 0),
-        ):
+        if self.view == ALL:
+            host = host_height(self.size.width, len(host_metrics(node.metrics)))
+            shared = heights(room, gpus, host, len(node.processes))
+            self._band = shared.band
+            parts = shared.gpus, shared.plots, shared.host, shared.processes
+            lines = dict(zip(("#gpus", "#plots", "#host", "#processes"), parts, strict=True))
+        else:
+            self._band = max(0, (room - 1) // gpus) if gpus else 0
+            lines = {WIDGETS[self.view]: room}
+        for name in WIDGETS.values():
             part = self.query_one(name)
-            part.display = lines > 0
-            part.styles.height = lines
+            part.styles.height = lines.get(name, 0)
+            part.display = lines.get(name, 0) > 0
 
     def _plot_lines(self, node: NodeState, now: float) -> list[Spans]:
         cells = self.size.width - 1
@@ -304,8 +303,7 @@ class NodeScreen(ViewerScreen):
         self._focus_view()
 
     def _focus_view(self) -> None:
-        target = {PLOTS: "#plots", HOST: "#host"}.get(self.view)
-        self.set_focus(self.query_one(target) if target else self.table)
+        self.set_focus(self.query_one(WIDGETS[self.view]))
 
     def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Plot the selected GPU and metric."""
