@@ -15,6 +15,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 
@@ -54,14 +55,6 @@ class ResultPage:
 
 
 @dataclass(frozen=True)
-class SessionKey:
-    """Key of a session: its name and start (Unix seconds)."""
-
-    name: str
-    started_at: float
-
-
-@dataclass(frozen=True)
 class SessionDetails:
     """Summary, processes and first events (with marks) of a session."""
 
@@ -73,7 +66,8 @@ class SessionDetails:
 class RecordingQueries:
     """Queries of one screen on a recording, one at a time.
 
-    Queries block, so call them in a thread; ``stop`` and ``close`` may be called from another.
+    Queries block, so call them in a thread; ``stop`` and ``close`` may be called from another. A session of
+    the fleet is found by its name and start.
     """
 
     def __init__(self, source: QuerySource, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,14 +90,14 @@ class RecordingQueries:
         total = None if count > MAX_COUNTED else count
         return ResultPage(tuple(result.names), tuple(result.types), rows, total, self._clock() - begun)
 
-    def details(self, session: SessionKey) -> SessionDetails:
+    def details(self, session: Session) -> SessionDetails:
         """Return the details of a session, as far as it is on disk. Raises UserError."""
         period = self._find(session)
         return SessionDetails(
             summarize(self._source, period), processes(self._source, period), list(self._events(period))
         )
 
-    def summary(self, session: SessionKey) -> Summary:
+    def summary(self, session: Session) -> Summary:
         """Return the figures of a session, as far as it is on disk. Raises UserError."""
         return summarize(self._source, self._find(session))
 
@@ -111,7 +105,7 @@ class RecordingQueries:
         """Return what a function loads from the recording. Raises UserError."""
         return of(self._source, *values, **named)
 
-    def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
+    def compared_runs(self, sessions: Sequence[Session]) -> list[comparison.ComparedRun]:
         """Return sessions to compare, with distinct labels. Raises UserError."""
         found = [self._find(session) for session in sessions]
         names = Counter(period.name for period in found)
@@ -126,7 +120,7 @@ class RecordingQueries:
         used = comparison.gpus_of_trial_run(self._source, period)
         return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks, used)
 
-    def reference(self, session: SessionKey, *, ended: bool = False) -> str:
+    def reference(self, session: Session, *, ended: bool = False) -> str:
         """Return a session's number; its name if another is named like the number.
 
         Raises:
@@ -139,7 +133,7 @@ class RecordingQueries:
         names = [one.name for one in periods.load_sessions(self._source)]
         return session.name if number in names else number
 
-    def _find(self, session: SessionKey) -> Period:
+    def _find(self, session: Session) -> Period:
         candidates = [
             one
             for one in periods.load_sessions(self._source)

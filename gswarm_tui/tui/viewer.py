@@ -282,13 +282,13 @@ class Viewer(TerminalApp):
         open_queries: Callable[[], RecordingQueries],
         write_files: Callable[[str, str], Sequence[str]],
     ) -> None:
-        from gswarm_tui.analysis.queries import NotOnDiskError, SessionKey
+        from gswarm_tui.analysis.queries import NotOnDiskError
 
-        key, ended = SessionKey(session.name, session.started_at), not session.running
+        ended = not session.running
 
         def reference() -> str:
             with closing(open_queries()) as queries:
-                return queries.reference(key, ended=ended)
+                return queries.reference(session, ended=ended)
 
         async def recorded_reference() -> str:
             with suppress(NotOnDiskError):

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui import cli
-from gswarm_tui.analysis.queries import RecordingQueries, SessionKey
+from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.run.quit_summary import RecordingFigures, next_commands, recording_figures
 from gswarm_tui.run.session_files import write_session_files
 from gswarm_tui.store.querying.file_source import FileSource
@@ -91,7 +92,7 @@ def test_next_command_can_be_pasted_into_a_shell(path: Path, capsys: pytest.Capt
 def test_plot_and_report_get_free_names(path: Path) -> None:
     (path.parent / "train.pdf").write_text("kept")
     with closing(FileSource(path)) as source:
-        number = RecordingQueries(source).reference(SessionKey("train", BEGINNING + 5))
+        number = RecordingQueries(source).reference(Session("", "train", BEGINNING + 5))
         assert number == "train", "another session is named 1"
     assert write_session_files(path, number, "train") == ("train-2.pdf", "train-2.html")
     assert (path.parent / "train.pdf").read_text() == "kept"

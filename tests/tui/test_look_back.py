@@ -22,7 +22,6 @@ from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.screens.computed import session_key
 from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text, shows
@@ -340,7 +339,7 @@ async def test_session_older_than_the_history_has_the_figures_of_the_recording(l
         live.made.hub.stop_session(session.session_id)
         await live.advance(10, pilot)
         with closing(RecordingQueries(live.recorder.queries())) as queries:
-            whole = queries.summary(session_key(session)).whole
+            whole = queries.summary(session).whole
         assert whole is not None
         session.forget()  # as if it had ended before the history begins
         await pilot.press("S")

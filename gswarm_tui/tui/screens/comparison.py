@@ -14,7 +14,7 @@ from gswarm_tui.tui.actions import COMPARISON, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.analysis_tables import show_table, wrapped
-from gswarm_tui.tui.screens.computed import ComputedScreen, session_key
+from gswarm_tui.tui.screens.computed import ComputedScreen
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -40,7 +40,7 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
 
     def compute(self, queries: RecordingQueries) -> list[ComparedRun]:
         """Summarize each session."""
-        return queries.compared_runs([session_key(session) for session in self._sessions])
+        return queries.compared_runs(self._sessions)
 
     def still_recording(self, result: list[ComparedRun]) -> bool:
         """Whether any session is still recorded."""

@@ -7,9 +7,8 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from gswarm_tui.analysis.queries import RecordingQueries, SessionKey
+from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -21,11 +20,6 @@ RUNNING_UPDATE_S = 10.0
 ENDED_UPDATE_S = 1.0
 """Seconds between updates of an ended session until its end is on disk."""
 SHARE = 20.0
-
-
-def session_key(session: Session) -> SessionKey:
-    """Return the key of a session in the recording."""
-    return SessionKey(session.name, session.started_at)
 
 
 class ComputedScreen(ViewerScreen, Generic[T]):

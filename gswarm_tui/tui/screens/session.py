@@ -16,7 +16,7 @@ from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.analysis_tables import labelled, show_table, wrapped
 from gswarm_tui.tui.screens.comparison import ComparisonScreen
-from gswarm_tui.tui.screens.computed import ComputedScreen, session_key
+from gswarm_tui.tui.screens.computed import ComputedScreen
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
 from gswarm_tui.tui.screens.titles import title_line
@@ -60,7 +60,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     def compute(self, queries: RecordingQueries) -> SessionDetails:
         """Query all details at once."""
-        return queries.details(session_key(self._session))
+        return queries.details(self._session)
 
     def still_recording(self, result: SessionDetails) -> bool:
         """Whether the session is still recorded."""

@@ -238,11 +238,10 @@ class SessionsScreen(ViewerScreen):
     async def _read(self, queries: RecordingQueries, sessions: Sequence[Session]) -> None:
         """Read profiles, and figures of sessions, from the recording; what isn't there yet is read later."""
         from gswarm_tui.analysis.profiles import load_profiles
-        from gswarm_tui.tui.screens.computed import session_key
 
         for session in sessions:
             with suppress(UserError):
-                self._recorded[session.key] = await asyncio.to_thread(queries.summary, session_key(session))
+                self._recorded[session.key] = await asyncio.to_thread(queries.summary, session)
         with suppress(UserError):
             self._profiles = await asyncio.to_thread(queries.load, load_profiles)
         self._read_at = self.feed.now()
