@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
+from pathlib import PurePath
 
-from gswarm_tui.common.quantities import elapsed
+from gswarm_tui.common.quantities import count, elapsed, file_size
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import LiveRun
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.drawing.fleet_lines import recording
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 
@@ -44,10 +44,20 @@ class LiveFeed:
 
 
 def _recorder_state(run: LiveRun) -> list[Span]:
-    """Return the recorder's state, or why it isn't known."""
+    """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded, or the state isn't known."""
     if run.interruption:
         return [Span("╳ ", "error"), Span(clean(run.interruption), "error")]
-    return recording(run.recorder, run.started_at, run.now(), run.place, read_only=run.read_only)
+    if (recorder := run.recorder) is None:
+        return [Span("○ not recording", "dim")]
+    if recorder.error:  # only the file name, so that the remedy fits
+        words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
+        return [Span("╳ ", "error"), Span(clean(words), "error")]
+    rows = "row" if recorder.rows == 1 else "rows"
+    words = f" · {count(recorder.rows)} {rows} · {file_size(recorder.file_bytes)}"
+    since = f"rec {elapsed(run.now() - run.started_at)}"
+    if (place := run.place) is not None:
+        since = f"attached{' to ' * bool(place)}{clean(place)}{', read-only' * run.read_only} · {since}"
+    return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
 
 class PlayedFeed:

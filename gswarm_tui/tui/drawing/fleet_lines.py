@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
-from pathlib import PurePath
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.common import quantities
 from gswarm_tui.fleet.event_groups import EventGroup
-from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
@@ -50,32 +48,6 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
     return spread(left, [*state, Span(" ")], cells) if fits else [*left[:2], *state]
 
 
-def recording(
-    recorder: RecorderStatus | None,
-    started_at: float,
-    now: float,
-    place: str | None = None,
-    *,
-    read_only: bool = False,
-) -> list[Span]:
-    """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded.
-
-    ``place`` is the host of the recorder to which this screen is attached, empty for this host; None if the
-    recorder is in this process.
-    """
-    if recorder is None:
-        return [Span("○ not recording", "dim")]
-    if recorder.error:  # only the file name, so that the remedy fits
-        words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
-        return [Span("╳ ", "error"), Span(clean(words), "error")]
-    rows = "row" if recorder.rows == 1 else "rows"
-    words = f" · {quantities.count(recorder.rows)} {rows} · {quantities.file_size(recorder.file_bytes)}"
-    since = f"rec {quantities.elapsed(now - started_at)}"
-    if place is not None:
-        since = f"attached{' to ' * bool(place)}{clean(place)}{', read-only' * read_only} · {since}"
-    return [Span("● ", "error"), Span(since), Span(words, "dim")]
-
-
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
     """Return the fleet's totals; the least important are left out first."""
     all_up = sums.nodes_up == sums.nodes
@@ -103,7 +75,7 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
     return line[:-1]
 
 
-def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = True) -> list[Span]:
+def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool) -> list[Span]:
     """Return the running sessions with time and means, as many as fit."""
     running = fleet.sessions.running
     if not running and not can_start:
