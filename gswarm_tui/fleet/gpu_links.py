@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from gswarm_agent.frame import GpuLink
 
@@ -18,17 +17,10 @@ def gpu_index(peer: str) -> int | None:
     return int(match[1]) if match else None
 
 
-class Capacity(NamedTuple):
-    """Capacity of a GPU's NVLinks and PCIe link in one direction [GB/s], None where unknown."""
+def capacity(links: Iterable[GpuLink], gpu: int) -> tuple[float | None, float | None]:
+    """Return the capacity of the NVLinks and the PCIe link of the GPU at this position, None where unknown.
 
-    nvlink: float | None = None
-    pcie: float | None = None
-
-
-def capacity(links: Iterable[GpuLink], gpu: int) -> Capacity:
-    """Return what the connections of the GPU at this position carry.
-
-    NVLinks to switches reach every GPU, so they count once.
+    It is that of one direction [GB/s]. NVLinks to switches reach every GPU, so they count once.
     """
     own = {link.peer: link for link in links if link.gpu == gpu}
     if (switch := own.get(NVSWITCH)) is not None:
@@ -37,7 +29,7 @@ def capacity(links: Iterable[GpuLink], gpu: int) -> Capacity:
         bundles = [link for peer, link in own.items() if gpu_index(peer) is not None and link.links]
     speeds = [link.gb_s for link in bundles if link.gb_s is not None]
     host = own.get(HOST)
-    return Capacity(sum(speeds) if speeds else None, None if host is None else host.gb_s)
+    return sum(speeds) if speeds else None, None if host is None else host.gb_s
 
 
 def share_pct(mb_s: float, gb_s: float | None) -> float:

@@ -29,6 +29,7 @@ class HeatmapData:
     def __init__(self, metric: str) -> None:
         self.of_host = metric in HOST_BY_NAME
         self.metric: Metric = {**GPU_BY_NAME, **HOST_BY_NAME}[metric]
+        self._column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(metric)
         self.nodes: Sequence[NodeState] = ()
         self.standings: list[Standing] = []
         self.values: Floats = np.empty((0, 1))
@@ -87,10 +88,10 @@ class HeatmapData:
         self._tops[self.present] = tops(self.metric, facts)
 
     def _read(self) -> None:
-        column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
         self.values = np.full(self.present.shape, np.nan)
         if self.nodes:
-            self.values[self.present] = self._column(column)
+            tables = [node.host[np.newaxis] if self.of_host else node.gpus for node in self.nodes]
+            self.values[self.present] = np.concatenate(tables)[:, self._column]
         gone = [row for row, standing in enumerate(self.standings) if standing not in FRESH]
         self.values[gone] = np.nan
         counted = np.isfinite(self.values) & ~self._not_mine
@@ -98,13 +99,6 @@ class HeatmapData:
         self.means = np.full(len(self.nodes), np.nan)
         sums = np.where(counted, self.values, 0.0).sum(axis=1)
         np.divide(sums, counts, out=self.means, where=counts > 0)
-
-    def _column(self, column: int) -> Floats:
-        """Return a metric of all GPUs in a row."""
-        if self.of_host:
-            return np.array([node.host[column] for node in self.nodes])
-        values: Floats = np.concatenate([node.gpus for node in self.nodes])[:, column]
-        return values
 
     def _scale(self) -> None:
         highest = float(np.nanmax(self.values)) if np.isfinite(self.values).any() else 0.0
@@ -120,9 +114,8 @@ class HeatmapData:
         history = node.host_history if self.of_host else node.gpu_history
         if history is None:
             return np.full(bins, -1, dtype=np.int8)
-        column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
         frame = window(now, span_s, bins)
-        times, values = history.series(column, since=frame.start)
+        times, values = history.series(self._column, since=frame.start)
         values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)

@@ -85,18 +85,16 @@ class Trends:
         """Return the plot of a GPU's metric."""
         column = GPU_METRICS.index(metric)
         values = self._values(node, node.gpu_history, (column, row), bins, now)
-        latest = float(node.gpus[:, column][row])
-        return self._plot(
-            metric, node.facts[row], values, latest, old=node.standing(now) is not Standing.LIVE
-        )
+        latest, old = float(node.gpus[row, column]), node.standing(now) is not Standing.LIVE
+        return self._plot(metric, node.facts[row], values, latest, old=old)
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a host metric."""
         column = HOST_METRICS.index(metric)
         facts = node.hello.host if node.hello is not None else None
         values = self._values(node, node.host_history, (column, 0), bins, now)
-        latest = float(node.host[column])
-        return self._plot(metric, facts, values, latest, old=node.standing(now) is not Standing.LIVE)
+        latest, old = float(node.host[column]), node.standing(now) is not Standing.LIVE
+        return self._plot(metric, facts, values, latest, old=old)
 
     def _values(
         self, node: NodeState, history: History | None, cell: tuple[int, int], bins: int, now: float

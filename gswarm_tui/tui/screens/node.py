@@ -32,9 +32,9 @@ from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import (
+    GPU_TABLE,
     UNMEASURED_TABLE,
     column_of,
-    gpu_columns,
     gpu_rows,
     link_columns,
     link_rows,
@@ -181,7 +181,7 @@ class NodeScreen(ViewerScreen):
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
-            yield TableView(gpu_columns(), picks_column=True, empty="no GPUs", id="gpus")
+            yield TableView(GPU_TABLE, picks_column=True, empty="no GPUs", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
             yield TableView(process_columns(()), empty="no GPU processes", id="processes")

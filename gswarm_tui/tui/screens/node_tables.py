@@ -36,10 +36,10 @@ FROZEN = 1
 """Columns before the metrics: the GPU's index."""
 
 
-def gpu_columns() -> tuple[TableColumn, ...]:
-    """Return the index column and one column per metric, in the catalogue's order."""
-    metrics = (TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in GPU_METRICS)
-    return (TableColumn("GPU", 4, frozen=True), *metrics)
+GPU_TABLE = (
+    TableColumn("GPU", 4, frozen=True),
+    *(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in GPU_METRICS),
+)
 
 
 def metric_at(column: int) -> Metric:
