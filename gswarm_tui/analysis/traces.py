@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from gswarm_tui.analysis.profiles import Profile
+from gswarm_tui.analysis.profiles import MOST_ROWS, Profile
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.quantities import DASH, brief_time
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql import trace_views
 
-MOST_ROWS = 500
-RANKS, WAITS, KERNELS, OPERATORS = "ranks", "waits", "kernels", "operators"
 _SAME_TIME = """
 SELECT profile_id FROM profiles
 WHERE tool = 'pytorch' AND recording_id = ? AND started_at <= ? AND ended_at >= ?
@@ -40,24 +37,13 @@ WHERE profile_id = ? GROUP BY name_id, {kind} ORDER BY total DESC LIMIT {most}
 def trace_tables(source: QuerySource, profile: Profile) -> dict[str, TextTable]:
     """Return the tables of a trace by the name of their view. Raises UserError, StoreError."""
     span = profile.recording_id, profile.ended_at, profile.started_at
-    sums: Callable[[str, str], TextTable] = lambda table, kind: _sums(source, profile, table, kind)  # noqa: E731
+    ranks = ("rank", "node", "iteration", "time", "compute", "communication", "copy", "idle", "overlapped")
+    waits = ("waited", "times", "longest", "for rank", "rank", "traced ranks", "collective", "group")
     return {
-        RANKS: _table(
-            source,
-            _RANKS,
-            span,
-            ("rank", "node", "iteration", "time", "compute", "communication", "copy", "idle", "overlapped"),
-            text=("node",),
-        ),
-        WAITS: _table(
-            source,
-            _WAITS,
-            span,
-            ("waited", "times", "longest", "for rank", "rank", "traced ranks", "collective", "group"),
-            text=("collective", "group"),
-        ),
-        KERNELS: sums("trace_kernel_events", "kind"),
-        OPERATORS: sums("trace_op_events", "category"),
+        "ranks": _table(source, _RANKS, span, ranks, text=("node",)),
+        "waits": _table(source, _WAITS, span, waits, text=("collective", "group")),
+        "kernels": _sums(source, profile, "trace_kernel_events", "kind"),
+        "operators": _sums(source, profile, "trace_op_events", "category"),
     }
 
 
