@@ -76,6 +76,11 @@ def is_about_parquet(error: Exception) -> bool:
     return "parquet" in str(error).lower()
 
 
+def lacks_spill_space(error: Exception) -> bool:
+    """Return whether a query failed because its temporary files would grow beyond their limit."""
+    return "max_temp_directory_size" in str(error)
+
+
 @dataclass(frozen=True)
 class QueryProblem:
     """DuckDB's error about a query: one line with its hint; ``line`` is the query's line, 0 if unknown.

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from gswarm_tui.store import duckdb_internals as internals
-from gswarm_tui.store.duckdb_internals import FileProblem, file_problem, query_problem, table_functions
+from gswarm_tui.store.duckdb_internals import (
+    FileProblem,
+    file_problem,
+    lacks_spill_space,
+    query_problem,
+    table_functions,
+)
 
 Config = dict[str, str | bool | int | float | list[str]]
 
@@ -107,6 +113,15 @@ def test_a_refused_file_is_quoted() -> None:
     error = failure("FROM read_csv('/etc/passwd')", ":memory:", {"enable_external_access": False})
     assert isinstance(error, duckdb.PermissionException), f"the type changed: {error!r}"
     assert query_problem(error).quoted == "/etc/passwd", f"the text changed: {error}"
+
+
+def test_a_query_that_lacks_space_for_temporary_files_names_their_limit(tmp_path: Path) -> None:
+    settings = {"memory_limit": "20MB", "temp_directory": str(tmp_path), "threads": 1}
+    with duckdb.connect(config=settings) as connection:
+        connection.execute("SET max_temp_directory_size = '1MB'")
+        with pytest.raises(duckdb.OutOfMemoryException) as raised:
+            connection.execute("FROM range(10_000_000) ORDER BY hash(range)").fetchall()
+    assert lacks_spill_space(raised.value), f"the text changed: {raised.value}"
 
 
 def test_parquet_errors_mention_parquet(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from gswarm_tui.common.errors import print_notice
-from gswarm_tui.store.duckdb_internals import query_problem, table_functions
+from gswarm_tui.store.duckdb_internals import lacks_spill_space, query_problem, table_functions
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
 
@@ -257,7 +257,7 @@ class LocalSource:
 
 def explain_query(error: Exception) -> str:
     """Return the error of a query as one line; DuckDB's has a hint and the query's line."""
-    if isinstance(error, duckdb.OutOfMemoryException) and "max_temp_directory_size" in str(error):
+    if lacks_spill_space(error):
         return "the query needs more space for temporary files than is free; set TMPDIR to a larger disk"
     if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
         return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
