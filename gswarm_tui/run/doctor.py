@@ -31,21 +31,14 @@ async def examine(
 
     With ``counters_only`` no samples are taken.
     """
-    ended = asyncio.Event()
-    call_at_signals(ended.set)
     launcher = build.build_launcher(options, plan, "")
-    tasks = [asyncio.create_task(_check(launcher, node, limit_s)) for node in plan.nodes]
-    checking = asyncio.gather(*tasks)
-    ending = asyncio.create_task(ended.wait())
+    checking = asyncio.gather(*(_check(launcher, node, limit_s) for node in plan.nodes))
+    call_at_signals(checking.cancel)
     try:
-        await asyncio.wait((checking, ending), return_when=asyncio.FIRST_COMPLETED)
-        if ended.is_set():
-            return None
         checked = await checking
+    except asyncio.CancelledError:
+        return None
     finally:
-        checking.cancel()
-        ending.cancel()
-        await asyncio.gather(*tasks, ending, return_exceptions=True)
         await launcher.close()
     reached = tuple(report.node for report in checked if report.ready)
     if not reached or counters_only:
