@@ -44,6 +44,7 @@ from gswarm_tui.fleet.events import EventLogged, FrameArrived, RecorderStatus
 from gswarm_tui.fleet.history import HistoryAllocator
 from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_fleet, restore_history
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.link.hub import LiveRun
 
 FIRST_STATE_S = 30.0
 SILENT_S = 30.0
@@ -75,23 +76,21 @@ class Route(Protocol):
         """End what the last connection left."""
 
 
-class AttachedRun:
-    """Run of a recorder elsewhere, as ``link.hub.LiveRun``; call all methods on its event ``loop``.
+class AttachedRun(LiveRun):
+    """Run of a recorder elsewhere; call all methods on its event ``loop``.
 
     ``start`` connects first, then ``run`` follows the recorder until it ends, and reconnects when the
     connection breaks. The recorder refuses the changes of one that is ``read_only``.
     """
 
     def __init__(self, route: Route, *, read_only: bool = False) -> None:
-        self.place: str | None = route.place
+        self.place = route.place
         self.read_only = read_only
         self.fleet = Fleet((), derive_events=False)
         self.recorder: RecorderStatus | None = None
         self.started_at = 0.0
         self.flushed: list[Callable[[], None]] = []
         self.refused: list[Callable[[str], None]] = []
-        self.interruption = ""
-        self.counters_refusal = ""
         self.label, self.job_id, self.path, self.uid, self.recording_id = "", "", Path(), "", 0
         self.loop = asyncio.get_running_loop()
         self._route = route
@@ -109,11 +108,6 @@ class AttachedRun:
     def now(self) -> float:
         """Return the recorder's Unix time in seconds; its last, once the recording has ended."""
         return _boot_time() + self._ahead_s if self._ended_at is None else self._ended_at
-
-    @property
-    def ended(self) -> bool:
-        """Whether the recording has ended, as the recorder reported."""
-        return self._ended_at is not None
 
     # The stream
 
@@ -133,9 +127,9 @@ class AttachedRun:
         """Follow the recorder until the recording has ended; reconnect when the connection breaks."""
         carrying_out = asyncio.create_task(self._carry_out_all())
         try:
-            while self._ended_at is None:
+            while not self.ended:
                 try:
-                    while self._ended_at is None:
+                    while not self.ended:
                         self._handle(await self._receive())
                 except RouteError as error:
                     await self._reconnect(str(error))
@@ -155,7 +149,6 @@ class AttachedRun:
             message = await self._receive()
         self._handle(message)
         self.interruption = ""
-        self.counters_refusal = ""
 
     async def _reconnect(self, why: str) -> None:
         """Retry until connected; meanwhile ``interruption`` has the reason."""
@@ -228,7 +221,7 @@ class AttachedRun:
         if "error" in message:
             raise RouteError(str(message["error"]))
         if "ended" in message:
-            self._ended_at, self.recorder = self.now(), None
+            self._ended_at, self.ended, self.recorder = self.now(), True, None
             self.interruption = "the recording ended; q closes this screen"
         self._flush()
 
@@ -304,7 +297,7 @@ class AttachedRun:
 
     def _request_change(self, kind: Callable[..., Intent], *values: Any, key: str = "") -> None:
         if self._writer is None:
-            self._refuse(NOT_CONNECTED if self._ended_at is None else "the recording has ended")
+            self._refuse("the recording has ended" if self.ended else NOT_CONNECTED)
             return
         try:
             self._intents.put_nowait((kind(*values), key))

@@ -66,26 +66,23 @@ class LiveRun(Protocol):
     """A run that the screens show and its user changes: a hub, or one whose recorder is elsewhere.
 
     ``place`` is the host of a recorder elsewhere, empty for this host and None for a hub of this process.
-    ``read_only``: its recorder refuses changes.
+    ``read_only``: its recorder refuses changes. ``ended``: its recorder reported the recording's end.
     ``interruption`` is why it sends nothing, empty while it does. ``counters_refusal`` is why hardware
     counters of its nodes aren't read, empty if they are or if only its recorder knows. The callbacks in
     ``flushed`` are called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that
     wasn't made.
     """
 
-    place: str | None
-    read_only: bool
-    interruption: str
-    counters_refusal: str
+    place: str | None = None
+    read_only: bool = False
+    ended: bool = False
+    interruption: str = ""
+    counters_refusal: str = ""
     fleet: Fleet
     recorder: RecorderStatus | None
     started_at: float
     flushed: list[Callable[[], None]]
     refused: list[Callable[[str], None]]
-
-    @property
-    def ended(self) -> bool:
-        """Whether the recording has ended, as the recorder reported; false for a hub."""
 
     def now(self) -> float:
         """Return the run's Unix time in seconds."""
@@ -129,24 +126,14 @@ def next_flush(now: float, interval_s: float, start_until: float = -math.inf) ->
     return min(due, now + START_FLUSH_INTERVAL_S) if now < start_until else due
 
 
-class Hub:
+class Hub(LiveRun):
     """Joins links, fleet and sinks on one event loop, and carries out the user's commands.
 
     The callbacks in ``flushed`` are called after each flush; screens read ``fleet`` then. ``next_session`` is
     the number that the next session gets, here and in the recording's file.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.place: str | None = None
-        self.read_only = False
-        self.ended = False
-        self.interruption = ""
-        self.counters_refusal = ""
+    def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.time) -> None:
         self.refused: list[Callable[[str], None]] = []
         self.fleet = fleet
         self.recorder: RecorderStatus | None = None
