@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest
@@ -37,9 +37,7 @@ def working_folder() -> Path:
 
 def config_file() -> Path:
     """Return ``~/.config/gswarm-tui/config.toml``, or where ``XDG_CONFIG_HOME`` puts it. Raises UserError."""
-    import platformdirs  # late: --help and mark need neither file
-
-    return _path_of(platformdirs.user_config_path) / "config.toml"
+    return _user_folder("config") / "config.toml"
 
 
 def state_folder() -> Path:
@@ -47,9 +45,7 @@ def state_folder() -> Path:
 
     Raises UserError if others could replace its files, for example by links to other files of this user.
     """
-    import platformdirs
-
-    return _closed_to_others(_path_of(platformdirs.user_state_path), "XDG_STATE_HOME")
+    return _closed_to_others("state")
 
 
 def cache_folder() -> Path:
@@ -57,18 +53,19 @@ def cache_folder() -> Path:
 
     Raises UserError if others could replace its files.
     """
-    import platformdirs
-
-    return _closed_to_others(_path_of(platformdirs.user_cache_path), "XDG_CACHE_HOME")
+    return _closed_to_others("cache")
 
 
-def _closed_to_others(folder: Path, variable: str) -> Path:
+def _closed_to_others(kind: str) -> Path:
+    folder = _user_folder(kind)
     try:
         found = folder.stat()
     except OSError:  # it doesn't exist, or using it reports the reason
         return folder
     if found.st_uid != os.geteuid():
-        raise UserError(f"{folder} belongs to another user; set {variable} to a folder of yours.")
+        raise UserError(
+            f"{folder} belongs to another user; set XDG_{kind.upper()}_HOME to a folder of yours."
+        )
     if found.st_mode & 0o022:
         raise UserError(f"others can write to {folder}; close it with chmod go-w, and check its files.")
     return folder
@@ -89,8 +86,12 @@ def file_name(name: str) -> str:
     return portable.encode()[:_LONGEST_NAME].decode(errors="ignore") or "session"
 
 
-def _path_of(folder: Callable[[str], Path]) -> Path:
+def _user_folder(kind: str) -> Path:
+    """Return the user's folder for files of a kind: config, state or cache. Raises UserError."""
+    import platformdirs  # late: --help and mark need no folder
+
     try:
-        return folder(_NAME)
+        folder: Path = getattr(platformdirs, f"user_{kind}_path")(_NAME)
+        return folder
     except RuntimeError:  # the user has no home folder
         raise UserError("you have no home folder on this machine; set HOME to a folder of yours") from None

@@ -182,7 +182,7 @@ class _ApiCalls:
     async def set_mark(self, mark: models.NewMark) -> Response:
         """Set a mark, now or in the past."""
         row = await self._change(lambda: SetMark(mark.name, mark.values, mark.at))
-        return json_answer(with_times({"name": row["name"], "at": row["at"]}) | {"at": utc(row["at"])}, 201)
+        return json_answer({"name": row["name"], "at": utc(row["at"])}, 201)
 
     async def interval(self) -> models.SamplingInterval:
         """Return the time between samples."""

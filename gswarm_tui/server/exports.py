@@ -44,7 +44,11 @@ class SessionExports:
         self._exports = {export.key: export for export in self._notes.read()}
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_at_a_time = asyncio.Lock()
-        self.newest_file = next((export.file for export in reversed(self._exports.values())), "")
+
+    @property
+    def newest_file(self) -> str:
+        """Name of the newest session's file, empty without one."""
+        return next((export.file for export in reversed(self._exports.values())), "")
 
     def of(self, session: Session) -> SessionExport | None:
         """Return a session's export, None without one."""
@@ -60,7 +64,6 @@ class SessionExports:
         folder = self._attached.path.parent
         file = next(name for name in names if name not in taken and not os.path.lexists(folder / name))
         self._exports[session.key] = SessionExport(*session.key, file)
-        self.newest_file = file
         self._notes.write(list(self._exports.values()))
         return file
 

@@ -24,19 +24,16 @@ def check_settings(
     for library in libraries:
         if find_spec(library) is None:
             raise UserError(f"the server needs {library}; install it with {INSTALL}.")
-    files = settings.tls_cert, settings.tls_key
-    if (files[0] is None) != (files[1] is None):
-        raise UserError("--http-tls-cert and --http-tls-key belong together; add the other one.")
+    if settings.tls_cert is not None or settings.tls_key is not None:
+        load_tls(settings)
     if not _is_loopback(settings.host) and not settings.behind_proxy:
         if not settings.public:
             raise UserError(
                 f"{option} {settings.host} can be reached from other machines; add --http-public with "
                 "--http-tls-cert and --http-tls-key, or --http-behind-proxy, or listen on 127.0.0.1."
             )
-        if files[0] is None:
+        if settings.tls_cert is None:
             raise UserError("--http-public needs --http-tls-cert and --http-tls-key.")
-    if files[0] is not None:
-        load_tls(settings)
 
 
 def load_tls(settings: ServerSettings) -> ssl.SSLContext:

@@ -349,11 +349,11 @@ def _own_rows(node: NodeState) -> list[int]:
 
 
 def _gpus(node: NodeState) -> list[GpuInfo]:
-    return [_gpu(node.name, node.facts[row]) for row in _own_rows(node)]
-
-
-def _gpu(node: str, gpu: GpuFacts) -> GpuInfo:
-    return GpuInfo(id=f"{node}:{gpu.index}:{gpu.name}", name=gpu.name, physical_idx=gpu.index, hostname=node)
+    name = node.name
+    return [
+        GpuInfo(id=f"{name}:{gpu.index}:{gpu.name}", name=gpu.name, physical_idx=gpu.index, hostname=name)
+        for gpu in (node.facts[row] for row in _own_rows(node))
+    ]
 
 
 def _latest(node: NodeState, row: int) -> dict[str, Any]:
