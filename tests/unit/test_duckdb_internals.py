@@ -116,7 +116,7 @@ def test_a_refused_file_is_quoted() -> None:
 
 
 def test_a_query_that_lacks_space_for_temporary_files_names_their_limit(tmp_path: Path) -> None:
-    settings = {"memory_limit": "20MB", "temp_directory": str(tmp_path), "threads": 1}
+    settings: Config = {"memory_limit": "20MB", "temp_directory": str(tmp_path), "threads": 1}
     with duckdb.connect(config=settings) as connection:
         connection.execute("SET max_temp_directory_size = '1MB'")
         with pytest.raises(duckdb.OutOfMemoryException) as raised:
