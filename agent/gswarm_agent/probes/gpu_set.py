@@ -46,7 +46,6 @@ class GpuSet:
         self._xids: Optional[XidWatch] = None
         self._meter: Optional[ThroughputMeter] = None
         self._guard: Optional[WrapGuard] = None
-        self._guarded: Set[int] = set()
         self._pcie_on = True
         self._sys = sys
         self.links: Tuple[GpuLink, ...] = ()
@@ -109,7 +108,6 @@ class GpuSet:
                 if poller is not None:
                     poller.close(0)
             self._guard = self._meter = None
-            self._guarded.clear()
             for gpu in self._gpus:
                 gpu.pcie_meter = None
 
@@ -151,7 +149,7 @@ class GpuSet:
         for gpu in self._gpus:
             if gpu.hanging == (gpu.index in rows):
                 _set_hanging(gpu, gpu.index not in rows)
-        if self._nvml is not None and self._pcie_on:
+        if self._nvml is not None and self._pcie_on and self._guard is None:
             self._guard_wraps(self._nvml)
         for poller in (self._guard, self._meter):
             if poller is not None:
@@ -234,15 +232,9 @@ class GpuSet:
         self._meter.leaves_notes = True
 
     def _guard_wraps(self, nvml: Nvml) -> None:
-        for gpu in self._gpus:
-            if not gpu.pcie_wraps or not gpu.reachable or gpu.index in self._guarded:
-                continue
-            self._guarded.add(gpu.index)
-            if self._guard is None:
-                self._guard = WrapGuard(nvml, [gpu])
-                self._guard.start()
-            else:
-                self._guard.add(gpu)
+        if any(gpu.pcie_wraps for gpu in self._gpus):
+            self._guard = WrapGuard(nvml, self._gpus)
+            self._guard.start()
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons

@@ -61,11 +61,6 @@ class GpuPoller(ABC):
         """Start the thread."""
         self._thread.start()
 
-    def add(self, gpu: Gpu) -> None:
-        """Visit this GPU too."""
-        with self._lock:
-            self._gpus.append(gpu)
-
     def _work(self) -> None:
         thread = threading.current_thread()
         while not self._ended.wait(self.pause()):
@@ -118,7 +113,7 @@ class WrapGuard(GpuPoller):
     def pause(self) -> float:
         """Return the seconds until the counters have to be read again, well before they wrap."""
         now, period = time.monotonic(), min(self._periods.values(), default=0.0)
-        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
+        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable and self._wraps(gpu)]
         if not counted_at:
             return _NO_GPU_S
         # A GPU that could not be read in the last round isn't tried again at once.
@@ -127,13 +122,16 @@ class WrapGuard(GpuPoller):
         return self._round_at - now
 
     def visit(self, gpu: Gpu) -> None:
-        """Read a GPU's counters."""
-        if not gpu.reachable:
+        """Read a GPU's counters, if they wrap."""
+        if not (gpu.reachable and self._wraps(gpu)):
             return
         if gpu.index not in self._periods:
             gpu.pcie_wraps_s = self._seconds_to_wrap(gpu)
             self._periods[gpu.index] = _MARGIN * gpu.pcie_wraps_s
         gpu.count_pcie()
+
+    def _wraps(self, gpu: Gpu) -> bool:
+        return gpu.index in self._periods or gpu.pcie_wraps
 
     def _seconds_to_wrap(self, gpu: Gpu) -> float:
         api, maybe = self._nvml.api, self._nvml.maybe
