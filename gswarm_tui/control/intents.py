@@ -198,22 +198,7 @@ class StopRecording(Intent):
     want = "stop_recording"
 
 
-INTENTS: dict[str, type[Intent]] = {
-    kind.want: kind
-    for kind in (
-        StartSession,
-        StopSession,
-        UndoStop,
-        ChangeSession,
-        SetMark,
-        StartProfile,
-        LogTrial,
-        ChangeInterval,
-        ChangeMetrics,
-        StartTrace,
-        StopRecording,
-    )
-}
+INTENTS: dict[str, type[Intent]] = {kind.want: kind for kind in Intent.__subclasses__()}
 
 
 def read_intent(message: Mapping[str, Any]) -> Intent | None:

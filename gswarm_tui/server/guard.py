@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gswarm_tui.server.tokens import Tokens, are_replaced
 
@@ -23,9 +24,11 @@ BODY_S = 10.0
 """A request's body has to arrive within this time."""
 RATE, BURST = 100.0, 200.0
 """Requests per second on average, and at once, of each token."""
-METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
-HEADERS = "Authorization, Content-Type"
-PREFLIGHT_S = 600
+_PREFLIGHT_HEADERS = {
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type",
+    "Access-Control-Max-Age": "600",
+}
 _SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -34,20 +37,14 @@ _SECURITY_HEADERS = (
     (b"vary", b"Origin"),
 )
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class RefusedRequestError(Exception):
     """Raised for a request that is refused; the message is a sentence."""
 
-    def __init__(self, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
+    def __init__(self, status: int, why: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(why)
         self.status = status
-        self.headers = headers
+        self.headers = headers or {}
 
 
 class Guard:
@@ -59,7 +56,7 @@ class Guard:
 
     def __init__(
         self,
-        app: Application,
+        app: ASGIApp,
         tokens: Tokens,
         origins: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -83,12 +80,16 @@ class Guard:
             self._check_host(headers)
             sending.allowed_origin = self._check_origin(scope, headers)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-                await _send_preflight(sending)
+                await Response(status_code=204, headers=_PREFLIGHT_HEADERS)(scope, receive, sending)
                 return
             self._check_token(scope, headers)
             body = await _read_body(headers, receive)
         except RefusedRequestError as refusal:
-            await _send_refusal(sending, refusal)
+            # Its connection is closed, as the request may not have been read to the end.
+            answer = JSONResponse(
+                {"detail": str(refusal)}, refusal.status, {"Connection": "close", **refusal.headers}
+            )
+            await answer(scope, receive, sending)
             return
         await self._app(scope, _replay(body, receive), sending)
 
@@ -126,13 +127,13 @@ class Guard:
                 401,
                 "This server needs the header Authorization: Bearer TOKEN, with the token of the file that "
                 "gswarm-tui printed at the start.",
-                (b"www-authenticate", b"Bearer"),
+                {"WWW-Authenticate": "Bearer"},
             )
         if self._tokens.uid and are_replaced(self._tokens):
             raise RefusedRequestError(
                 401,
                 "The tokens of this recording were removed; restart the server for new ones.",
-                (b"www-authenticate", b"Bearer"),
+                {"WWW-Authenticate": "Bearer"},
             )
         if not is_control and (scope["method"], scope["path"]) != ("GET", "/metrics"):
             raise RefusedRequestError(403, "The scrape token can only read /metrics; use the control token.")
@@ -140,7 +141,7 @@ class Guard:
             raise RefusedRequestError(
                 429,
                 f"There were more than {RATE:.0f} requests per second; slow down.",
-                (b"retry-after", str(max(1, round(wait_s))).encode()),
+                {"Retry-After": str(max(1, round(wait_s)))},
             )
 
 
@@ -261,26 +262,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return waiting.pop() if waiting else await receive()
 
     return replayed
-
-
-async def _send_preflight(send: Send) -> None:
-    headers = [
-        (b"access-control-allow-methods", METHODS.encode()),
-        (b"access-control-allow-headers", HEADERS.encode()),
-        (b"access-control-max-age", str(PREFLIGHT_S).encode()),
-    ]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _send_refusal(send: Send, refusal: RefusedRequestError) -> None:
-    """Send a refusal as JSON, and close the connection: its request may not have been read to the end."""
-    body = json.dumps({"detail": str(refusal)}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        *refusal.headers,
-    ]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from gswarm_tui.server import guard
-from gswarm_tui.server.guard import BURST, MAX_BODY, RATE, Guard, Message, Receive, Scope, Send
+from gswarm_tui.server.guard import BURST, MAX_BODY, RATE, Guard
 from gswarm_tui.server.tokens import Tokens, read_tokens, remove_tokens
 
 TOKENS = Tokens("the-control-token", "the-scrape-token", "the-watch-token")
