@@ -197,7 +197,7 @@ class BatchRun:
             if late is not None:
                 self._handle(late)
         self._command = None
-        how = _killed_by(-status) if status < 0 else f"ended with status {status}"
+        how = _outcome(status)
         if status - 128 in set(signal.Signals):  # from srun and shells, whose command was killed
             how += f" ({describe_signal(status - 128)})"
         ended = f"{self._command_name} {how} after {duration(time.monotonic() - self._began)}"
@@ -240,20 +240,18 @@ class BatchRun:
                 print_notice(f"{self._command_name} continues without a recording")
         if was_ended:
             if code < 0 and self.recording is not None:
-                print_notice(
-                    f"the recorder {_killed_by(-code)} while it closed the recording; {self._advice()}"
-                )
+                print_notice(f"the recorder {_outcome(code)} while it closed the recording; {self._advice()}")
             if not self.command:
                 self.exit_status = code if code >= 0 else 128 - code
             return
-        why = _killed_by(-code) if code < 0 else f"ended with status {code}"
+        why = _outcome(code)
         while self._may_restart():
             print_notice(f"the recorder {why}; restarting it")
             if (code := self._start_recorder(why)) == 0:
                 return
             if code > 0:  # it has printed why it can't resume
                 break
-            why += f", and {_killed_by(-code)} while it resumed the recording"
+            why += f", and {_outcome(code)} while it resumed the recording"
         print_notice(f"the recorder isn't restarted: it {why}; {self._advice()}")
         self._end_in_need()
         if not self.command:
@@ -292,5 +290,6 @@ def _sent_to_all(received: signal.struct_siginfo, why: str) -> bool:
     return bool(why) and sender.startswith("slurmstepd")
 
 
-def _killed_by(number: int) -> str:
-    return f"was killed by {describe_signal(number)}"
+def _outcome(code: int) -> str:
+    """Return how a process with this exit code ended; a negative one is a signal's."""
+    return f"was killed by {describe_signal(-code)}" if code < 0 else f"ended with status {code}"

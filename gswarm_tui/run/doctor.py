@@ -15,6 +15,7 @@ from gswarm_tui.run import build
 from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.once import look
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.slurm.hosts import short_name
 from gswarm_tui.slurm.jobs import Slurm, SlurmError
 from gswarm_tui.slurm.nodes import SlurmNode
 
@@ -88,13 +89,9 @@ def _sampled(report: NodeReport, seen: Mapping[str, Any]) -> NodeReport:
 def slurms_view(nodes: tuple[str, ...], slurm: Slurm) -> tuple[dict[str, SlurmNode], str]:
     """Return Slurm's view of nodes by their names here, and a sentence if Slurm doesn't answer."""
     try:
-        found = slurm.nodes(tuple(dict.fromkeys(map(_short, nodes))))
+        found = slurm.nodes(tuple(dict.fromkeys(map(short_name, nodes))))
     except SlurmError as error:
         return {}, str(error)
     except UserError:  # names that are no host names
         return {}, ""
-    return {node: found[_short(node)] for node in nodes if _short(node) in found}, ""
-
-
-def _short(node: str) -> str:
-    return node.partition(".")[0]
+    return {node: found[short_name(node)] for node in nodes if short_name(node) in found}, ""

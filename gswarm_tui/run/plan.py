@@ -187,10 +187,6 @@ def _nodes(
 
 def _names_in(job: Job, nodes: Iterable[str]) -> dict[str, str]:
     """Map nodes to the job's names for them, with or without a domain; others are left out."""
-    by_short = {_short(name): name for name in job.nodes} | {name: name for name in job.nodes}
-    found = ((node, by_short.get(node) or by_short.get(_short(node))) for node in nodes)
+    by_short = {hosts.short_name(name): name for name in job.nodes} | {name: name for name in job.nodes}
+    found = ((node, by_short.get(node) or by_short.get(hosts.short_name(node))) for node in nodes)
     return {node: name for node, name in found if name}
-
-
-def _short(node: str) -> str:
-    return node.partition(".")[0]

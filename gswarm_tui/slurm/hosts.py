@@ -61,6 +61,11 @@ def fold(names: Iterable[str]) -> str:
     return ",".join(filter(None, [folded, *others]))
 
 
+def short_name(name: str) -> str:
+    """Return a host's name without its domain."""
+    return name.partition(".")[0]
+
+
 def _parts(text: str) -> Iterator[str]:
     """Split ``text`` at the commas outside brackets."""
     start = depth = 0
