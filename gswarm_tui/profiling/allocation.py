@@ -10,7 +10,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gswarm_tui.profiling.slurm_host import KeptCommand, ProfileError, SlurmHost, kept, last_line, output
+from gswarm_tui.profiling.slurm_host import (
+    KeptCommand,
+    ProfileError,
+    SlurmHost,
+    kept,
+    last_line,
+    output,
+    with_errors,
+)
 from gswarm_tui.slurm.jobs import Job, parse_jobs
 
 _REASON_EVERY_S = 2.0
@@ -83,17 +91,8 @@ async def allocated(
 
     Raises ProfileError if Slurm denies it.
     """
-    salloc = [
-        "salloc",
-        "--kill-command=TERM",
-        f"--job-name={name}",
-        *options,
-        "bash",
-        "-c",
-        _GRANTED_COMMAND,
-    ]
-    words = ["bash", "-c", 'exec "$@" 2>&1', "allocate", *salloc]
-    async with kept(host, words, grace_s=0) as command:
+    salloc = ["salloc", "--kill-command=TERM", f"--job-name={name}", *options, "bash", "-c", _GRANTED_COMMAND]
+    async with kept(host, with_errors(salloc), grace_s=0) as command:
         job_id, environ = await _granted(command, host, waiting)
         yield await find_job(host, job_id, environ)
 

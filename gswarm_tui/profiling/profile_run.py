@@ -29,7 +29,7 @@ from gswarm_tui.profiling.fetching import (
     stage,
 )
 from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
-from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_line, output
+from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_line, output, with_errors
 from gswarm_tui.slurm.hosts import fold
 
 _PERMISSION = "ERR_NVGPUCTRPERM"
@@ -143,9 +143,7 @@ class ProfileRun:
             f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--unbuffered"
         )
         words = [*step, *self._shell(HOLD), self._token, self._options.tool]
-        async with kept(
-            self._host, ["bash", "-c", 'exec "$@" 2>&1', "hold", *words], setup_line(self._setup)
-        ) as command:
+        async with kept(self._host, with_errors(words), setup_line(self._setup)) as command:
             facts: dict[str, _NodeFacts] = {}
             ready: set[str] = set()
             text, noise = "", ""

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gswarm_tui.common.errors import print_notice
+from gswarm_tui.options.profile_options import TOOLS
 from gswarm_tui.profiling.allocation import allocated
 from gswarm_tui.profiling.node_scripts import RUN, setup_line
 from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 
-TOOLS = ("nsys", "ncu")
 RESULTS = "results"
 _SHIM = """\
 #!/bin/sh

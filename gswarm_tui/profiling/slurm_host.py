@@ -103,9 +103,14 @@ async def kept(
         await asyncio.shield(command.close())
 
 
+def with_errors(words: Sequence[str]) -> list[str]:
+    """Return a command whose errors are part of its output."""
+    return ["bash", "-c", 'exec "$@" 2>&1', "gswarm-tui", *words]
+
+
 async def output(host: SlurmHost, words: Sequence[str]) -> tuple[int, str]:
     """Run a command to its end; return its exit status and its output, which includes its errors."""
-    async with kept(host, ["bash", "-c", 'exec "$@" 2>&1', "output", *words]) as command:
+    async with kept(host, with_errors(words)) as command:
         data = bytearray()
         while chunk := await command.read():
             data += chunk

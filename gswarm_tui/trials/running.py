@@ -20,7 +20,7 @@ from typing import IO
 from gswarm_tui.common.errors import print_notice, printable, quote
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.profiling.allocation import Allocation, find_job
-from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
+from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept, with_errors
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import JOB_REQUEUED, NODE_FAILED, Slurm
 from gswarm_tui.trials.cost import (
@@ -212,8 +212,7 @@ class TrialDriver:
             *self._plan.srun,
         )
         without = [word for name in _STEP_VARIABLES for word in ("-u", name)]
-        words = ["env", *without, *step[1:], *self._plan.command]
-        return ["bash", "-c", 'exec "$@" 2>&1', "trial", *words]
+        return with_errors(["env", *without, *step[1:], *self._plan.command])
 
     def _output_name(self, run: TrialRun) -> str:
         digits = len(str(len(self._plan.runs)))
