@@ -44,13 +44,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     settings = parse([], environ)
     if BROWSER_DRIVER not in environ:
         require_terminal(sys.stdin, sys.stdout)
-    from gswarm_tui.control.attached import Route
     from gswarm_tui.control.routes import SocketRoute, SshRoute
     from gswarm_tui.run.attach import run_viewer
 
-    route: Route = SocketRoute(environ, choose)
-    if arguments.host is not None:
-        route = SshRoute(arguments.host, str(arguments.db or arguments.recording))
+    route = (
+        SocketRoute(environ, choose)
+        if arguments.host is None
+        else SshRoute(arguments.host, str(arguments.db or arguments.recording))
+    )
     return run_viewer(route, settings, environ, read_only=arguments.read_only)
 
 

@@ -24,6 +24,7 @@ from gswarm_tui.commands.recording_choice import (
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.options.arguments import CommandParser, parse
+from gswarm_tui.printing.progress import Progress
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import require_terminal
 from gswarm_tui.slurm import hosts
@@ -56,8 +57,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             )
         player, title, recording_id, notice = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)
-        from gswarm_tui.printing.progress import Progress
-
         with Progress(f"loading {printable(str(source.path))}", after_s=SOON_S):  # a slow disk takes seconds
             from gswarm_tui.analysis.queries import RecordingQueries
             from gswarm_tui.common.query_history import QueryHistory, history_path
@@ -133,7 +132,6 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str
     """
     from gswarm_tui.playback.player import Player, Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
-    from gswarm_tui.printing.progress import Progress
 
     if session:
         period = choose_session(source, session)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
@@ -19,12 +18,8 @@ from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.querying.results import QueryError, Result
+from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 from gswarm_tui.store.querying.running_query import split
-
-if TYPE_CHECKING:
-    from gswarm_tui.printing.formats import OutputOptions
-    from gswarm_tui.store.querying.results import QuerySource
 
 _MOST_SQL = 1024 * 1024
 RESUMED_WITHIN_S, LOOK_EVERY_S = 15.0, 1.0
@@ -112,7 +107,7 @@ class _RecordingSource:
         self._source.close()
 
 
-def _print_result(source: QuerySource, statement: str, output: OutputOptions) -> None:
+def _print_result(source: QuerySource, statement: str, output: formats.OutputOptions) -> None:
     """Print or write the result of a statement. Raises UserError, StoreError."""
     with Progress(f"querying {printable(source.path.name)}") as progress:
         result = source.query(statement)

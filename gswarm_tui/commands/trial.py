@@ -297,7 +297,7 @@ def _run_in_job(part: _Part, options: TrialOptions, environ: Mapping[str, str]) 
     umask = os.umask(0o077)
     os.umask(umask | 0o077)
     from gswarm_tui.run.batch import BatchRun
-    from gswarm_tui.run.headless import Headless
+    from gswarm_tui.run.headless import Headless, OpenRecording
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
 
@@ -309,7 +309,6 @@ def _run_in_job(part: _Part, options: TrialOptions, environ: Mapping[str, str]) 
         raise TrialError("Slurm doesn't know the job of this shell; name one with --job ID.")
     interrupted = None
     if part.resumed is not None and part.db is not None:
-        from gswarm_tui.run.headless import OpenRecording
         from gswarm_tui.run.interrupted import find
 
         for each in find(Path(), part.db)[0]:

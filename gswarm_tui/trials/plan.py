@@ -1,4 +1,4 @@
-"""Plan of a trial: its placements, its runs in random order, and what they cost."""
+"""Plan of a trial: its placements, and its runs in random order."""
 
 from __future__ import annotations
 

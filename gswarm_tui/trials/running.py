@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import IO
 
 from gswarm_tui.common.errors import print_notice, printable, quote
@@ -265,8 +266,6 @@ class RunOutput:
     @property
     def throughput(self) -> float | None:
         """The median of the numbers that the pattern found, None unless above 0, or if one was cut short."""
-        from statistics import median
-
         found = median(self._found) if self._found and not self._cut else 0.0
         return found if found > 0 else None
 
