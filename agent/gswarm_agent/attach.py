@@ -10,6 +10,8 @@ from __future__ import annotations
 import _socket
 import _thread
 import os
+import stat
+import struct
 import sys
 import time
 
@@ -30,7 +32,6 @@ _RETRY_S = 0.02
 _ENDING_S = 0.5
 _FIRST_BYTES_S = 5.0
 _CHUNK = 65536
-_KIND, _PIPE = 0o170000, 0o010000  # S_IFMT and S_IFIFO of stat(2)
 
 
 def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
@@ -126,8 +127,6 @@ def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> _socket.socket:
         TimeoutError: the process accepts no connections, and those that wait fill its queue.
         OSError: no process serves the folder.
     """
-    import struct
-
     connection = _socket.socket(_socket.AF_UNIX)
     layout = struct.Struct("@ll")  # struct timeval: seconds and microseconds
     limit = layout.pack(int(timeout_s), int(timeout_s % 1 * 1e6))
@@ -147,8 +146,6 @@ def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> _socket.socket:
 
 def peer(connection: _socket.socket) -> tuple[int, int]:
     """Return the process ID and the user ID at the other end of a connection."""
-    import struct
-
     layout = struct.Struct("3i")
     pid, uid, _ = layout.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, layout.size))
     return pid, uid
@@ -263,7 +260,7 @@ def _relay_in(
 
 def _is_pipe() -> bool:
     """Return whether standard output is a pipe."""
-    return os.fstat(1).st_mode & _KIND == _PIPE
+    return stat.S_ISFIFO(os.fstat(1).st_mode)
 
 
 def _restore_output() -> None:

@@ -354,10 +354,8 @@ class TraceRun:
             if kind == b"ctxt" and len(payload) >= _CONTEXT.size:
                 endpoint.send(b"ctxt", _PID.pack(1 + len(self._traced)), name)
             elif kind == b"req" and len(payload) >= _REQUEST.size + _PID.size:
-                (ready, count, _), (named,) = (
-                    _REQUEST.unpack_from(payload),
-                    _PID.unpack_from(payload, _REQUEST.size),
-                )
+                ready, count, _ = _REQUEST.unpack_from(payload)
+                (named,) = _PID.unpack_from(payload, _REQUEST.size)
                 if count > 0:
                     self._configure(endpoint, pid, named, ready, name)
 

@@ -6,7 +6,6 @@ as JSON; the node's agent serves the head on that descriptor. One thread runs al
 
 from __future__ import annotations
 
-import array
 import selectors
 import socket
 import time
@@ -88,9 +87,5 @@ def _until_next(agents: Dict[int, _SimulatedAgent]) -> Optional[float]:
 
 def _receive_node(control: socket.socket) -> Optional[tuple[int, str]]:
     """Receive the next node's descriptor and simulation; None if the head needs no more."""
-    descriptors = array.array("i")
-    data, ancillary, _, _ = control.recvmsg(_CHUNK, socket.CMSG_SPACE(descriptors.itemsize))
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(content[: descriptors.itemsize])
+    data, descriptors, _, _ = socket.recv_fds(control, _CHUNK, 1)
     return (descriptors[0], data.decode()) if data and descriptors else None

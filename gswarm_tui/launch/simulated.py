@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from dataclasses import asdict
+from typing import cast
 
 from gswarm_agent.simulated import Simulation
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, allow_many_files, clean
@@ -96,9 +97,7 @@ class SimulatedChannel(Inbox, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ready."""
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a channel needs a stream")
-        self.source = self._transport = transport
+        self.source = self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Pass on received bytes."""
