@@ -58,32 +58,27 @@ class SshSettings:
     user: str = ""
     config: str = ""
     jump: str = ""
-    system_config: str = "/etc/ssh/ssh_config"
 
     def config_files(self) -> list[str]:
         """Return the configuration files to read; the first that sets an option wins."""
         if self.config:
             return [self.config]
-        files = [Path("~/.ssh/config").expanduser(), Path(self.system_config)]
+        files = [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
         return [str(path) for path in files if os.access(path, os.R_OK)]
 
     def command(self, host: str, *, jump_host: bool = False) -> str:
         """Return the ssh command that connects to a host in the same way, to suggest it."""
-        words = ["ssh", *(["-F", self.config] if self.config else [])]
-        if not jump_host:
-            words += [*(["-J", self.jump] if self.jump else []), *(["-l", self.user] if self.user else [])]
-        return shlex.join([*words, host])
+        return self._command(host) if jump_host else self._command(host, user=self.user, jump=self.jump)
 
     def jump_host_command(self, command: str) -> str:
         """Return the ssh command that runs a shell's command on the last jump host, to suggest it."""
         before, user, host, port = split_jump(self.jump)
-        words = [
-            *("ssh", *(["-F", self.config] if self.config else [])),
-            *(["-J", before] if before else []),
-            *(["-p", str(port)] if port else []),
-            *(["-l", user] if user else []),
-        ]
-        return shlex.join([*words, host, command])
+        return self._command(host, command, user=user, jump=before, port=port)
+
+    def _command(self, *words: str, user: str = "", jump: str = "", port: int = 0) -> str:
+        options = {"-F": self.config, "-J": jump, "-p": str(port or ""), "-l": user}
+        given = [word for option in options.items() if option[1] for word in option]
+        return shlex.join(["ssh", *given, *words])
 
 
 class SshLauncher(Launcher):
