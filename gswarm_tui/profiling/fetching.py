@@ -99,16 +99,14 @@ class Fetcher:
         self._done = 0
         self._progress = progress
 
-    async def fetch(
-        self, host: SlurmHost, report: RemoteReport, words: Callable[[int], Sequence[str]]
-    ) -> Path:
-        """Fetch one report and return its path here; ``words(offset)`` prints the report from there on.
+    async def fetch(self, host: SlurmHost, report: RemoteReport, path: str, step: Sequence[str] = ()) -> Path:
+        """Fetch one report from its path on the host, or where a step runs; return its path here.
 
         Raises ProfileError.
         """
         with _Unnamed(self._folder) as file:
             try:
-                problem = await self._receive(file, host, report, words)
+                problem = await self._receive(file, host, report, path, step)
             except OSError as error:
                 raise ProfileError(
                     f"{self._folder}: {os.strerror(error.errno or errno.EIO)} while fetching {report.name}; "
@@ -121,7 +119,7 @@ class Fetcher:
             return file.name_it(report.name, report.changed_s)
 
     async def _receive(
-        self, file: _Unnamed, host: SlurmHost, report: RemoteReport, words: Callable[[int], Sequence[str]]
+        self, file: _Unnamed, host: SlurmHost, report: RemoteReport, path: str, step: Sequence[str]
     ) -> str:
         """Fetch a report in some tries; return why the last one failed, as ``: reason``. Raises OSError."""
         problem = ""
@@ -129,7 +127,8 @@ class Fetcher:
             if attempt:
                 await asyncio.sleep(_PAUSE_S * attempt)
             try:
-                async with kept(host, words(file.size)) as command:
+                words = [*step, "tail", "-c", f"+{file.size + 1}", path]
+                async with kept(host, words) as command:
                     while file.size < report.size and (data := await command.read()):
                         data = data[: report.size - file.size]
                         file.write(data)
@@ -204,11 +203,7 @@ async def fetch_from_nodes(
     """Fetch reports from the nodes; yields them with their paths here. Raises ProfileError."""
     for report in reports:
         step = allocation.step("--nodes=1", "--ntasks=1", f"--nodelist={report.node}", "--unbuffered")
-
-        def words(offset: int, step: Sequence[str] = step, path: str = report.path) -> list[str]:
-            return [*step, "tail", "-c", f"+{offset + 1}", path]
-
-        yield report, await fetcher.fetch(host, report, words)
+        yield report, await fetcher.fetch(host, report, report.path, step)
 
 
 async def stage(host: SlurmHost, allocation: Allocation, reports: Sequence[RemoteReport], token: str) -> str:
@@ -254,12 +249,8 @@ async def fetch_staged(
 ) -> AsyncIterator[tuple[RemoteReport, Path]]:
     """Fetch reports that were staged in a folder; yields them with their paths here. Raises ProfileError."""
     for report in reports:
-
-        def words(offset: int, path: str = f"{folder}/{report.name}") -> list[str]:
-            return ["tail", "-c", f"+{offset + 1}", path]
-
         try:
-            yield report, await fetcher.fetch(host, report, words)
+            yield report, await fetcher.fetch(host, report, f"{folder}/{report.name}")
         except ProfileError as error:
             raise ProfileError(
                 f"{error} The reports stay on {host.name}; {how_to_fetch(host, folder)}."

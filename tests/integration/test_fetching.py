@@ -41,13 +41,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def fetch(report: RemoteReport, home: Path, most: int = len(CONTENT)) -> tuple[Path, list[float]]:
-    """Fetch a report through a command that breaks off after so many bytes."""
+    """Fetch a report through a step that breaks off after so many bytes."""
     shares: list[float] = []
-
-    def words(offset: int) -> list[str]:
-        return ["sh", "-c", f"tail -c +{offset + 1} '{report.path}' | head -c {most}"]
-
-    path = await Fetcher(home, report.size, shares.append).fetch(ThisMachine(), report, words)
+    step = ["sh", "-c", f'"$@" | head -c {most}', "step"]
+    fetcher = Fetcher(home, report.size, shares.append)
+    path = await fetcher.fetch(ThisMachine(), report, report.path, step)
     return path, shares
 
 
