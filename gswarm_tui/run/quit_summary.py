@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.analysis import periods
-from gswarm_tui.analysis.summary_data import Figures, Summary, summarize
+from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import duration, energy, percent, plural
 from gswarm_tui.store.querying.file_source import FileSource
@@ -48,14 +48,10 @@ def _figures(summary: Summary) -> RecordingFigures:
     parts = [energy(whole.energy_j), f"mean util {percent(whole.util_mean_pct)}"]
     measured = [gpu for gpu in summary.gpus if gpu.util_mean_pct is not None]
     if len(measured) > 1:
-        worst = min(measured, key=_mean_util)
+        worst = min(measured, key=lambda gpu: gpu.util_mean_pct or 0.0)
         parts.append(f"worst {printable(worst.label)} ({percent(worst.util_mean_pct)})")
     line = f"recorded {length}, {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
     return RecordingFigures(line, sampled=True)
-
-
-def _mean_util(gpu: Figures) -> float:
-    return gpu.util_mean_pct or 0.0
 
 
 def next_commands(path: Path, *, sampled: bool) -> str:

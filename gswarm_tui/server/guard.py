@@ -22,6 +22,11 @@ from gswarm_tui.server.tokens import Tokens, are_replaced
 MAX_BODY = 1024 * 1024
 BODY_S = 10.0
 """A request's body has to arrive within this time."""
+FOREIGN_HOST = (
+    "This server doesn't have the host name of the request; use localhost, its IP address, or a name that "
+    "--http-origin allows."
+)
+FOREIGN_ORIGIN = "Web pages of this origin may not use this server; allow it with --http-origin."
 RATE, BURST = 100.0, 200.0
 """Requests per second on average, and at once, of each token."""
 _PREFLIGHT_HEADERS = {
@@ -99,11 +104,7 @@ class Guard:
         if host is None:
             raise RefusedRequestError(400, "The Host header is missing or invalid.")
         if host not in self._hosts and not is_address(host):
-            raise RefusedRequestError(
-                421,
-                "This server doesn't have the host name of the request; use localhost, its IP address, or a "
-                "name that --http-origin allows.",
-            )
+            raise RefusedRequestError(421, FOREIGN_HOST)
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
         """Return the origin that may read the answer; empty without one. Refuses a foreign page's request."""
@@ -113,9 +114,7 @@ class Guard:
         own = f"{scope['scheme']}://{headers[b'host'].decode('latin-1')}"
         if origin in self._origins or origin == own:
             return origin
-        raise RefusedRequestError(
-            403, "Web pages of this origin may not use this server; allow it with --http-origin."
-        )
+        raise RefusedRequestError(403, FOREIGN_ORIGIN)
 
     def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")

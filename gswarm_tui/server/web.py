@@ -22,7 +22,7 @@ from string import Template
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
-from gswarm_tui.server.guard import host_of, is_address, own_hosts
+from gswarm_tui.server.guard import FOREIGN_HOST, FOREIGN_ORIGIN, host_of, is_address, own_hosts
 from gswarm_tui.server.listening import allow_many_connections
 from gswarm_tui.server.screen_process import ScreenProcess
 from gswarm_tui.server.tokens import Tokens
@@ -44,11 +44,6 @@ MAX_REASON = 123
 """Bytes that a close reason may have."""
 NEEDS_ORIGIN = ("/enter", "/ws")
 """Paths to which browsers always send an Origin."""
-FOREIGN_HOST = (
-    "This server doesn't have the host name of the request; use localhost, its IP address, or a name that "
-    "--http-origin allows."
-)
-FOREIGN_ORIGIN = "Web pages of this origin may not use this server; allow it with --http-origin."
 NO_LINK = "Open the whole link that gswarm-tui web printed, with its token after the #."
 WRONG_LINK = (
     "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last."
