@@ -6,7 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -362,8 +362,13 @@ def parse_connection(
 
     Raises UsageError, ConfigError.
     """
-    given = {key: value for key in _CONNECTION if (value := getattr(namespace, key)) is not None}
-    return parse([f"{_flag(key)}={value}" for key, value in given.items()], environ), frozenset(given)
+    given = frozenset(key for key in _CONNECTION if getattr(namespace, key) is not None)
+    return parse(given_flags(namespace, _CONNECTION), environ), given
+
+
+def given_flags(namespace: argparse.Namespace, keys: Iterable[str]) -> list[str]:
+    """Return those flags of a subcommand that were given, as words for ``parse``."""
+    return [f"{_flag(key)}={value}" for key in keys if (value := getattr(namespace, key)) is not None]
 
 
 def _options(flags: Mapping[str, Any], layers: _Layers) -> Options:

@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
 from gswarm_tui.options import values
-from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse, split_command
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
 from gswarm_tui.options.config import ALLOCATION_KEYS
 
 TOOLS = ("nsys", "ncu")
 _SECONDS = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|m|h|)")
 _RANKS = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*")
 _MAX_RANKS = 100_000
-_CONNECTION = ("ssh_config", "jump", "setup")
+_RUN = ("ssh_config", "jump", "setup", "config", "job")
+"""Options that a profile shares with a run."""
 
 
 class ProfileOptions(NamedTuple):
@@ -66,12 +67,9 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
     if command and shims is not None and given.shim is None:
         raise UsageError("--shims writes executables and runs no command; remove one of them.")
-    flags = [f"--{key.replace('_', '-')}={getattr(given, key)}" for key in _CONNECTION if getattr(given, key)]
-    config = [] if given.config is None else [f"--config={given.config}"]
-    job = [] if given.job is None else [f"--job={given.job}"]
-    options = parse([*flags, *config, *job], environ)
+    options = parse(given_flags(given, _RUN), environ)
     asked = [key for key in (*ALLOCATION_KEYS, "nodes") if getattr(given, key) is not None]
-    if job and asked:
+    if given.job is not None and asked:
         raise UsageError(f"--{asked[0]} applies to an allocation of its own; remove it, or --job.")
     if given.tool == "ncu" and (given.duration or given.delay):
         raise UsageError("--duration and --delay apply to nsys; limit ncu with --tool-options '-c 20'.")

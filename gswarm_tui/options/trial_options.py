@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
-from gswarm_tui.options.arguments import CommandParser, Options, UsageError, parse, split_command
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
 from gswarm_tui.options.profile_options import number_to, salloc_options, seconds, split_words
 
 PLACEMENTS = ("packed", "spread")
@@ -84,9 +84,7 @@ def parse_trial(
     add_output_options(parser)
     given = parser.read(own)
     _refuse_contradictions(given, command)
-    flags = [
-        f"--{key.replace('_', '-')}={value}" for key in _RUN if (value := getattr(given, key)) is not None
-    ]
+    flags = given_flags(given, _RUN)
     options = parse(flags, environ)
     return TrialOptions(
         run=options._replace(record=True),
