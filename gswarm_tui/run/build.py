@@ -181,7 +181,7 @@ def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: b
         from gswarm_tui.launch.srun import SrunLauncher
 
         return SrunLauncher(plan.job.job_id, bootstrap)
-    from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 
     config = str(options.ssh_config) if options.ssh_config else ""
     return SshLauncher(SshSettings(options.user or "", config, options.jump or ""), bootstrap)

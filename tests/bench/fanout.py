@@ -182,7 +182,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.launch.bootstrap import Bootstrap, Serving
-    from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
     from gswarm_tui.link.hub import Hub
     from gswarm_tui.link.link import Link
 

@@ -62,7 +62,7 @@ class _BySsh(Launcher):
     """A launcher of simulated nodes, each an agent of its own behind SSH; see ``Launcher``."""
 
     def __init__(self, configuration: Path, names: Sequence[str]) -> None:
-        from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+        from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 
         self._launcher = SshLauncher(SshSettings("", str(configuration), ""))
         self._index = {name: index for index, name in enumerate(names)}

@@ -25,9 +25,9 @@ from gswarm_tui.launch.base import Channel, Launcher, LaunchError
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.srun import SrunLauncher
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh import launcher as ssh_launcher
 from gswarm_tui.launch.ssh.attempt import MAX_OVERHEAD_BYTES
-from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
 from tests.integration.sshd import SSHD, SshServer, running
 
 

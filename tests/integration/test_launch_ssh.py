@@ -17,9 +17,9 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.base import Channel, LaunchError, Retry
 from gswarm_tui.launch.bootstrap import Bootstrap
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, _load_key_pairs
-from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
 from tests.integration.sshd import SSHD, SshServer, new_key, public, running
 
 INVALID_NODE_NAMES = ["-oProxyCommand=x", "a b", "a;b", "$(id)", "", "gpu01\n", "a/b", "gpu'01", "x" * 300]

@@ -12,7 +12,7 @@ from asyncssh.packet import Boolean, String
 
 from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.base import LaunchError, Retry
-from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from tests.integration.sshd import SshServer, new_key
 
 IGNORE, GLOBAL_REQUEST = 2, 80

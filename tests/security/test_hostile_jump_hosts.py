@@ -11,7 +11,7 @@ import pytest
 from asyncssh.packet import String
 
 from gswarm_tui.launch.base import LaunchError, Retry
-from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from tests.integration.sshd import SshServer
 from tests.security.test_flooding_servers import IGNORE, flood, server
 

@@ -28,7 +28,8 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.launch.base import Launcher, LaunchError, Retry
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
-from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE, SshLauncher, SshSettings
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import link
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.limits import Allowance, Backlog, Reserve

@@ -2,3 +2,12 @@
 
 It never prompts and never accepts a host key: where ssh would prompt, it reports an error with its remedy.
 """
+
+from __future__ import annotations
+
+from gswarm_tui.launch.ssh.library_search import linker_cache_alone
+
+with linker_cache_alone():
+    from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+
+__all__ = ["SshLauncher", "SshSettings"]
