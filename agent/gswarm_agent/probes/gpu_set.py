@@ -31,11 +31,13 @@ _PCIE_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == PCIE)
 class GpuSet:
     """The GPUs of this node. ``missing`` is the reason if there are none, else None.
 
-    ``links`` say how the GPUs are connected.
+    ``links`` say how the GPUs are connected. ``cuda_version`` is the newest that the driver runs.
     """
 
     def __init__(self, proc: str = "/proc", start_s: float = START_S, sys: str = "/sys") -> None:
         self.missing: Optional[str] = None
+        self.driver_version: Optional[str] = None
+        self.cuda_version: Optional[str] = None
         self.facts: Tuple[GpuFacts, ...] = ()
         self.processes: Optional[ProcessProbe] = None
         self._proc = proc
@@ -64,16 +66,6 @@ class GpuSet:
             else:
                 self.missing = f"the NVIDIA driver didn't answer within {start_s:g} s"
         opening.close(0)
-
-    @property
-    def driver_version(self) -> Optional[str]:
-        """The driver's version, None without one."""
-        return None if self._nvml is None else self._nvml.driver_version
-
-    @property
-    def cuda_version(self) -> Optional[str]:
-        """The newest CUDA version that the driver runs, None without one."""
-        return None if self._nvml is None else self._nvml.cuda_version
 
     def capabilities(self) -> Dict[str, str]:
         """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
@@ -178,6 +170,7 @@ class GpuSet:
 
     def _open(self, nvml: Nvml, start_s: float) -> None:
         self._nvml = nvml
+        self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
         count = nvml.count()
         if count == 0:
             self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"

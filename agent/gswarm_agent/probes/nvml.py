@@ -226,7 +226,7 @@ class Nvml:
 
     def function(self, name: str) -> Function:
         """Return a function of the library; if it is missing, one that returns FUNCTION_NOT_FOUND."""
-        return getattr(self._library, name) if self.has(name) else _not_found
+        return getattr(self._library, name, _not_found)
 
     def has(self, name: str) -> bool:
         """Return whether the library has a function."""
