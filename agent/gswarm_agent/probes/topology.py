@@ -61,7 +61,11 @@ def _rate_gb_s(path: str) -> Optional[float]:
 def pci_kind(one: str, other: str) -> str:
     """Return the connection of two PCI devices, by their folders in /sys, as nvidia-smi topo -m prints it."""
     paths = [folder.partition("/devices/")[2].split("/") for folder in (one, other)]
-    common = len(os.path.commonprefix(paths))
+    common = 0
+    for first, second in zip(*paths):
+        if first != second:
+            break
+        common += 1
     if common > 1:
         return "PIX" if max(map(len, paths)) - common <= _SWITCH_PORTS else "PXB"
     if common == 1:
