@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
-from gswarm_tui.common.own_commands import own_command
+from gswarm_tui.common.processes import own_command
 from gswarm_tui.options.arguments import RecordOptions, parse_record
 
 if TYPE_CHECKING:

@@ -6,19 +6,16 @@ import asyncio
 import shlex
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gswarm_tui.common.errors import printable
+from gswarm_tui.common.processes import LastLine, pipes
 from gswarm_tui.control.attached import RouteError
 from gswarm_tui.control.client import Head, describe_hang, open_socket, running_heads
 from gswarm_tui.control.relay import MAGIC
 
 NOISE_MOST = 64 * 1024
 """Bytes that a login shell may print before the relay answers."""
-LINE_MOST = 400
-"""Bytes at the end of a line on standard error that are shown."""
 ENDS_S = 2.0
 _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
 
@@ -74,8 +71,7 @@ class SshRoute:
         self.place = host
         self._recording = recording
         self._process: asyncio.subprocess.Process | None = None
-        self._lines: deque[str] = deque(maxlen=20)
-        self._reading: asyncio.Task[None] | None = None
+        self._errors: LastLine | None = None
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Run ssh, and wait for the relay's first line. Raises RouteError."""
@@ -89,32 +85,21 @@ class SshRoute:
             )  # fmt: skip
         except OSError as error:
             raise RouteError(f"ssh can't be run: {error.strerror}") from None
-        assert process.stdout is not None  # noqa: S101 - all are pipes
-        assert process.stdin is not None  # noqa: S101
-        self._reading = asyncio.create_task(self._read_errors(process))
+        stdin, stdout, errors = pipes(process)
+        self._errors = LastLine(errors)
         noise = b""
         while MAGIC not in noise:
-            if len(noise) > NOISE_MOST or not (piece := await process.stdout.read(1)):
+            if len(noise) > NOISE_MOST or not (piece := await stdout.read(1)):
                 raise RouteError(await self.why_closed())
             noise += piece
-        return process.stdout, process.stdin
-
-    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None  # noqa: S101 - a pipe
-        rest = b""
-        while piece := await process.stderr.read(NOISE_MOST):
-            *lines, rest = (rest + piece).split(b"\n")
-            rest = rest[-LINE_MOST:]  # a host may send a line without end
-            self._lines += [_shown(line) for line in lines]
-        self._lines.append(_shown(rest))
+        return stdout, stdin
 
     async def why_closed(self) -> str:
         """Return the last line that ssh or the relay printed."""
-        if self._reading is not None:
-            await asyncio.wait({self._reading}, timeout=ENDS_S)
-        lines = [line for line in self._lines if line]
-        self._lines.clear()
-        why = lines[-1].removeprefix("gswarm-tui: ").removesuffix(".") if lines else ""
+        why = ""
+        if self._errors is not None:
+            await asyncio.wait({self._errors.reading}, timeout=ENDS_S)
+            why = self._errors.text.removesuffix(".")
         return f"{self.place}: {why}" if why else f"ssh to {self.place} ended without a reason"
 
     async def close(self) -> None:
@@ -123,13 +108,9 @@ class SshRoute:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        if self._reading is not None:
-            await self._reading
-        self._process = self._reading = None
-
-
-def _shown(line: bytes) -> str:
-    return printable(line[-LINE_MOST:].decode(errors="replace").strip())
+        if self._errors is not None:
+            await self._errors.reading
+        self._process = self._errors = None
 
 
 def relay_command(recording: str) -> str:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from gswarm_agent import __version__
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.redact import HIDDEN, redact
-from gswarm_tui.common.own_commands import run_in_background
 from gswarm_tui.common.paths import working_folder
+from gswarm_tui.common.processes import run_in_background
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import NOTES, write_note

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, print_notice
-from gswarm_tui.common.own_commands import last_line
 from gswarm_tui.common.paths import state_folder
+from gswarm_tui.common.processes import last_line
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.batch import BatchRun
 from gswarm_tui.run.headless import Headless, OpenRecording

@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.own_commands import last_line, own_command
 from gswarm_tui.common.paths import file_name
+from gswarm_tui.common.processes import last_line, own_command
 from gswarm_tui.common.programs import run_program
 
 KINDS = (("plot", ".pdf"), ("report", ".html"))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gswarm_tui.common.errors import UserError, print_notice, printable
-from gswarm_tui.common.own_commands import own_command
 from gswarm_tui.common.paths import state_folder
+from gswarm_tui.common.processes import own_command
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.headless import OpenRecording

@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gswarm_tui.common.own_commands import run_in_background
 from gswarm_tui.common.private_files import PrivateFolder
+from gswarm_tui.common.processes import run_in_background
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 

@@ -10,11 +10,10 @@ import asyncio
 import json
 import os
 import signal
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from gswarm_tui.common.own_commands import own_command
+from gswarm_tui.common.processes import LastLine, own_command, pipes
 
 DRIVER = "gswarm_tui.tui.textual_internals.browser_driver:BrowserDriver"
 BEGINNING = b"__GANGLION__\n"
@@ -40,13 +39,9 @@ class ScreenProcess:
     """Process of one page's screen; ``output`` ends when the process does."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None  # noqa: S101 - all are pipes
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
         self._process = process
-        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
-        self._lines: deque[bytes] = deque(maxlen=5)
-        self._reading = asyncio.create_task(self._read_errors())
+        self._stdin, self._stdout, errors = pipes(process)
+        self._errors = LastLine(errors)
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
@@ -98,10 +93,10 @@ class ScreenProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
-        await asyncio.wait({draining, self._reading}, timeout=ENDS_S)
-        for task in (draining, self._reading):
+        await asyncio.wait({draining, self._errors.reading}, timeout=ENDS_S)
+        for task in (draining, self._errors.reading):
             task.cancel()
-        return self._lines[-1].decode(errors="replace").strip() if self._lines else ""
+        return self._errors.text
 
     async def _send(self, kind: bytes, data: bytes) -> None:
         self._stdin.write(kind + len(data).to_bytes(4) + data)
@@ -113,15 +108,6 @@ class ScreenProcess:
     async def _drain(self) -> None:
         while await self._stdout.read(_READ):
             pass
-
-    async def _read_errors(self) -> None:
-        rest = b""
-        while piece := await self._stderr.read(_READ):
-            *lines, rest = (rest + piece).split(b"\n")
-            rest = rest[-_READ:]
-            self._lines += [line[-_READ:] for line in lines if line.strip()]
-        if rest.strip():
-            self._lines.append(rest)
 
 
 def _bounded(columns: int, rows: int) -> tuple[int, int]:

@@ -307,7 +307,7 @@ async def _draw(process: ScreenProcess, page: web.WebSocketResponse) -> None:
         async for data in process.output():
             await page.send_bytes(data)
         if why := await process.end():
-            reason = why.removeprefix("gswarm-tui: ").encode()[:MAX_REASON].decode(errors="ignore")
+            reason = why.encode()[:MAX_REASON].decode(errors="ignore")
             await page.close(code=REFUSED, message=reason.encode())
         else:
             await page.close()

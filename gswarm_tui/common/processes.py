@@ -1,0 +1,78 @@
+"""Commands of this program in processes of their own, and what processes print to standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+
+from gswarm_tui.common.errors import printable
+
+_NICE = 10
+_MOST_LINE = 400
+"""Bytes at the end of a line that are kept; a process may print a line without end."""
+_PIECE = 64 * 1024
+
+
+def own_command(*words: str) -> list[str]:
+    """Return the command line that runs a command of this program, without modules of the current folder."""
+    return [sys.executable, "-P", "-m", "gswarm_tui", *words]
+
+
+def last_line(errors: str) -> str:
+    """Return the last line that a command printed to standard error, empty if it printed none."""
+    lines = errors.strip().splitlines()
+    return lines[-1].removeprefix("gswarm-tui: ") if lines else ""
+
+
+async def run_in_background(*words: str) -> str:
+    """Run a command at low priority; return why it failed, empty if it didn't. Raises OSError."""
+    process = await asyncio.create_subprocess_exec(
+        *own_command(*words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    with suppress(OSError):  # it may have ended
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+    try:
+        _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:  # cancelled
+            process.kill()
+            await process.wait()
+    if process.returncode == 0:
+        return ""
+    return last_line(errors.decode(errors="replace")) or f"status {process.returncode}"
+
+
+def pipes(
+    process: asyncio.subprocess.Process,
+) -> tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]:
+    """Return standard input, output and error of a process that was started with pipes for all."""
+    assert process.stdin is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101
+    assert process.stderr is not None  # noqa: S101
+    return process.stdin, process.stdout, process.stderr
+
+
+class LastLine:
+    """Last line that a process prints to standard error, in ``text`` once ``reading`` is done."""
+
+    def __init__(self, errors: asyncio.StreamReader) -> None:
+        self.text = ""
+        self.reading = asyncio.create_task(self._read(errors))
+
+    async def _read(self, errors: asyncio.StreamReader) -> None:
+        rest = b""
+        while piece := await errors.read(_PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[-_MOST_LINE:]
+            for line in lines:
+                self._keep(line)
+        self._keep(rest)
+
+    def _keep(self, line: bytes) -> None:
+        shown = printable(line[-_MOST_LINE:].decode(errors="replace").strip())
+        self.text = shown.removeprefix("gswarm-tui: ") or self.text
