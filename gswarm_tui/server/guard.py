@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
+from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,13 +35,13 @@ _PREFLIGHT_HEADERS = {
     "Access-Control-Allow-Headers": "Authorization, Content-Type",
     "Access-Control-Max-Age": "600",
 }
-_SECURITY_HEADERS = (
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"vary", b"Origin"),
-)
+_SECURITY_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Vary": "Origin",
+}
 
 
 class RefusedRequestError(Exception):
@@ -74,16 +75,24 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] != "http":
             return
-        sending = _Sender(send)
+        allowed_origin = ""
+
+        async def sending(message: Message) -> None:
+            """Send a part of an answer, with the headers that all answers have."""
+            if message["type"] == "http.response.start":
+                answered = MutableHeaders(scope=message)
+                answered.update(_SECURITY_HEADERS)
+                if allowed_origin:
+                    answered["Access-Control-Allow-Origin"] = allowed_origin
+                    answered["Access-Control-Expose-Headers"] = "Retry-After"
+            await send(message)
+
         try:
             headers = _read_headers(scope["headers"])
             self._check_host(headers)
-            sending.allowed_origin = self._check_origin(scope, headers)
+            allowed_origin = self._check_origin(scope, headers)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await Response(status_code=204, headers=_PREFLIGHT_HEADERS)(scope, receive, sending)
                 return
@@ -160,28 +169,6 @@ class _RateLimit:
             return (1 - self._left) / RATE
         self._left -= 1
         return 0.0
-
-
-class _Sender:
-    """Sends answers with the headers that all have."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.allowed_origin = ""
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            given = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"vary"]
-            message = {**message, "headers": [*given, *_SECURITY_HEADERS, *self._cors()]}
-        await self._send(message)
-
-    def _cors(self) -> list[tuple[bytes, bytes]]:
-        if not self.allowed_origin:
-            return []
-        return [
-            (b"access-control-allow-origin", self.allowed_origin.encode("latin-1")),
-            (b"access-control-expose-headers", b"Retry-After"),
-        ]
 
 
 def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
