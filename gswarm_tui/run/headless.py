@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ class OpenRecording:
     path: Path
 
 
+@dataclass
 class Headless:
     """Recorder of a run without a screen: opens or resumes its recording, prints what happens, and closes it.
 
@@ -53,18 +54,15 @@ class Headless:
     HTTP server answers.
     """
 
-    def __init__(
-        self, options: Options, plan: Plan, words: Sequence[str], name: str, listener: Listener | None = None
-    ) -> None:
-        self._options = options
-        self._plan = plan
-        self._words = words
-        self._name = name
-        self._listener = listener
-        self._ended = asyncio.Event()
-        self._stopped = False
-        self._printed_at: dict[str, float] = {}
-        self._unwritten = ""
+    options: Options
+    plan: Plan
+    words: Sequence[str]
+    name: str
+    listener: Listener | None = None
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopped: bool = False
+    _printed_at: dict[str, float] = field(default_factory=dict)
+    _unwritten: str = ""
 
     def record(
         self,
@@ -93,8 +91,8 @@ class Headless:
         chosen = None if resumed is None else _interrupted(resumed)
         if chosen is not None:
             # Not the options in the file, which others may have replaced meanwhile: they can run commands.
-            self._options = chosen.measuring_as_before(self._options)
-        self._hub = build.build_hub(self._options, self._plan)
+            self.options = chosen.measuring_as_before(self.options)
+        self._hub = build.build_hub(self.options, self.plan)
         return event_loop.run(self._record(chosen, why_resumed, opened, end))
 
     async def _record(
@@ -108,17 +106,17 @@ class Headless:
         recorder, uid = await self._open(chosen)
         if why_resumed:
             await self._publish_restart(why_resumed, recorder)
-        elif self._listener is not None:
-            print_notice(self._listener.describe(uid))
+        elif self.listener is not None:
+            print_notice(self.listener.describe(uid))
         running = {session.name for session in self._hub.fleet.sessions.running}
-        if self._name and self._name not in running:
-            self._hub.start_session(self._name)
+        if self.name and self.name not in running:
+            self._hub.start_session(self.name)
         self._hub.sinks.append(self)
         painted = asyncio.Event()
         painted.set()
         ended = await monitor(
-            self._options,
-            self._plan,
+            self.options,
+            self.plan,
             self._hub,
             recorder,
             self._wait(lambda: opened(OpenRecording(uid, recorder.path))),
@@ -126,7 +124,7 @@ class Headless:
             request_quit=lambda _reason: self._ended.set(),
             end_recording=self._stop,
             ending=(),
-            listener=self._listener,
+            listener=self.listener,
         )
         problems = problems_of(ended, self._log, uid)
         if ended.status is not None:
@@ -142,18 +140,18 @@ class Headless:
     async def _open(self, chosen: InterruptedRun | None) -> tuple[Recorder, str]:
         from gswarm_tui.store.errors import StoreError
 
-        hub, options, plan = self._hub, self._options, self._plan
+        hub, options, plan = self._hub, self.options, self.plan
         try:
             if chosen is not None:
                 return await self._resume(chosen), chosen.interrupted.uid
             uid = str(uuid.uuid4())
-            recorder = build.start_recording(hub, options, plan, self._words, uid)
+            recorder = build.start_recording(hub, options, plan, self.words, uid)
         except StoreError as error:
             raise UserError(f"{error}.") from None
         names = hosts.fold(plan.nodes)
         where = plural(len(plan.nodes), "node") + (f" ({names})" if len(names) <= NAMES_MOST else "")
         where += f" of {plan.source}" if plan.source else ""
-        session = f", session {self._name}" if self._name else ""
+        session = f", session {self.name}" if self.name else ""
         print_notice(f"recording {where} into {recorder.path}{session}")
         return recorder, uid
 
@@ -165,7 +163,7 @@ class Headless:
         deadline = time.monotonic() + READERS_END_S
         while True:
             try:
-                return build.resume_recording(self._hub, self._options, self._plan, chosen.path, number)
+                return build.resume_recording(self._hub, self.options, self.plan, chosen.path, number)
             except FileInUseError:
                 if time.monotonic() > deadline or self._ended.is_set():
                     raise

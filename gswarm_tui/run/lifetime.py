@@ -12,7 +12,7 @@ import sys
 import termios
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gswarm_tui.fleet.events import WAITING, RecorderStatus
@@ -45,6 +45,7 @@ class RunResult:
     holding: tuple[str, ...] = ()
 
 
+@dataclass
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
@@ -56,32 +57,20 @@ class Lifetime:
     another recorder resumes the recording: sessions and agents run on then.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        launcher: Launcher,
-        recorder: Recorder | None,
-        request_quit: Callable[[str], None],
-        *,
-        lasting: bool = False,
-        waiting: Callable[[Sequence[str]], None] = lambda _nodes: None,
-        ending: Collection[signal.Signals] = ENDING,
-        leaves_agents: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._hub = hub
-        self._launcher = launcher
-        self._recorder = recorder
-        self._request_quit = request_quit
-        self._lasting = lasting
-        self._waiting = waiting
-        self._ending = ending
-        self._leaves_agents = leaves_agents
-        self._end_requested = asyncio.Event()
+    hub: Hub
+    launcher: Launcher
+    recorder: Recorder | None
+    request_quit: Callable[[str], None]
+    lasting: bool = False
+    waiting: Callable[[Sequence[str]], None] = lambda _nodes: None
+    ending: Collection[signal.Signals] = ENDING
+    leaves_agents: Callable[[], bool] = lambda: False
+    _end_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> RunResult:
         """Start the links after the first paint; end everything when the screen ends or a signal comes."""
         loop = asyncio.get_running_loop()
-        for number in self._ending:
+        for number in self.ending:
             loop.add_signal_handler(number, self._on_signal, number)
         feeding = asyncio.create_task(self._feed(painted), name="hub")
         showing = asyncio.create_task(screen, name="screen")
@@ -92,7 +81,7 @@ class Lifetime:
             problem = "internal error: the recording was ended; see the log"
             _LOG.error("the hub failed", exc_info=feeding.exception())
         if not showing.done():
-            self._request_quit("ended")
+            self.request_quit("ended")
             await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
         ended = await self._close(problem or _failure(showing), feeding, showing, signals)
         signal.alarm(0)
@@ -103,7 +92,7 @@ class Lifetime:
             async with asyncio.timeout(FIRST_PAINT_S):
                 await painted.wait()
         delay_garbage_collection()
-        await self._hub.run()
+        await self.hub.run()
 
     def _on_signal(self, number: signal.Signals) -> None:
         signal.alarm(LAST_RESORT_S)
@@ -112,31 +101,31 @@ class Lifetime:
         self._end_requested.set()
 
     async def _close(self, problem: str, *tasks: asyncio.Task[Any]) -> RunResult:
-        leaves_agents = self._leaves_agents()
+        leaves_agents = self.leaves_agents()
         if not leaves_agents:
-            self._hub.stop_all_sessions()
+            self.hub.stop_all_sessions()
             await self._stop_links()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=SCREEN_ENDS_S)
-        self._hub.flush()
-        await self._launcher.close()
-        if leaves_agents and self._recorder is not None:
-            return RunResult(problem, await asyncio.to_thread(self._recorder.close, None))
-        if self._recorder is None:
+        self.hub.flush()
+        await self.launcher.close()
+        if leaves_agents and self.recorder is not None:
+            return RunResult(problem, await asyncio.to_thread(self.recorder.close, None))
+        if self.recorder is None:
             return RunResult(problem, None)
-        holding = tuple(self._hub.nodes_with_frames()) if self._lasting else ()
+        holding = tuple(self.hub.nodes_with_frames()) if self.lasting else ()
         for node in holding:
-            self._hub.warn(WAITING, "it may hold frames that couldn't be fetched", node)
-        self._hub.flush()
-        status = await asyncio.to_thread(self._recorder.close, None if holding else self._hub.now())
+            self.hub.warn(WAITING, "it may hold frames that couldn't be fetched", node)
+        self.hub.flush()
+        status = await asyncio.to_thread(self.recorder.close, None if holding else self.hub.now())
         return RunResult(problem, status, holding)
 
     async def _stop_links(self) -> None:
-        stopping = asyncio.create_task(self._hub.stop_links(), name="stopping")
+        stopping = asyncio.create_task(self.hub.stop_links(), name="stopping")
         await asyncio.wait({stopping}, timeout=SOON_S)
         if not stopping.done():
-            self._waiting(self._hub.nodes_with_frames())
+            self.waiting(self.hub.nodes_with_frames())
             await asyncio.wait({stopping}, timeout=LINKS_END_S - SOON_S)
         if not stopping.done():
             _LOG.warning("not all agents ended in %s s", LINKS_END_S)
