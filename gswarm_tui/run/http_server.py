@@ -28,7 +28,7 @@ from gswarm_tui.server.listening import check_settings, listen, url_of
 from gswarm_tui.server.tokens import check_folder, read_tokens, token_path
 
 if TYPE_CHECKING:
-    from gswarm_tui.control.attached import AttachedRun, Route
+    from gswarm_tui.control.attached import Route
 
 RESTART_S = 5.0
 POLL_S = 0.5
@@ -59,11 +59,14 @@ class Listener(NamedTuple):
 def run_server(route: Route, listener: Listener) -> int:
     """Serve the recorder at the end of a route until it ends or a signal comes. Raises UserError."""
     log_file.begin()
-    return asyncio.run(_serve(route, listener, announce=True))
+    return asyncio.run(_serve(route, listener))
 
 
-async def _serve(route: Route, listener: Listener, *, announce: bool = False, lifeline: int = -1) -> int:
-    """Serve until the recording or the ``lifeline`` ends; return the exit status. Raises UserError."""
+async def _serve(route: Route, listener: Listener, lifeline: int | None = None) -> int:
+    """Serve until the recording or the ``lifeline`` ends; return the exit status. Raises UserError.
+
+    Without a lifeline, print where the server is and why it ends.
+    """
     from gswarm_tui.control.attached import AttachedRun
     from gswarm_tui.server.process import Service
 
@@ -73,16 +76,17 @@ async def _serve(route: Route, listener: Listener, *, announce: bool = False, li
         await attached.start()
         delay_garbage_collection()  # which would hold up requests
         service = Service(attached, listener.settings, read_tokens(attached.uid))
-        following = asyncio.create_task(_follow(attached, service.end), name="viewer")
-        if lifeline >= 0:
+        following = asyncio.create_task(attached.run(), name="viewer")
+        following.add_done_callback(lambda _: service.end())
+        if lifeline is not None:
             asyncio.get_running_loop().add_reader(lifeline, _ended_lifeline, lifeline, service.end)
-        if announce:
+        else:
             print_notice(listener.describe(attached.uid))
         await service.run(listener.socket)
-        if announce and attached.ended:
+        if lifeline is None and attached.ended:
             print_notice("the recording ended")
-        if following.done() and (error := following.exception()) is not None:
-            raise error
+        if following.done():
+            await following
         return 0
     finally:
         if following is not None:
@@ -90,13 +94,6 @@ async def _serve(route: Route, listener: Listener, *, announce: bool = False, li
             await asyncio.gather(following, return_exceptions=True)
         attached.close()
         await route.close()
-
-
-async def _follow(attached: AttachedRun, end: Callable[[], None]) -> None:
-    try:
-        await attached.run()
-    finally:
-        end()
 
 
 def _ended_lifeline(lifeline: int, end: Callable[[], None]) -> None:
