@@ -291,13 +291,12 @@ class Viewer(TerminalApp):
                 return queries.reference(session, ended=ended)
 
         async def recorded_reference() -> str:
-            with suppress(NotOnDiskError):
-                return await asyncio.to_thread(reference)
-            self.show_notice(f"waiting until {session.name} is on disk …", seconds=ON_DISK_S)
-            for _ in range(round(ON_DISK_S / ON_DISK_EVERY_S)):
-                await asyncio.sleep(ON_DISK_EVERY_S)
+            for attempt in range(round(ON_DISK_S / ON_DISK_EVERY_S)):
                 with suppress(NotOnDiskError):
                     return await asyncio.to_thread(reference)
+                if not attempt:
+                    self.show_notice(f"waiting until {session.name} is on disk …", seconds=ON_DISK_S)
+                await asyncio.sleep(ON_DISK_EVERY_S)
             return await asyncio.to_thread(reference)
 
         try:
