@@ -135,17 +135,8 @@ def parse(text: str) -> Filter:
     """Parse a filter; an empty one matches everything. Raises FilterError."""
     if len(text) > _MAX_LENGTH:
         raise FilterError(f"a filter has at most {_MAX_LENGTH} characters", _MAX_LENGTH)
-    tokens = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise FilterError(f"can't read {text[position]!r}", position)
-        tokens.append(_Token(match[0], position, match["word"] is not None))
-        position = match.end()
+    # Every character but white space is part of a token.
+    tokens = [_Token(found[0], found.start(), found["word"] is not None) for found in _TOKEN.finditer(text)]
     if not tokens:
         return Filter(text, lambda node, _: np.ones(_rows(node), dtype=bool))
     parser = _FilterParser(tokens, len(text.rstrip()))

@@ -76,10 +76,10 @@ def _measured(values: Floats, figure: Callable[[Floats], float]) -> float | None
 def _lowest_util(nodes: list[NodeState], util: Floats) -> tuple[str, int] | None:
     if not (util > 0).any():  # all are idle
         return None
-    lowest = int(np.nanargmin(util))
-    for node in nodes:
-        own = [fact.index for fact, mine in zip(node.facts, node.mine, strict=True) if mine]
-        if lowest < len(own):
-            return node.name, own[lowest]
-        lowest -= len(own)
-    return None
+    own = [
+        (node.name, fact.index)
+        for node in nodes
+        for fact, mine in zip(node.facts, node.mine, strict=True)
+        if mine
+    ]
+    return own[int(np.nanargmin(util))]

@@ -12,12 +12,10 @@ from itertools import groupby
 from sys import intern
 from typing import NamedTuple
 
-import numpy as np
-
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, time_axis
-from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets
+from gswarm_tui.tui.drawing.ramp import buckets
 from gswarm_tui.tui.drawing.spans import Span, Spans, joined_cells
 from gswarm_tui.tui.drawing.text import clean, clip
 
@@ -189,10 +187,7 @@ def sparkline(levels: Floats, height: int = 1) -> list[tuple[Span, ...]]:
 
 def _coloured(text: str, levels: Floats, bins: int) -> tuple[Span, ...]:
     """Colour a curve by runs; a character with several bins has the colour of the highest."""
-    steps = buckets(levels)
-    if len(steps) % bins:
-        steps = np.append(steps, np.int8(UNMEASURED))
-    highest = steps.reshape(-1, bins).max(axis=1)[: len(text)].tolist()
+    highest = buckets(levels).reshape(-1, bins).max(axis=1)[: len(text)].tolist()
     spans, start = [], 0
     for step, run in groupby(highest):
         end = start + len(list(run))

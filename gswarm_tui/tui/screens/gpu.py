@@ -88,8 +88,6 @@ def reasons_text(bits: float) -> tuple[str, str]:
 
 def why_missing(node: NodeState, row: int, metric: Metric) -> str:
     """Return why a GPU's metric is missing."""
-    if node.hello is None:
-        return "the node has not connected yet"
     known = node.unmeasured
     index = node.facts[row].index
     for name in (f"gpu{index}.{metric.name}", metric.name, f"gpu{index}", "gpu"):
