@@ -45,7 +45,7 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, HistoryAllocator, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
-from gswarm_tui.fleet.refresh import FASTEST_WATCHED_MS, RefreshWatch
+from gswarm_tui.fleet.refresh import RefreshWatch
 from gswarm_tui.fleet.sessions import Session, SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -207,8 +207,6 @@ class Fleet:
 
     def measure_refreshes(self, now: float) -> list[RefreshMeasured]:
         """Return what is new about how often drivers refresh values that are sampled faster."""
-        if self.interval_ms > FASTEST_WATCHED_MS:
-            return []
         return self._refreshing.measure(list(self.nodes.values()), now)
 
     def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
@@ -360,7 +358,10 @@ class Fleet:
             for session in self.sessions.overlapping(event.ts - (place.interval_s or 0.0), event.ts):
                 session.add(node.name, counted, session.overlap_s(event.ts, place.interval_s))
         elif node.last_ts is not None and event.ts < node.last_ts:
-            self._late(node, event, samples, place)
+            # It changes the history and sessions only.
+            self._count_pending()
+            self._take_in(node, event, samples, place)
+            samples.gpus[:, ENERGY] = np.nan  # nobody knows how much was used until then
         else:
             logged += self._newest(node, event, hello, samples, place)
         return logged
@@ -378,12 +379,6 @@ class Fleet:
             node.process_table = frame.processes
         logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         return logged + self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
-
-    def _late(self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition) -> None:
-        """Apply a frame older than the newest: it changes the history and sessions only."""
-        self._count_pending()
-        self._take_in(node, event, samples, place)
-        samples.gpus[:, ENERGY] = np.nan  # nobody knows how much was used until then
 
     def _take_in(
         self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition
