@@ -50,11 +50,6 @@ class _Block:
     height: float
     above: float
 
-    @property
-    def heatmap(self) -> bool:
-        """Whether it is a heatmap."""
-        return self.kind == "heatmap"
-
 
 def draw(data: PlotData, zone: tzinfo | None, kind: str, *, inline: bool = False) -> bytes:
     """Return a plot as a file of a kind: pdf, png or svg. ``zone`` None is local."""
@@ -77,7 +72,8 @@ class FigureBuilder:
         self._names = panels.short_names(nodes)
         self._left = min(1.5, max(0.72, 0.3 + max(map(len, self._names.values()), default=0) * _NAME_LETTER))
         self._blocks = self._layout()
-        self._outliers = {block.at: self._find_outliers(block) for block in self._blocks if block.heatmap}
+        heatmaps = (block for block in self._blocks if block.kind == "heatmap")
+        self._outliers = {block.at: self._find_outliers(block) for block in heatmaps}
         self._right = _RIGHT + self._outlier_width()
         self._inner = WIDTH - self._left - self._right
         self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
