@@ -10,8 +10,8 @@ from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
+from gswarm_tui.exchange.gswarm_profiler_values import Units
 from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
-from gswarm_tui.exchange.profiler_values import Units
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report, is_report

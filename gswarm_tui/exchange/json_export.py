@@ -2,7 +2,7 @@
 
 Fields and units follow the README of gswarm-profiler, "Output Format": percent as 0-100, bandwidths in GB/s
 (10**9 bytes) over PCIe (``dram_bandwidth``; rx is what the GPU received) and over NVLink (``gpu_bandwidth``).
-Its program writes other values (see ``profiler_values``), and as ``gpu_bandwidth`` the capacity of GPU pairs.
+Its program writes other values (``gswarm_profiler_values``), and as ``gpu_bandwidth`` the capacity of pairs.
 
 Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads a missing field as
 zeros. So every frame has all GPUs of the session in the same order, an unmeasured value is the text "NaN",

@@ -20,16 +20,16 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
-from gswarm_tui.exchange.json_export import MADE_BY
-from gswarm_tui.exchange.json_profiles import ProfilesImport
-from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
-from gswarm_tui.exchange.profiler_values import (
+from gswarm_tui.exchange.gswarm_profiler_values import (
     Units,
     Values,
     WrongValueError,
     moment,
     read_frame,
 )
+from gswarm_tui.exchange.json_export import MADE_BY
+from gswarm_tui.exchange.json_profiles import ProfilesImport
+from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.fleet.events import INTERVAL_CHANGED, new_interval_ms
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.sql.schema import (

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any, TextIO
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.profiler_values import WrongValueError, moment
+from gswarm_tui.exchange.gswarm_profiler_values import WrongValueError, moment
 from gswarm_tui.exchange.time_windows import iso, profile_span
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import PROFILES, ColumnSchema, TableSchema

@@ -14,7 +14,7 @@ from gswarm_agent import __version__
 from gswarm_agent.metrics import ALL_GROUPS, DEFAULT_GROUPS
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
-from gswarm_tui.options import config, profiler_words, values
+from gswarm_tui.options import config, gswarm_profiler_words, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
 from gswarm_tui.options.server_options import (
     ACCESS_KEYS,
@@ -190,7 +190,7 @@ class CommandParser(_Parser):
             if not option.startswith("-"):
                 hint = "name the recording with --db" if is_recording(option) else "see --help"
                 raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
-            if (answer := profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
+            if (answer := gswarm_profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
                 raise UsageError(f"{option} is an option of gswarm-profiler; {answer}.")
             if option in self._option_string_actions:
                 raise UsageError(f"{option} comes after --; write options before it.")
@@ -438,7 +438,7 @@ def _unexpected(word: str, parser: _Parser) -> UsageError:
         )
     if word in COMMAND_NAMES:
         return UsageError(f"the command {word} comes first: gswarm-tui {word} [options].")
-    if (answer := profiler_words.COMMANDS.get(word)) is not None:
+    if (answer := gswarm_profiler_words.COMMANDS.get(word)) is not None:
         return UsageError(f"{word} is a command of gswarm-profiler; {answer}.")
     if not word.startswith("-"):
         if parser.prog == _RECORD:

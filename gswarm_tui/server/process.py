@@ -19,12 +19,12 @@ from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.server.api import api_router
 from gswarm_tui.server.connections import uvicorn_options
 from gswarm_tui.server.event_stream import FrameStream
-from gswarm_tui.server.exports import SessionExports
+from gswarm_tui.server.gswarm_profiler_api import gswarm_profiler_router
 from gswarm_tui.server.guard import Guard
 from gswarm_tui.server.listening import allow_many_connections
-from gswarm_tui.server.profiler_api import profiler_router
 from gswarm_tui.server.requests import RecorderRequests
 from gswarm_tui.server.scrape import metrics_router
+from gswarm_tui.server.session_exports import SessionExports
 from gswarm_tui.server.tokens import Tokens
 
 _SENTENCES = {  # for the words of Starlette and FastAPI
@@ -54,7 +54,7 @@ class Service:
         stream = FrameStream(attached, tokens)
         attached.flushed += (self._exports.check, stream.check)
         app = _build_app(
-            profiler_router(attached, requests, self._exports),
+            gswarm_profiler_router(attached, requests, self._exports),
             api_router(attached, requests, stream),
             metrics_router(attached),
         )

@@ -16,7 +16,7 @@ import pytest
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from gswarm_tui.options import profiler_words
+from gswarm_tui.options import gswarm_profiler_words
 from tests.integration.heads import head as in_terminal
 from tests.integration.test_control import RunningHead
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query
@@ -319,7 +319,7 @@ async def test_wrong_input_is_answered_with_one_sentence(
             assert [session.name for session in running.hub.fleet.sessions.running] == ["train"], words
 
 
-@pytest.mark.parametrize("word", profiler_words.COMMANDS)
+@pytest.mark.parametrize("word", gswarm_profiler_words.COMMANDS)
 def test_commands_of_gswarm_profiler_are_answered_with_ours(
     word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,7 +339,7 @@ def test_stop_names_both_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "option"),
-    [(["recover"], option) for option in profiler_words.OPTIONS["recover"]]
+    [(["recover"], option) for option in gswarm_profiler_words.OPTIONS["recover"]]
     + [(["profile"], "--name"), (["profile", "login:8090"], "--name")],
 )
 def test_options_of_gswarm_profiler_are_answered_with_ours(

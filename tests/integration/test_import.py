@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui import cli
+from gswarm_tui.exchange.gswarm_profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
-from gswarm_tui.exchange.profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
 from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.store.sql.schema import PROFILE_EVENTS, PROFILES
 from tests.integration.exchange_recording import (

@@ -20,8 +20,8 @@ from gswarm_tui.fleet.gpu_links import HOST, NVSWITCH, gpu_index
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.server.answers import SessionName, json_answer, problems, sentence
-from gswarm_tui.server.exports import SessionExports
 from gswarm_tui.server.requests import BAD_REQUEST, CONFLICT, RecorderRequests
+from gswarm_tui.server.session_exports import SessionExports
 
 NAME = "GSwarm Profiler HTTP API"
 VERSION = "0.1.0"
@@ -182,7 +182,9 @@ class TimeConsumption(BaseModel):
     other_time: dict[str, Seconds] = Field(default_factory=dict, max_length=16)
 
 
-def profiler_router(attached: AttachedRun, requests: RecorderRequests, exports: SessionExports) -> APIRouter:
+def gswarm_profiler_router(
+    attached: AttachedRun, requests: RecorderRequests, exports: SessionExports
+) -> APIRouter:
     """Return gswarm-profiler's calls on an attached run."""
     router = APIRouter(tags=["gswarm-profiler"], responses=problems())
     calls = _ProfilerCalls(attached, requests, exports)
