@@ -13,8 +13,7 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import COMPARISON, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.analysis_tables import show_table, wrapped
-from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.computed import ComputedScreen, show_table, wrapped
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView

@@ -14,9 +14,8 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import SESSION, bindings_of
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.analysis_tables import labelled, show_table, wrapped
 from gswarm_tui.tui.screens.comparison import ComparisonScreen
-from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
 from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
 from gswarm_tui.tui.screens.titles import title_line

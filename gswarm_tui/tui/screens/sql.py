@@ -19,8 +19,8 @@ from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import ENTER, QUERY, SQL, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean, clip, width
-from gswarm_tui.tui.screens.analysis_tables import wrapped
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.computed import wrapped
 from gswarm_tui.tui.screens.dialogs import DetailsDialog
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.editor import COLUMNS_QUERY, Editor, SqlCompleter

@@ -31,8 +31,7 @@ from gswarm_tui.trials.result_text import (
 from gswarm_tui.tui.actions import TRIAL, bindings_of
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.analysis_tables import labelled, show_table, wrapped
-from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
