@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, problems_of, top_below_home
 from gswarm_tui.common.paths import runtime_folder
@@ -20,6 +20,15 @@ from gswarm_tui.common.private_files import PrivateFolder
 
 _NOTES = PrivateFolder("recording")
 SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # created with mode 0700
+
+
+class _Note(NamedTuple):
+    """The recording of a head, and where that head runs."""
+
+    path: Path
+    uid: str
+    host: str
+    pid: int
 
 
 def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -86,34 +95,37 @@ def _note_name(host: str, pid: int) -> str:
     return f"{host}-{pid}.json"
 
 
-def recording_of(pid: int) -> tuple[Path, str] | None:
-    """Return the file and the uid of the recording that a head on this machine noted; None without a note."""
-    with suppress(OSError, ValueError):
-        recording = json.loads(_NOTES.read(_note_name(socket.gethostname(), pid)))
-        return Path(recording["path"]), str(recording["uid"])
+def _read_note(name: str) -> _Note | None:
+    """Return a note; None if it is missing, or cut short."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(_NOTES.read(name))
+        return _Note(Path(found["path"]), str(found["uid"]), str(found["host"]), int(found["pid"]))
     return None
 
 
-def _remote_notes() -> list[dict[str, Any]]:
+def recording_of(pid: int) -> tuple[Path, str] | None:
+    """Return the file and the uid of the recording that a head on this machine noted; None without a note."""
+    note = _read_note(_note_name(socket.gethostname(), pid))
+    return None if note is None else (note.path, note.uid)
+
+
+def _remote_notes() -> list[_Note]:
     """Return the notes of heads on other machines that record."""
-    notes = []
-    for file in _NOTES.path.glob("*.json"):
-        with suppress(OSError, ValueError):
-            notes.append(json.loads(_NOTES.read(file.name)))
-    return [note for note in notes if note["host"] != socket.gethostname()]
+    notes = [_read_note(file.name) for file in _NOTES.path.glob("*.json")]
+    return [note for note in notes if note is not None and note.host != socket.gethostname()]
 
 
 def remote_hosts() -> list[str]:
     """Return the other machines on which heads of this user noted that they record."""
-    return sorted({note["host"] for note in _remote_notes()})
+    return sorted({note.host for note in _remote_notes()})
 
 
 def describe_remote_writer(path: Path) -> str:
     """Describe the head on another machine that records into a file; empty if none is known."""
     for writer in _remote_notes():
-        if writer["path"] == str(path.absolute()):
+        if writer.path == path.absolute():
             return (
-                f"{path} is being recorded by gswarm-tui on {writer['host']}, process {writer['pid']}; "
+                f"{path} is being recorded by gswarm-tui on {writer.host}, process {writer.pid}; "
                 f"run this command there, or after that process has ended"
             )
     return ""

@@ -616,6 +616,20 @@ async def test_file_recorded_on_another_machine_names_it(
     assert registry.describe_remote_writer(path) == ""
 
 
+@pytest.mark.parametrize("damaged", [b"{}", b"[]", b'{"path": ', b'{"host": "login3"}', b""])
+async def test_damaged_note_hides_no_other_machine(
+    damaged: bytes, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "login2")
+    running = RunningHead(path, environ)
+    (note,) = (Path(os.environ["XDG_STATE_HOME"]) / "gswarm-tui" / "recording").iterdir()
+    note.with_name("login3-1.json").write_bytes(damaged)
+    monkeypatch.setattr("socket.gethostname", lambda: "login1")
+    assert registry.remote_hosts() == ["login2"]
+    assert "login2" in registry.describe_remote_writer(path)
+    await running.close()
+
+
 def test_next_head_removes_notes_of_killed_ones(environ: Mapping[str, str], path: Path) -> None:
     first = registry.leave_note(path, "")
     assert first is not None
