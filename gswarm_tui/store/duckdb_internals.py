@@ -76,7 +76,7 @@ def is_about_parquet(error: Exception) -> bool:
     return "parquet" in str(error).lower()
 
 
-def lacks_spill_space(error: Exception) -> bool:
+def lacks_spill_space(error: duckdb.OutOfMemoryException) -> bool:
     """Return whether a query failed because its temporary files would grow beyond their limit."""
     return "max_temp_directory_size" in str(error)
 

@@ -220,6 +220,7 @@ def test_queries_cannot_read_python_variables(source: QuerySource) -> None:
             'Table with name sesions does not exist! Did you mean "sessions"? (line 1: "FROM ses',
         ),
         ("SELECT\n nod FROM samples", 'Candidate bindings: "node"'),
+        ("SELECT max_temp_directory_size", 'Referenced column "max_temp_directory_size" was not found'),
         ("DROP TABLE sessions", "can be used here, not DROP"),
         ("FROM enable_logging()", "queries can't use the function enable_logging"),
         ("PIVOT samples ON gpu_index USING count(*)", "name the columns that PIVOT makes"),

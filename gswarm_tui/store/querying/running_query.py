@@ -257,7 +257,7 @@ class LocalSource:
 
 def explain_query(error: Exception) -> str:
     """Return the error of a query as one line; DuckDB's has a hint and the query's line."""
-    if lacks_spill_space(error):
+    if isinstance(error, duckdb.OutOfMemoryException) and lacks_spill_space(error):
         return "the query needs more space for temporary files than is free; set TMPDIR to a larger disk"
     if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
         return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
