@@ -77,6 +77,7 @@ def _suggest(command: Command | None, environ: Mapping[str, str], parser: argpar
     name = "" if command is None else command.name
     for action in parser._actions:  # argparse has no public list of them
         action.completer = _completer(name, action, environ)  # type: ignore[attr-defined]
+        action.type = None  # the shell hasn't expanded the variables in values yet
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 

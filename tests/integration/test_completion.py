@@ -117,6 +117,9 @@ async def test_words_are_suggested_where_they_fit(
         ("gswarm-tui status --reco", ["--recording"]),
         ("gswarm-tui --inter", ["--interval"]),
         ("gswarm-tui nonsense x", []),
+        ("gswarm-tui profile --ranks $RANKS --tool ns", ["nsys"]),
+        ("gswarm-tui trial --node-counts=$NODES --plot old", ["old.duckdb"]),
+        ("gswarm-tui summary --width $COLUMNS --format j", ["json"]),
     ):
         found = await asyncio.to_thread(completions, environ, tmp_path, line)
         assert [word.strip() for word in found] == suggested, line
