@@ -178,6 +178,7 @@ class SessionsScreen(ViewerScreen):
         self._recorded: dict[tuple[str, int], Summary] = {}
         self._read_at = -math.inf
         self._profiles: Sequence[Profile] = ()
+        self._keys: list[object] = []
 
     def compose(self) -> ComposeResult:
         """Title, table, plots."""
@@ -191,9 +192,10 @@ class SessionsScreen(ViewerScreen):
         self._drawn = ()
 
     def draw(self) -> None:
-        """Draw the sessions; the cursor stays on its session."""
+        """Draw the sessions; the cursor stays on its session or profile."""
         now = self.feed.now()
-        before = self.chosen_session()
+        table = self.query_one(TableView)
+        before = self._keys[table.cursor] if table.cursor < len(self._keys) else None
         begun = in_order(list(self.fleet.sessions.sessions.values()))
         ahead = sessions_ahead(self.viewer.player)
         for session in begun:
@@ -209,7 +211,6 @@ class SessionsScreen(ViewerScreen):
             Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
-        table = self.query_one(TableView)
         table.empty = self._why_empty()
         zone = self.viewer.timezone
         rows = [session_row(one, self.fleet, now, zone, self._recorded.get(one.key)) for one in begun]
@@ -219,9 +220,9 @@ class SessionsScreen(ViewerScreen):
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
         rows += [profile_row(one, now, zone) for one in self._profiles]
         table.show_columns(session_columns(rows, self.size.width), rows)
-        keys = [session.key for session in self._shown]
-        if before is not None and before.key in keys:
-            table.move_to(keys.index(before.key))
+        self._keys = [*(session.key for session in self._shown), *(one.profile_id for one in self._profiles)]
+        if before in self._keys:
+            table.move_to(self._keys.index(before))
         self._plot(now)
         unknown = [s for s in begun if not (s.running or is_measured(s) or s.key in self._recorded)]
         if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
