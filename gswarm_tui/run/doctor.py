@@ -33,13 +33,15 @@ async def examine(
     With ``counters_only`` no samples are taken.
     """
     launcher = build.build_launcher(options, plan, "")
-    checking = asyncio.gather(*(_check(launcher, node, limit_s) for node in plan.nodes))
+    checks = [asyncio.create_task(_check(launcher, node, limit_s)) for node in plan.nodes]
+    checking = asyncio.gather(*checks)
     call_at_signals(checking.cancel)
     try:
         checked = await checking
     except asyncio.CancelledError:
         return None
     finally:
+        await asyncio.gather(*checks, return_exceptions=True)  # each ends its own process
         await launcher.close()
     reached = tuple(report.node for report in checked if report.ready)
     if not reached or counters_only:

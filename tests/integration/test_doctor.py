@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -25,13 +26,17 @@ def server(tmp_path: Path) -> Iterator[SshServer]:
         yield server
 
 
-def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def environment(folder: Path) -> dict[str, str]:
     environ = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "PYTHONUTF8": "1"}
     environ.pop("SLURM_JOB_ID", None)
+    return environ
+
+
+def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gswarm_tui", "doctor", *words],
         cwd=folder,
-        env=environ,
+        env=environment(folder),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -101,6 +106,42 @@ def test_without_nodes_this_machine_is_checked(tmp_path: Path) -> None:
         line.startswith("  here: only this machine was checked: no nodes: use --nodes") for line in lines
     )
     assert lines[-1] == "no node checked, nothing to fix."
+
+
+SCONTROL = """\
+#!/bin/sh
+echo "JobId=7 JobName=train"
+echo "   UserId=me($(id -u)) GroupId=me"
+echo "   JobState=RUNNING Reason=None Dependency=(null)"
+echo "   NodeList=gpu[01-02]"
+"""
+SRUN = """\
+#!/bin/sh
+case "$*" in *--nodelist=gpu01*) echo >>started; exec cat >/dev/null;; esac
+trap 'echo >step-ended; exit' TERM
+echo >>started
+sleep 60 & wait
+"""
+"""A step that ends with its input, and one that has to be ended by SIGTERM, as srun ends its tasks."""
+
+
+def test_ctrl_c_ends_all_steps_even_if_one_ends_early(tmp_path: Path) -> None:
+    programs, started = tmp_path / "bin", tmp_path / "started"
+    programs.mkdir()
+    for name, script in (("scontrol", SCONTROL), ("srun", SRUN)):
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o700)
+    os.mkfifo(started)
+    environ = environment(tmp_path)
+    environ["PATH"] = f"{programs}:{environ['PATH']}"
+    command = [sys.executable, "-m", "gswarm_tui", "doctor", "--launcher", "srun", "--job", "7"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL) as checking:
+        lines = ""
+        while len(lines) < 2:
+            lines += started.read_text()
+        checking.send_signal(signal.SIGINT)
+        assert checking.wait() == 130
+    assert (tmp_path / "step-ended").exists()
 
 
 @pytest.mark.parametrize(
