@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-import numpy as np
-
 _TERMS: tuple[Callable[[float], float], ...] = (lambda _: 1.0, lambda n: 1 / n, lambda n: n - 1)
 WORST_ERROR = 0.1
 """A fit with a larger relative error is no description of the times."""
@@ -91,6 +89,8 @@ def _fit(times: Sequence[tuple[float, float]], terms: int, sizes: int) -> Scalin
 
 def _solve(times: Sequence[tuple[float, float]], chosen: Sequence[int]) -> list[float] | None:
     """Return the least squares of some terms; None if they depend on each other."""
+    import numpy as np  # late: its threads, one for each CPU, must not run while a trial forks its recorder
+
     rows = [[_TERMS[term](size) / seconds for term in chosen] for size, seconds in times]
     solved, _, rank, _ = np.linalg.lstsq(np.array(rows), np.ones(len(rows)))
     return solved.tolist() if rank == len(chosen) else None

@@ -346,6 +346,15 @@ def test_screens_are_imported_without_duckdb_and_asyncssh() -> None:
     assert done.stdout == "loaded\n"
 
 
+def test_trial_forks_its_recorder_while_it_has_one_thread() -> None:
+    script = (
+        "import sys, gswarm_tui.commands.trial, gswarm_tui.run.batch, gswarm_tui.run.headless\n"
+        "print('loaded', *set(sys.modules) & {'numpy'})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "loaded\n"
+
+
 @pytest.mark.parametrize(
     ("words", "arenas"),
     [(["--nodes", "gpu[1-"], "narenas:1"), (["recover"], "narenas:1"), (["summary", "no such session"], "")],
