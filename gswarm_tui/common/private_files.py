@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -82,7 +81,7 @@ def _checked(name: str) -> str:
 
 def _write_part(above: int, content: bytes) -> str:
     """Write a file under an unused name, and return the name. Raises OSError."""
-    part = f".{secrets.token_hex(8)}"
+    part = f".{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(part, flags, 0o600, dir_fd=above), "wb") as file:
         file.write(content)

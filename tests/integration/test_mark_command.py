@@ -136,7 +136,7 @@ async def test_invalid_mark_is_not_sent(
 def test_mark_loads_no_heavy_modules() -> None:
     script = (
         "import sys, gswarm_tui.cli, gswarm_tui.commands.mark\n"
-        "print(sorted({'duckdb', 'numpy', 'textual', 'asyncssh'} & set(sys.modules)))\n"
+        "print(sorted({'duckdb', 'numpy', 'textual', 'asyncssh', 'hashlib'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
