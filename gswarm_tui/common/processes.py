@@ -44,7 +44,7 @@ async def run_in_background(*words: str) -> str:
             await process.wait()
     if process.returncode == 0:
         return ""
-    return last_line(errors.decode(errors="replace")) or f"status {process.returncode}"
+    return last_line(errors.decode(errors="replace")) or f"its process ended with status {process.returncode}"
 
 
 def pipes(
