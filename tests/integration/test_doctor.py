@@ -117,7 +117,7 @@ echo "   NodeList=gpu[01-02]"
 """
 SRUN = """\
 #!/bin/sh
-case "$*" in *--nodelist=gpu01*) echo >>started; exec cat >/dev/null;; esac
+case "$*" in *--nodelist=gpu01*) echo >>started; cat >/dev/null; echo >>started; exit;; esac
 trap 'echo >step-ended; exit' TERM
 echo >>started
 sleep 60 & wait
@@ -125,7 +125,8 @@ sleep 60 & wait
 """A step that ends with its input, and one that has to be ended by SIGTERM, as srun ends its tasks."""
 
 
-def test_ctrl_c_ends_all_steps_even_if_one_ends_early(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_ends_all_steps_even_if_one_ends_early(signals: int, tmp_path: Path) -> None:
     programs, started = tmp_path / "bin", tmp_path / "started"
     programs.mkdir()
     for name, script in (("scontrol", SCONTROL), ("srun", SRUN)):
@@ -140,6 +141,9 @@ def test_ctrl_c_ends_all_steps_even_if_one_ends_early(tmp_path: Path) -> None:
         while len(lines) < 2:
             lines += started.read_text()
         checking.send_signal(signal.SIGINT)
+        started.read_text()  # the first step's input ended
+        if signals == 2:
+            checking.send_signal(signal.SIGINT)
         assert checking.wait() == 130
     assert (tmp_path / "step-ended").exists()
 
