@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gswarm_tui.common.errors import quote
+from gswarm_tui.options import values
 
 DEFAULT_PORT = 8091
 DEFAULT = f"127.0.0.1:{DEFAULT_PORT}"
@@ -98,8 +99,8 @@ def _add_access_options(group: argparse._ArgumentGroup, origin_help: str) -> Non
         "--http-public", action="store_true", default=None, help="allow an address that other machines reach"
     )
     cert_help, key_help = "TLS certificate, with its chain, in PEM", "TLS key in PEM, without a passphrase"
-    group.add_argument("--http-tls-cert", type=_path, metavar="FILE", help=cert_help)
-    group.add_argument("--http-tls-key", type=_path, metavar="FILE", help=key_help)
+    group.add_argument("--http-tls-cert", type=_argument(_path), metavar="FILE", help=cert_help)
+    group.add_argument("--http-tls-key", type=_argument(_path), metavar="FILE", help=key_help)
     group.add_argument(
         "--http-behind-proxy",
         action="store_true",
@@ -121,7 +122,7 @@ def server_settings(address: tuple[str, int], given: Mapping[str, Any]) -> Serve
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+    return values.path(text).absolute()
 
 
 def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:

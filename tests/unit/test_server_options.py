@@ -86,6 +86,15 @@ def test_addresses_that_other_machines_reach_need_tls_or_a_proxy(host: str) -> N
     check_settings(ServerSettings(host, 8091, behind_proxy=True))
 
 
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [("", "must not be empty"), ("~nobody-here/c.pem", '"~nobody-here/c.pem" names a user without a home')],
+)
+def test_paths_of_tls_files_that_cannot_be_meant_are_refused(path: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=f"^--http-tls-cert: {problem}"):
+        parse(["--http", "8091", "--http-tls-cert", path], {})
+
+
 def test_tls_files_are_checked_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="belong together"):
         check_settings(ServerSettings("127.0.0.1", 8091, tls_cert=tmp_path / "c.pem"))
