@@ -1,4 +1,4 @@
-"""What all readers of reports share: their error, and texts without paths and secrets.
+"""Error and texts that all readers of reports share; the texts hide paths and secrets.
 
 A report holds the whole environment of the job. Only names of kernels, calls and ranges, and the tool's
 messages are taken from it, and all of them pass through ``clean_text``.
