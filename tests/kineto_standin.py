@@ -118,11 +118,17 @@ class KinetoProcess:
         self._socket.sendto(HEADER.pack(len(payload), kind) + payload, self._endpoint)
 
 
+def _print_line(text: str) -> None:
+    """Print in one write: ranks share a pipe, and an unbuffered print writes the line break apart."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Ask every 0.2 s; write a trace at its start time, with its pid in the name."""
     pid = os.getpid()
     process = KinetoProcess(os.environ["KINETO_IPC_SOCKET_DIR"], pid)
-    print("ready", flush=True)
+    _print_line("ready")
     while True:
         config = process.ask()
         if config:
@@ -133,7 +139,7 @@ def main() -> None:
             partial = path.with_name(f"{path.stem}_{pid}.tmp")
             write_trace(partial, rank, late_us=100.0 * rank)
             partial.rename(path.with_name(f"{path.stem}_{pid}.json"))
-            print(json.dumps(config), flush=True)
+            _print_line(json.dumps(config))
         time.sleep(0.2)  # Kineto does every 5 s
 
 
