@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_standard_files()
     _print_in_any_locale()
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        # NumPy would start a thread on each core. Not in os.environ, which commands of users start with.
+        os.putenv("OPENBLAS_NUM_THREADS", "1")
     if "_ARGCOMPLETE" in os.environ and "COMP_LINE" in os.environ:  # the user presses the tab key
         from gswarm_tui.commands.completion import complete
 

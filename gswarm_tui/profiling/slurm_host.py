@@ -137,6 +137,7 @@ class ThisMachine(SlurmHost):
             *("bash", "-c", _KEEPER, "gswarm-tui-keeper", "", str(grace_s), *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=pipe,
+            env=os.environ,  # not the C library's, see cli.py
             start_new_session=True,
         )
         return _LocalCommand(process)

@@ -26,11 +26,13 @@ NO_EXTENSIONS: Settings = {"autoinstall_known_extensions": "false", "autoload_kn
 def connect_in_memory(settings: Settings) -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory with these settings. Raises duckdb.Error.
 
-    Its zone is UTC, as are the times of a recording: ``now()`` compares with them on every machine.
+    Its zone is UTC, as are the times of a recording: ``now()`` compares with them on every machine. It has
+    one thread unless ``settings`` give it more, and one for remote files, of which DuckDB would start two on
+    each core.
     """
     import duckdb
 
-    connection = duckdb.connect(":memory:", config=settings)
+    connection = duckdb.connect(":memory:", config={"threads": 1, "async_threads": 1, **settings})
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     if (most := settings.get("max_temp_directory_size")) is not None:
         connection.execute("SET max_temp_directory_size = ?", [most])  # DuckDB 2.0 ignores it before

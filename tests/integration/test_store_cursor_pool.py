@@ -193,11 +193,11 @@ def test_memory_limit_is_raised_only_while_queries_run(path: Path) -> None:
 )
 def test_a_huge_value_ends_only_its_query(path: Path, sql: str) -> None:
     """DuckDB doesn't count the memory of such a value towards its limit."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)
+    limit = resource.getrlimit(resource.RLIMIT_DATA)
     with recording(path) as (recorder, statuses):
         with pytest.raises(QueryError, match="memory"):
             recorder.queries().query(sql).rows()
-        assert resource.getrlimit(resource.RLIMIT_AS) == limit
+        assert resource.getrlimit(resource.RLIMIT_DATA) == limit
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
         assert recorder.queries().query("SELECT count(*) FROM gpu_samples").rows() == [(GPUS,)]

@@ -11,7 +11,7 @@ import pytest
 
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.cli import main
-from gswarm_tui.store.querying.cursor_pool import ADDRESS_SLACK
+from gswarm_tui.store.querying.cursor_pool import THREAD_SLACK
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.memory import LEAST_BYTES, MOST_BYTES, query_memory
 from gswarm_tui.store.querying.results import QueryError
@@ -74,7 +74,7 @@ def test_hungry_query_is_bounded_and_its_memory_is_given_back(tmp_path: Path, sq
     assert done.returncode == 0, done.stderr
     refused, most, left, error = done.stdout.splitlines()
     assert "more memory than it may use" in refused
-    assert int(most) < MEMORY + QUERY_MEMORY + ADDRESS_SLACK
+    assert int(most) < MEMORY + QUERY_MEMORY + THREAD_SLACK
     assert int(left) <= 32 * MIB
     assert error == "no error"
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2],)]

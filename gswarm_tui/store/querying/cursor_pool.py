@@ -27,8 +27,8 @@ THREADS = 2
 """Threads while a query runs, else one: with two, the recorder's own statements take 0.4 more CPU."""
 GROWN_BYTES = 32 * 1024**2
 """After queries that needed more, freed memory is returned to the system; this takes some milliseconds."""
-ADDRESS_SLACK = 512 * 1024**2
-"""Address space for stacks and reserves of the threads of queries, hardly used: up to 128 MiB each."""
+THREAD_SLACK = 512 * 1024**2
+"""Memory for stacks of threads that start while a query runs, 8 MiB each and hardly used."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -51,7 +51,7 @@ class CursorPool:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._running: dict[RunningQuery, threading.Timer] = {}
         self._free = threading.BoundedSemaphore(MAX_QUERIES)
-        self._address_space = _AddressSpaceLimit()
+        self._memory_limit = _MemoryLimit()
         self._resident_before = 0
 
     def open(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -101,8 +101,8 @@ class CursorPool:
                     memory = self._usual_memory + (self._memory or query_memory())
                     self._connection.execute(f"SET memory_limit = '{memory}B'")
                     self._connection.execute(f"SET threads = {THREADS}")
-                    mapped, self._resident_before = _process_memory()
-                    self._address_space.set(mapped + memory + ADDRESS_SLACK)
+                    writable, self._resident_before = _process_memory()
+                    self._memory_limit.set(writable + memory + THREAD_SLACK)
                 cursor = self._connection.cursor()
                 cursor.execute("USE rec")
                 query = RunningQuery(cursor, self.path, self._ended)
@@ -137,7 +137,7 @@ class CursorPool:
         with self._lock:
             if self._running:
                 return
-            self._address_space.restore()
+            self._memory_limit.restore()
             if self._connection is not None:
                 with suppress(duckdb.Error):
                     self._connection.execute("SET threads = 1")
@@ -151,16 +151,18 @@ class CursorPool:
 
 
 def _process_memory() -> tuple[int, int]:
-    """Return how many bytes this process has mapped, and how many of them are in memory."""
-    mapped, resident, *_ = Path("/proc/self/statm").read_text().split()
-    return int(mapped) * _PAGE, int(resident) * _PAGE
+    """Return how many bytes of memory this process may write to, and how many of all are in memory."""
+    pages = [int(count) for count in Path("/proc/self/statm").read_text().split()]  # see proc(5)
+    return pages[5] * _PAGE, pages[1] * _PAGE
 
 
-class _AddressSpaceLimit:
-    """A limit on the memory that the process maps beyond its present size, while queries run.
+class _MemoryLimit:
+    """A limit on the memory that the process may write to, beyond its present size, while queries run.
 
     DuckDB's memory limit covers its own blocks. A list or the state of a quantile is allocated outside of
     them; without this limit, a query on hundreds of millions of rows makes the kernel kill the recorder.
+    It isn't a limit on address space: of that glibc reserves 128 MiB for each thread on machines with many
+    cores, and queries failed there.
     """
 
     def __init__(self) -> None:
@@ -168,13 +170,13 @@ class _AddressSpaceLimit:
 
     def set(self, limit: int) -> None:
         """Apply the limit in bytes; a lower one that is set already stays."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if self._before is None and (soft == resource.RLIM_INFINITY or limit < soft):
             self._before = soft, hard
-            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
     def restore(self) -> None:
         """Restore the limit as it was before ``set``."""
         before, self._before = self._before, None
         if before is not None:
-            resource.setrlimit(resource.RLIMIT_AS, before)
+            resource.setrlimit(resource.RLIMIT_DATA, before)

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from gswarm_tui.common.errors import print_notice
-from gswarm_tui.store.duckdb_internals import lacks_spill_space, query_problem, table_functions
+from gswarm_tui.store.duckdb_internals import (
+    NO_EXTENSIONS,
+    connect_in_memory,
+    lacks_spill_space,
+    query_problem,
+    table_functions,
+)
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
 
@@ -81,7 +87,8 @@ _ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW an
 def split(sql: str) -> list[str]:
     """Split a text into its statements. Raises QueryError."""
     try:
-        return [statement.query.strip() for statement in duckdb.extract_statements(sql)]
+        with contextlib.closing(connect_in_memory(NO_EXTENSIONS)) as connection:
+            return [statement.query.strip() for statement in connection.extract_statements(sql)]
     except duckdb.Error as error:
         raise QueryError(explain_query(error)) from error
 
@@ -277,7 +284,7 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Allow only queries whose functions only compute. Raises QueryError, duckdb.Error."""
     if sql in _CHECKED:
         return
-    statements = duckdb.extract_statements(sql)
+    statements = cursor.extract_statements(sql)  # DuckDB's function would open a database with all cores
     if len(statements) != 1:
         raise QueryError("run one statement at a time" if statements else "the query is empty")
     statement, kind = statements[0].query, statements[0].type

@@ -118,7 +118,7 @@ def _make(path: Path) -> None:
             old.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=path.parent) as folder:
         new = Path(folder) / path.name
-        with closing(connect_in_memory({**NO_EXTENSIONS, "threads": 1})) as connection:
+        with closing(connect_in_memory(NO_EXTENSIONS)) as connection:
             connection.execute(
                 f"ATTACH {literal(str(new))} AS rec (STORAGE_VERSION {literal(STORAGE_VERSION)})"
             )

@@ -68,8 +68,6 @@ _MIN_REWRITE_BYTES = 16 * 256 * 1024
 
 _SETTINGS: Settings = {
     **NO_EXTENSIONS,
-    "threads": 1,  # the pool raises this while queries run
-    "async_threads": 1,  # only remote files would need more
     "memory_limit": f"{MEMORY}B",
     # The recorder checkpoints between commits: a failed checkpoint inside a commit would fail the commit too.
     "wal_autocheckpoint": "1TB",
