@@ -39,7 +39,7 @@ from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
 from gswarm_tui.slurm.jobs import label_of_shell
 from gswarm_tui.trials.cost import StoppedTrialError, expected_cost, gpu_hours, longest_time, reached_floor
-from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, OVER_LIMIT, RunOutcome, failures
+from gswarm_tui.trials.outcome import INTERRUPTED, OVER_LIMIT, REFUSED, RunOutcome, failures
 from gswarm_tui.trials.plan import (
     AvailableNodes,
     TrialError,
@@ -453,10 +453,9 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
     def waiting(job_id: str, reason: str) -> None:
         print_notice(f"run {run.number} of {len(plan.runs)}, {run}: job {job_id} is waiting: {reason}")
 
-    begun, granted, before = time.time(), 0.0, len((await _trial_in(db, plan)).outcomes)
+    begun, before = time.time(), len((await _trial_in(db, plan)).outcomes)
     try:
         async with allocated(host, salloc, waiting, "gswarm-trial") as allocation:
-            granted = time.time()
             words = [sys.executable, "-P", "-m", "gswarm_tui", "trial", f"--trial={plan.trial_id}"]
             words += [f"--only={run.number}", f"--job={allocation.job.job_id}", f"--db={db}"]
             words += [word for word in options.words if not word.startswith(("--db=", "--job="))]
@@ -465,9 +464,8 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
                 status = await command.wait()
     except ProfileError as error:
         reason = str(error).rstrip(".")
-        wall_s = time.time() - granted if granted else 0.0  # waiting for nodes costs no GPU-hours
-        outcome = RunOutcome(plan.trial_id, run, FAILED, granted or begun, wall_s, reason=reason)
-        text = f"run {run.number} of {len(plan.runs)}, {run}: {FAILED}: {reason}"
+        outcome = RunOutcome(plan.trial_id, run, REFUSED, begun, 0.0, reason=reason)
+        text = f"run {run.number} of {len(plan.runs)}, {run}: {REFUSED}: {reason}"
         print_notice(text)
         add_event(db, TRIAL_RUN, text, outcome.to_json())
         return

@@ -13,9 +13,12 @@ from gswarm_tui.slurm.hosts import expand, fold
 from gswarm_tui.trials.plan import MOST_COUNTED, Placement, TrialRun
 
 OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
-OVER_LIMIT, INTERRUPTED = "over_limit", "interrupted"
-"""Only runs that are ``ok`` are compared; the others are kept and shown."""
-REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
+OVER_LIMIT, INTERRUPTED, REFUSED = "over_limit", "interrupted", "refused"
+"""Only runs that are ``ok`` are compared; the others are kept and shown.
+
+Slurm refused to start a run that is ``refused``.
+"""
+REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED, REFUSED)
 """Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""
 LONGEST_S = 1e9
 """Longer times are only in crafted recordings."""

@@ -44,8 +44,8 @@ ORDER BY s.started_at LIMIT 1
 class RecordedTrial:
     """A trial of a recording: its plan, and the outcomes of the runs that ended.
 
-    A run that was requeued, interrupted or lost a node is repeated when the trial is resumed, and has an
-    outcome of each.
+    A run with one of the outcomes ``REPEATED`` is repeated when the trial is resumed, and has an outcome of
+    each time.
     """
 
     plan: TrialPlan

@@ -18,7 +18,16 @@ from gswarm_tui.common.quantities import (
     percent,
     plural,
 )
-from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, NODE_LOST, OK, OVER_LIMIT, REQUEUED, TIMEOUT
+from gswarm_tui.trials.outcome import (
+    FAILED,
+    INTERRUPTED,
+    NODE_LOST,
+    OK,
+    OVER_LIMIT,
+    REFUSED,
+    REQUEUED,
+    TIMEOUT,
+)
 from gswarm_tui.trials.plan import SPREAD, Placement
 from gswarm_tui.trials.results import (
     COMMUNICATION,
@@ -61,6 +70,7 @@ _STATUSES = {
     NODE_LOST: "lost a node",
     OVER_LIMIT: "ended by --max-gpu-hours",
     INTERRUPTED: "was interrupted",
+    REFUSED: "was refused by Slurm",
 }
 
 

@@ -37,6 +37,7 @@ from gswarm_tui.trials.outcome import (
     NODE_LOST,
     OK,
     OVER_LIMIT,
+    REFUSED,
     REQUEUED,
     TIMEOUT,
     RunOutcome,
@@ -62,7 +63,8 @@ _STEP_VARIABLES = (
 _REQUEUED = re.compile(r"\bDUE TO JOB REQUEUE\b")
 _NODE_LOST = re.compile(r"\bNode failure on (\S+)|\bDUE TO NODE FAILURE\b")
 _CANCELLED = re.compile(r"\*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
-_TOO_FEW_CPUS = re.compile(r"\bMore processors requested than permitted\b")
+_REFUSED = re.compile(r"\bUnable to create step for job \S+: (.+)")
+_TOO_FEW_CPUS = "More processors requested than permitted"
 """Texts of slurmstepd and srun, from Slurm's sources."""
 _SEPARATED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[+-]?\d{1,3}(?:[ '_]\d{3})+(?:\.\d+)?")
 _WHOLE, _MORE = re.compile(r"[+-]?\d{1,3}(?:,\d{3})*"), re.compile(r"(?:,\d{3})+(?!\d)(?:\.\d+)?")
@@ -104,7 +106,7 @@ class TrialDriver:
             limit_s, why = longest_time(self._plan, self._outcomes, run)
             outcome = await self._run(run, allocation, limit_s, why)
             ended = "" if outcome.ok else await self._why_ended(job_id)
-            if ended and outcome.status == FAILED:
+            if ended and outcome.status in (FAILED, REFUSED):
                 outcome = replace(outcome, reason=ended.rstrip("."))
                 if self._plan.salloc is None:  # the job's end, not the placement's failure
                     outcome = await _interrupted(outcome)
@@ -345,11 +347,14 @@ def classify(status: int, last_lines: Sequence[str], why_no_throughput: str) -> 
         return REQUEUED, JOB_REQUEUED
     if lost := _NODE_LOST.findall(slurm):
         return NODE_LOST, f"{max(lost) or 'a node'} failed"
-    if _TOO_FEW_CPUS.search(slurm):
-        return FAILED, (
-            "Slurm refused the step: the job has fewer CPUs on a node than ranks; allocate the job with "
-            "--ntasks-per-node, or start one rank on each node with --ntasks-per-node 1"
-        )
+    if refused := _REFUSED.search(slurm):
+        why = printable(refused[1].strip())
+        if why == _TOO_FEW_CPUS:
+            why = (
+                "the job has fewer CPUs on a node than ranks; allocate the job with --ntasks-per-node, or "
+                "start one rank on each node with --ntasks-per-node 1"
+            )
+        return REFUSED, f"Slurm refused the step: {why}"
     if status == 0 and _CANCELLED.search(slurm):
         return FAILED, "the step was cancelled"
     if status == 0:

@@ -172,7 +172,7 @@ def test_submitted_trial_reaches_its_limit_is_interrupted_resumed_and_denied_an_
     )
     assert sorted(ask(folder / "run.duckdb", runs)) == [
         (1, "interrupted", False), (1, "ok", False), (1, "ok", False), (1, "over_limit", False),
-        (32, "failed", True),
+        (32, "refused", True),
     ]  # fmt: skip
     closed_properly(folder / "run.duckdb")
     nothing_is_left(cluster)
@@ -195,6 +195,28 @@ def test_run_of_a_requeued_job_is_kept_with_that_reason(cluster: Cluster, folder
     runs = "SELECT run, status, reason FROM trial_runs"
     assert ask(folder / "run.duckdb", runs) == [(1, "requeued", "the job was requeued")]
     closed_properly(folder / "run.duckdb")
+
+
+def test_runs_that_slurm_refused_are_done_when_the_trial_is_resumed(cluster: Cluster, folder: Path) -> None:
+    words = ["--submit", "--node-counts=1", "--gpus-per-node=1", "--repeat=1"]
+    words += ["--salloc=-w gpu01 --immediate=1", "--db=run.duckdb"]
+    said = cluster.run("salloc -w gpu01 --exclusive --no-shell").stderr
+    job = said.rpartition(" ")[2].strip()
+    try:
+        status, _, said = ended(start_trial(cluster, folder, *words, "--", "true"))
+    finally:
+        cluster.run(["scancel", job])
+    assert status == 1, said
+    assert "warm-up: refused: Slurm denied the allocation: Unable to allocate resources: " in said
+    assert "to do the runs that are left: gswarm-tui trial --resume --db " in said
+    status, _, said = ended(start_trial(cluster, folder, "--resume"))
+    assert status == 0, said
+    runs = "SELECT warm_up, status FROM trial_runs ORDER BY run, ts"
+    assert ask(folder / "run.duckdb", runs) == [
+        (True, "refused"), (True, "ok"), (False, "refused"), (False, "ok")
+    ]  # fmt: skip
+    closed_properly(folder / "run.duckdb")
+    nothing_is_left(cluster)
 
 
 def output(folder: Path) -> str:

@@ -16,6 +16,7 @@ from gswarm_tui.trials.outcome import (
     NODE_LOST,
     OK,
     OVER_LIMIT,
+    REFUSED,
     REQUEUED,
     TIMEOUT,
     RunOutcome,
@@ -147,13 +148,13 @@ def test_larger_placements_are_left_out_below_the_floor() -> None:
 
 
 def test_runs_that_slurm_the_limit_or_the_user_ended_are_repeated_when_resumed() -> None:
-    runs = ordered_runs([Placement(1, 1)], 6, seed=1)
-    statuses = (OK, FAILED, REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED)
+    runs = ordered_runs([Placement(1, 1)], 7, seed=1)
+    statuses = (OK, FAILED, REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED, REFUSED)
     ended = tuple(done(run, 1, status) for run, status in zip(runs, statuses, strict=False))
     left = RecordedTrial(plan(runs), ended).left
-    assert [run.number for run in left] == [3, 4, 5, 6, 7]
-    assert failures(ended) == 5
-    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 4, "the repeated one ended well"
+    assert [run.number for run in left] == [3, 4, 5, 6, 7, 8]
+    assert failures(ended) == 6
+    assert failures((*ended, done(runs[2], 1), done(runs[3], 1, FAILED))) == 5, "the repeated one ended well"
     assert RecordedTrial(plan(runs), (done(runs[0], 1, TIMEOUT),)).left == runs[1:]
 
 
@@ -169,13 +170,13 @@ def test_runs_that_slurm_the_limit_or_the_user_ended_are_repeated_when_resumed()
         (
             1,
             ["srun: error: Unable to create step for job 5: Requested nodes are busy"],
-            (FAILED, "exit status 1: Unable to create step for job 5: Requested nodes are busy"),
+            (REFUSED, "Slurm refused the step: Requested nodes are busy"),
         ),
         (
             1,
             ["srun: error: Unable to create step for job 5: More processors requested than permitted"],
             (
-                FAILED,
+                REFUSED,
                 "Slurm refused the step: the job has fewer CPUs on a node than ranks; allocate the job with "
                 "--ntasks-per-node, or start one rank on each node with --ntasks-per-node 1",
             ),

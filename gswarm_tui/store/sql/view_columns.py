@@ -163,7 +163,7 @@ MEANINGS = {
     "placement": "packed (on the fewest nodes) or spread (the same GPUs on as many nodes as there are)",
     "repeat": "Number of the repeat of this placement, from 1",
     "warm_up": "Whether it is the warm-up run, which isn't compared",
-    "status": "ok, failed, timeout, requeued, node_lost or over_limit (--max-gpu-hours ended it)",
+    "status": "ok, failed, refused (by Slurm), timeout, requeued, node_lost, interrupted or over_limit",
     "wall_s": "Wall time of the command [s]",
     "throughput": "Throughput that the command printed, in its unit; NULL without one",
     "exit_status": "Exit status of the command; NULL if it didn't start or was ended",
