@@ -572,6 +572,8 @@ class Server:
             connection.close(self._selector)
             if not self._spool.on_disk:
                 self._end("the head closed the connection", 0)
+            elif not (self.started.is_set() or self._connections):
+                self._end("the head disconnected before the start", 0)
         if connection is self._head:
             self._head = None
             self._headless_since = time.monotonic()

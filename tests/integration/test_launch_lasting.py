@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import uuid
@@ -29,6 +31,7 @@ from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh import launcher as ssh_launcher
 from gswarm_tui.launch.ssh.attempt import MAX_OVERHEAD_BYTES
 from tests.integration.sshd import SSHD, SshServer, running
+from tests.unit.store_recording import query
 
 
 @pytest.fixture
@@ -36,6 +39,10 @@ def recording() -> Iterator[str]:
     """A recording's uid; its agents and folders are removed after the test."""
     uid = uuid.uuid4().hex
     yield uid
+    remove_agents(uid)
+
+
+def remove_agents(uid: str) -> None:
     for entry in status(uid):
         if entry["pid"]:
             os.kill(entry["pid"], signal.SIGKILL)
@@ -240,6 +247,35 @@ async def test_agent_is_started_when_none_is_running(server: SshServer, recordin
     await listener.hear(Frame)
     await listener.stop()
     await launcher.close()
+
+
+async def test_ctrl_c_while_an_agent_is_being_started_leaves_none_on_the_node(
+    server: SshServer, tmp_path: Path
+) -> None:
+    python = tmp_path / "python3"
+    script = [
+        "#!/bin/sh",
+        f"touch {tmp_path}/starts",
+        f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done",
+        f'{sys.executable} "$@"',
+        f"touch {tmp_path}/started",
+    ]
+    python.write_text("\n".join(script))
+    python.chmod(0o755)
+    words = ["--nodes", "gpu01", "--ssh-config", server.config(), "--agent-python", str(python)]
+    command = [sys.executable, "-m", "gswarm_tui", "record", "--db", "run.duckdb", *words]
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}) as head:
+        await until((tmp_path / "starts").exists)
+        head.send_signal(signal.SIGINT)
+    ((uid,),) = query(tmp_path / "run.duckdb", "SELECT uid FROM recordings")
+    assert not status(uid)
+    (tmp_path / "go").touch()
+    await until((tmp_path / "started").exists)
+    try:
+        async with asyncio.timeout(20):  # not the minute after which it ends by itself
+            await until(lambda: not status(uid))
+    finally:
+        remove_agents(uid)
 
 
 async def test_killed_agent_is_reported_with_its_last_log_line(server: SshServer, recording: str) -> None:
