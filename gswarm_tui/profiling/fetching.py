@@ -155,7 +155,8 @@ class _Unnamed:
             _remove_abandoned(folder)
             self._fd, hidden = tempfile.mkstemp(".part", _HIDDEN, folder)
             self._hidden = Path(hidden)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks: nothing there is removed
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __enter__(self) -> _Unnamed:
         return self

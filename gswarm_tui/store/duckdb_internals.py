@@ -48,6 +48,7 @@ INTERRUPTED = "Query interrupted"
 class FileProblem(Enum):
     """Reasons for which DuckDB can't use a file; each value is a pattern that its error text contains."""
 
+    NO_LOCKS = "Could not set lock.*: (No locks|Function not|Operation not supported)"
     LOCKED = "Could not set lock|Conflicting lock"
     ALREADY_ATTACHED = "already attached|Unique file handle"
     NOT_A_DATABASE = "not a valid DuckDB database|xtension.* (not found|disabled)|Cannot launch in-memory"

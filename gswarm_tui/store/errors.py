@@ -38,6 +38,9 @@ class FileInUseError(StoreError):
 
 
 _SENTENCES = {
+    FileProblem.NO_LOCKS: (
+        "can't be used because its file system has no file locks; use or copy it on another one, such as /tmp"
+    ),
     FileProblem.LOCKED: "is in use by another program; end that program, or name another file with --db",
     FileProblem.ALREADY_ATTACHED: "is already open in this program",
     FileProblem.NOT_A_DATABASE: "is not a DuckDB file; name another file with --db",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import getpass
 import hashlib
@@ -102,6 +103,19 @@ async def test_parts_of_killed_transfers_are_removed_where_files_need_a_name(
         path, _ = await fetch(report, home)
     assert path.read_bytes() == CONTENT
     assert sorted(home.iterdir()) == sorted([under_way, path])
+
+
+async def test_reports_come_to_a_file_system_without_locks(
+    report: RemoteReport, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_CREAT | os.O_EXCL)  # as on Lustre
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path, _ = await fetch(report, home)
+    assert path.read_bytes() == CONTENT
+    assert list(home.iterdir()) == [path]
 
 
 async def test_lines_about_reports_on_the_login_node_fetch_and_remove_them_as_they_are_printed(

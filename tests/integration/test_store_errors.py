@@ -367,6 +367,16 @@ def test_reading_a_missing_file_is_reported(path: Path) -> None:
             "Could not set lock on file",
             "run.duckdb is in use by another program; end that program, or name another file with --db",
         ),
+        (
+            'IO Error: Could not set lock on file "/lustre/run.duckdb": Function not implemented. See also',
+            "run.duckdb can't be used because its file system has no file locks; "
+            "use or copy it on another one, such as /tmp",
+        ),
+        (
+            'IO Error: Could not set lock on file "/home/run.duckdb": No locks available. See also',
+            "run.duckdb can't be used because its file system has no file locks; "
+            "use or copy it on another one, such as /tmp",
+        ),
         ("Something new\nand its details", "run.duckdb can't be used: Something new"),
     ],
 )
