@@ -71,7 +71,7 @@ class Metric:
 GPU_METRICS: Tuple[Metric, ...] = (
     Metric("util_pct", "GPU util", "util", "%", GAUGE, "SMALLINT",
            "nvmlDeviceGetUtilizationRates.gpu",
-           "Share of time in which any kernel ran", top=100),
+           "Share of time in which any kernel ran; copies may count, too", top=100),
     Metric("mem_util_pct", "memory util", "memutil", "%", GAUGE, "SMALLINT",
            "nvmlDeviceGetUtilizationRates.memory",
            "Share of time in which device memory was read or written", top=100),
@@ -94,10 +94,12 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)",
            "Clock of the device memory", top_fact="mem_clock_max_mhz"),
     Metric("pcie_tx_mb_s", "PCIe tx", "pcietx", "MB/s", RATE, "FLOAT",
-           "field 197 NVML_FI_DEV_PCIE_COUNT_TX_BYTES, else nvmlDeviceGetPcieThroughput",
+           "NVML_GPM_METRIC_PCIE_TX_PER_SEC; without GPM field 197 NVML_FI_DEV_PCIE_COUNT_TX_BYTES, "
+           "else nvmlDeviceGetPcieThroughput",
            "Bytes that the GPU sent over PCIe", group=PCIE),
     Metric("pcie_rx_mb_s", "PCIe rx", "pcierx", "MB/s", RATE, "FLOAT",
-           "field 198 NVML_FI_DEV_PCIE_COUNT_RX_BYTES, else nvmlDeviceGetPcieThroughput",
+           "NVML_GPM_METRIC_PCIE_RX_PER_SEC; without GPM field 198 NVML_FI_DEV_PCIE_COUNT_RX_BYTES, "
+           "else nvmlDeviceGetPcieThroughput",
            "Bytes that the GPU received over PCIe", group=PCIE),
     Metric("nvlink_tx_mb_s", "NVLink tx", "nvtx", "MB/s", RATE, "FLOAT",
            "field 138 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (KiB), else 202",

@@ -68,7 +68,8 @@ _COLUMNS: tuple[tuple[str, _Value, _Shown], ...] = (
 _DEFINITIONS = (
     (
         "Utilisation",
-        "NVML's: the share of time in which any kernel ran. One busy multiprocessor can give 100 %.",
+        "NVML's: the share of time in which any kernel ran; copies may count, too. One busy multiprocessor "
+        "can give 100 %.",
     ),
     ("Mean, median, p95", "over the measured time of single GPUs in the session; max is the highest sample."),
     (

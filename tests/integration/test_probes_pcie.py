@@ -97,3 +97,42 @@ def test_hanging_pcie_throughput_is_disabled_with_a_note_on_its_gpu_only(stage: 
         reading = node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [None, about(1024)])
         assert {(note.kind, note.gpu) for note in reading.notes} == {("unmeasured", 0)}
         assert node.facts().capabilities["gpu0.pcie_tx_mb_s"] == "the driver is slow or hangs"
+
+
+def test_pcie_is_measured_by_gpm_where_the_gpu_has_it(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=FAST_MB_S * 10**6)
+    scenario.gpus[1].gpm = {20: 1000.0, 21: 2000.0}  # MiB/s
+    stage.set(scenario)
+    with stage.node() as node:
+        assert values(node.read(), "pcie_tx_mb_s") == [None, None]
+        node.until(
+            lambda reading: (
+                values(reading, "pcie_tx_mb_s") == [about(FAST_MB_S), about(1048.576)]
+                and values(reading, "pcie_rx_mb_s")[1] == about(2097.152)
+            ),
+            every_s=READ_EVERY_S,
+        )
+        node.switch("core")
+        assert values(node.read(), "pcie_tx_mb_s") == [None, None]
+        node.switch("core", "pcie")
+        assert values(node.read(), "pcie_tx_mb_s") == [None, None]
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s")[1] == about(1048.576))
+
+
+def test_counters_are_used_when_gpm_fails_for_good(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=FAST_MB_S * 10**6)
+    for gpu in scenario.gpus:
+        gpu.gpm = {20: 1000.0, 21: 2000.0}
+    scenario.gpus[1].answers = {"nvmlGpmSampleGet": Return.NO_PERMISSION}
+    stage.set(scenario)
+    with stage.node() as node:
+        node.until(
+            lambda reading: values(reading, "pcie_tx_mb_s") == [about(1048.576), about(FAST_MB_S)],
+            every_s=READ_EVERY_S,
+        )
+        stage.scenario.gpus[0].answers["nvmlGpmSampleGet"] = Return.UNKNOWN
+        stage.write()
+        node.until(
+            lambda reading: values(reading, "pcie_tx_mb_s") == [about(FAST_MB_S)] * 2, every_s=READ_EVERY_S
+        )
+        assert not {name for name in node.facts().capabilities if "pcie" in name}

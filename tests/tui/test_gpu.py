@@ -68,7 +68,9 @@ async def test_metrics_show_value_unit_and_meaning() -> None:
         await pilot.pause()
         assert line_with(app, "GPU util").split()[2:4] == ["50", "%"]
         assert "███████ " in line_with(app, "GPU util")
-        assert line_with(app, "GPU util").endswith("Share of time in which any kernel ran")
+        assert line_with(app, "GPU util").endswith(
+            "Share of time in which any kernel ran; copies may count, too"
+        )
         assert "40 GiB" in line_with(app, "memory used")
         assert "350 W" in line_with(app, "power ")
         assert "2 kWh" in line_with(app, "energy")

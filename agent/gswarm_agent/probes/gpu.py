@@ -11,6 +11,7 @@ from threading import Lock
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Note, Number, Row
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, NVLINK
+from gswarm_agent.probes.gpm import PcieGpm
 from gswarm_agent.probes.gpu_sources import (
     CallSource,
     FieldSource,
@@ -102,7 +103,8 @@ class Gpu:
     ``lost`` says why the GPU does not answer, None while it does; ``hanging`` is set while a call has not
     returned, and then nobody else should call it. ``notes`` collects events. ``nvlinks`` are its NVLinks.
     ``columns_off`` are columns whose metrics are switched off; any thread may replace them.
-    ``pcie_meter`` measures PCIe where the GPU has no counters. Counters that were not read for
+    PCIe is measured by GPM where the GPU has it, else by counters, and where it has none by ``pcie_meter``.
+    Counters that were not read for
     ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
     """
 
@@ -121,6 +123,8 @@ class Gpu:
         self.pcie_wraps_s = math.inf
         self._nvml = nvml
         self._calls = call_sources(nvml)
+        self._gpm: Optional[PcieGpm] = None
+        self._gpm_strikes = 0
         self._pcie = pcie_counters(nvml.api)
         self._fields: List[FieldSource] = [*self._pcie, *field_sources(nvml)]
         self._sources: List[GpuSource] = [*self._calls, *self._fields]
@@ -226,6 +230,7 @@ class Gpu:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
+        self._gpm = self._nvml.maybe(PcieGpm, self._nvml, self.handle)
         for _ in range(STRIKES):
             _, codes = self._query(0, everything=True)
             error_code = _common_error(codes)
@@ -252,9 +257,22 @@ class Gpu:
                 return None
             self._update_sources(codes, note=True)
         self._silent_ticks = 0
-        if self.pcie_meter is not None and self.lacks_pcie_counters:
+        if self._gpm is not None:
+            values.update(zip(_PCIE_COLUMNS, self._read_gpm(self._gpm, now_ns) or (None, None)))
+        elif self.pcie_meter is not None and self.lacks_pcie_counters:
             values.update(zip(_PCIE_COLUMNS, self.pcie_meter() or (None, None)))
         return tuple(map(values.get, GPU_COLUMNS))
+
+    def _read_gpm(self, gpm: PcieGpm, now_ns: int) -> Optional[Tuple[float, float]]:
+        """Return PCIe traffic (tx, rx) in MB/s; use the counters instead after lasting errors."""
+        if not self.columns_off.isdisjoint(_PCIE_COLUMNS):
+            gpm.reset()
+            return None
+        traffic = gpm.read(now_ns)
+        self._gpm_strikes = 0 if gpm.code == SUCCESS else self._gpm_strikes + 1
+        if self._gpm_strikes >= STRIKES:
+            self._gpm, self._settled = None, False
+        return traffic
 
     def _query(self, now_ns: int, everything: bool) -> Tuple[Values, Dict[GpuSource, int]]:
         """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t.
@@ -267,8 +285,9 @@ class Gpu:
             for source in self._sources:
                 if not off.isdisjoint(source.columns):
                     source.reset()  # its rates begin again when it is switched on
+            fields = [s for s in self._fields if self._gpm is None or s not in self._pcie]
             self._queries = _Queries(
-                [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)],
+                [s for s in fields if (everything or s.reason is None) and off.isdisjoint(s.columns)],
                 [s for s in self._calls if (everything or s.reason is None) and off.isdisjoint(s.columns)],
                 off,
             )

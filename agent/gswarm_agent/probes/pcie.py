@@ -1,4 +1,4 @@
-"""PCIe traffic, read in a thread of its own: counters that wrap early, and GPUs without counters."""
+"""PCIe traffic, read in a thread of its own: counters that wrap early, and GPUs without counters and GPM."""
 
 from __future__ import annotations
 

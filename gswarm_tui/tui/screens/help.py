@@ -51,7 +51,7 @@ def _metrics(metrics: Iterable[Metric]) -> Entries:
 
 _BUSY = f"GPUs with a utilisation of {BUSY_FROM_PCT:g} % or more"
 _FIGURES: Entries = (
-    ("utilisation", "share of time in which any kernel ran, over all samples of single GPUs"),
+    ("utilisation", "share of time in which any kernel (or copy) ran, over all samples of single GPUs"),
     ("p95", "95 of 100 samples are at or below this"),
     ("busy", f"share of the measured time with a utilisation of {BUSY_FROM_PCT:g} % or more"),
     ("GPU-min", "minutes added up over GPUs: 8 GPUs for one minute are 8 GPU-min"),
@@ -88,7 +88,7 @@ WORDS: dict[str, Entries] = {
     FLEET: (
         ("nodes 3/4", "nodes that send fresh data, out of all nodes"),
         ("busy 30/32", f"{_BUSY}, out of your job's GPUs on live nodes; n goes to the others"),
-        ("util", "mean utilisation: share of time in which any kernel ran"),
+        ("util", "mean utilisation: share of time in which any kernel (or copy) ran"),
         ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
         ("mem", "GPU memory in use, out of the total; on a node's row, host memory in use"),
         ("lowest util", "the GPU with the lowest utilisation now"),

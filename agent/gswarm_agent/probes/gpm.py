@@ -1,0 +1,59 @@
+"""PCIe traffic of Hopper and later GPUs, from NVML's GPU performance monitoring (GPM).
+
+Unlike the counters of bytes it can't wrap between two readings, and a reading costs half as much
+(docs/decisions/017-real-gpu.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from gswarm_agent.probes.nvml import SUCCESS, Nvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional, Tuple
+
+_MIB_TO_MB = 2**20 / 10**6
+_LEAST_NS = 90_000_000
+"""Of samples less than 50 ms apart a H200 sometimes says 0, without an error; NVIDIA asks for 100 ms."""
+
+
+class PcieGpm:
+    """PCIe traffic of one GPU between two readings. ``code`` is the nvmlReturn_t of the last one."""
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        """Raises ``nvml.Error``, also where the GPU has no GPM."""
+        api = nvml.api
+        if not api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            raise nvml.Error(api.NVML_ERROR_NOT_SUPPORTED)
+        self._handle = handle
+        self._take, self._compare = nvml.function("nvmlGpmSampleGet"), nvml.function("nvmlGpmMetricsGet")
+        self._older, self._newer = api.nvmlGpmSampleAlloc(), api.nvmlGpmSampleAlloc()
+        self._older_ns: Optional[int] = None
+        self._metrics = api.c_nvmlGpmMetricsGet_t(version=api.NVML_GPM_METRICS_GET_VERSION, numMetrics=2)
+        self._sent, self._received = self._metrics.metrics[0], self._metrics.metrics[1]
+        self._sent.metricId = api.NVML_GPM_METRIC_PCIE_TX_PER_SEC
+        self._received.metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
+        api.nvmlGpmSampleGet(handle, self._older)  # raises what a user without permission would meet later
+        self.code = SUCCESS
+
+    def read(self, now_ns: int) -> Optional[Tuple[float, float]]:
+        """Return MB/s that the GPU sent and received since the last reading; None at first and on errors."""
+        if self._older_ns is not None and now_ns - self._older_ns < _LEAST_NS:
+            return None
+        self.code = self._take(self._handle, self._newer)
+        traffic = None
+        if self._older_ns is not None and self.code == SUCCESS:
+            self._metrics.sample1, self._metrics.sample2 = self._older, self._newer
+            code = self._compare(ctypes.byref(self._metrics))
+            self.code = code or self._sent.nvmlReturn or self._received.nvmlReturn
+            traffic = self._sent.value * _MIB_TO_MB, self._received.value * _MIB_TO_MB
+        if self.code != SUCCESS:
+            return None
+        self._older, self._newer, self._older_ns = self._newer, self._older, now_ns
+        return traffic
+
+    def reset(self) -> None:
+        """Forget the last reading."""
+        self._older_ns = None
