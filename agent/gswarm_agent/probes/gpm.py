@@ -7,6 +7,7 @@ Unlike the counters of bytes it can't wrap between two readings, and a reading c
 from __future__ import annotations
 
 import ctypes
+import math
 
 from gswarm_agent.probes.nvml import SUCCESS, Nvml
 
@@ -30,6 +31,7 @@ class PcieGpm:
         self._handle = handle
         self._take, self._compare = nvml.function("nvmlGpmSampleGet"), nvml.function("nvmlGpmMetricsGet")
         self._older, self._newer = api.nvmlGpmSampleAlloc(), api.nvmlGpmSampleAlloc()
+        self._free = nvml.function("nvmlGpmSampleFree")
         self._older_ns: Optional[int] = None
         self._metrics = api.c_nvmlGpmMetricsGet_t(version=api.NVML_GPM_METRICS_GET_VERSION, numMetrics=2)
         self._sent, self._received = self._metrics.metrics[0], self._metrics.metrics[1]
@@ -37,6 +39,12 @@ class PcieGpm:
         self._received.metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
         api.nvmlGpmSampleGet(handle, self._older)  # raises what a user without permission would meet later
         self.code = SUCCESS
+
+    def __del__(self) -> None:
+        """Free the samples: a GPU that is lost again and again gets new ones each time."""
+        if hasattr(self, "_free"):
+            self._free(self._older)
+            self._free(self._newer)
 
     def read(self, now_ns: int) -> Optional[Tuple[float, float]]:
         """Return MB/s that the GPU sent and received since the last reading; None at first and on errors."""
@@ -52,7 +60,7 @@ class PcieGpm:
         if self.code != SUCCESS:
             return None
         self._older, self._newer, self._older_ns = self._newer, self._older, now_ns
-        return traffic
+        return traffic if traffic is not None and math.isfinite(sum(traffic)) else None
 
     def reset(self) -> None:
         """Forget the last reading."""
