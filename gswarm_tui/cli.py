@@ -18,7 +18,7 @@ from gswarm_tui.common.ascii_signs import (
     register_ascii_signs,
     terminal_takes_utf8,
 )
-from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
 from gswarm_tui.run.supervisor import supervise
 
@@ -56,9 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return 130
-    except RuntimeError as error:
+    except (RuntimeError, BlockingIOError) as error:
         from gswarm_tui.store.duckdb_internals import INTERRUPTED
 
+        if lacks_processes(error):
+            print_notice(f"{NO_PROCESS}.")
+            return 1
         if str(error) != INTERRUPTED:
             raise
         return 130

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.common.errors import UserError, print_notice, printable, quote
+from gswarm_tui.common.errors import NO_PROCESS, UserError, print_notice, printable, quote
 from gswarm_tui.common.processes import own_command
 from gswarm_tui.options.arguments import RecordOptions, parse_record
 
@@ -86,12 +86,13 @@ def _session(recording: OpenRecording, name: str) -> str:
     """Return the number of the session that was started first, as it may have another name by now."""
     from gswarm_tui.store.errors import StoreError
     from gswarm_tui.store.querying.file_source import FileSource
+    from gswarm_tui.store.querying.results import QueryError
 
     first = "SELECT min(session_id) FROM sessions JOIN recordings USING (recording_id) WHERE uid = ?"
     try:
         with closing(FileSource(recording.path, for_people=False)) as source:
             ((number,),) = source.query(first, recording.uid).rows()
-    except StoreError:
+    except (StoreError, QueryError):
         return name  # the commands that read the file print why they can't
     return name if number is None else str(number)
 
@@ -117,4 +118,7 @@ def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, 
 
 def _print(*words: str) -> None:
     """Run another command of this program; its output goes to standard error, as all of this one's."""
-    subprocess.run(own_command(*words), check=False, stdin=subprocess.DEVNULL, stdout=2)
+    try:
+        subprocess.run(own_command(*words), check=False, stdin=subprocess.DEVNULL, stdout=2)
+    except BlockingIOError:
+        print_notice(f"gswarm-tui {words[0]} can't be run: {NO_PROCESS}")

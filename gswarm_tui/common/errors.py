@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Iterable
 
@@ -14,6 +16,16 @@ class UserError(Exception):
     """
 
     exit_status = 2
+
+
+NO_PROCESS = "you have, or your job has, as many processes and threads as allowed (ulimit -u); end some"
+
+
+def lacks_processes(error: BaseException) -> bool:
+    """Return whether the system refused a new process or thread because of a limit on their number."""
+    if isinstance(error, BlockingIOError):
+        return error.strerror == os.strerror(errno.EAGAIN)
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
 def nearest(word: str, choices: Iterable[str], prefix: str = "") -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_agent import __version__
 from gswarm_agent.requests import is_own
+from gswarm_tui.common.errors import NO_PROCESS, lacks_processes
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import IntentError, StopRecording, read_intent
@@ -252,7 +253,12 @@ class ControlServer:
                 self._queries -= 1
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except RuntimeError as error:
+            if lacks_processes(error):
+                raise QueryError(NO_PROCESS) from None
+            raise
 
 
 def _next(result: Result) -> list[bytes]:

@@ -46,6 +46,8 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
             _, channel = await asyncio.shield(starting)
         except OSError as error:
             raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from None
+        except RuntimeError as error:  # no thread can be started, in which asyncio waits for the end
+            raise LaunchError(f"{command[0]} can't be run: {error}") from None
         except asyncio.CancelledError:  # which asyncio's start of a process may not survive: it then hangs
             with contextlib.suppress(OSError):
                 _, channel = await starting

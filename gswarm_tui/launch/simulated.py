@@ -16,6 +16,7 @@ from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.local import agent_command
 from gswarm_tui.launch.process import ProcessChannel
 
+_MOST_PROCESSES = 8
 # The simulated job is past its warm-up when it is first seen.
 _UNDER_WAY_NS = 40 * 10**9
 
@@ -35,7 +36,7 @@ class SimulatedLauncher(Launcher):
             name: Simulation(name, index, nodes, gpus, seed, origin_ns)
             for index, name in enumerate(simulated_names(nodes))
         }
-        self._hosts = [_Host() for _ in range(min(nodes, os.cpu_count() or 1))]
+        self._hosts = [_Host() for _ in range(min(nodes, os.cpu_count() or 1, _MOST_PROCESSES))]
         allow_many_files()
 
     async def open(self, node: str, *arguments: str) -> Channel:

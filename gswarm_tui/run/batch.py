@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice, printable
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.run.headless import STOPPED, OpenRecording
 from gswarm_tui.run.supervisor import describe_signal
@@ -125,7 +125,13 @@ class BatchRun:
         opened_read, opened_write = os.pipe()
         end_read, end_write = os.pipe()
         sys.stdout.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            for descriptor in (opened_read, opened_write, end_read, end_write):
+                os.close(descriptor)
+            print_notice(f"the recorder can't be started: {NO_PROCESS}")
+            return 1
         if pid == 0:
             os.close(opened_read)
             os.close(end_write)
@@ -162,7 +168,8 @@ class BatchRun:
             print_notice(str(error))
             status = error.exit_status
         except Exception as error:
-            print_notice(f"internal error of the recorder: {type(error).__name__}: {error}")
+            what = f"internal error of the recorder: {type(error).__name__}: {error}"
+            print_notice(f"the recorder failed: {NO_PROCESS}" if lacks_processes(error) else what)
         finally:
             sys.stdout.flush()
             os._exit(status)
@@ -180,7 +187,8 @@ class BatchRun:
             self._command = subprocess.Popen(self.command, env=environ, preexec_fn=prepare)  # noqa: PLW1509
         except OSError as error:
             self.exit_status = NOT_EXECUTABLE
-            reason = f"{self.command[0]} can't be executed: {error.strerror}"
+            why = NO_PROCESS if lacks_processes(error) else error.strerror
+            reason = f"{self.command[0]} can't be executed: {why}"
             print_notice(reason)
             self._end_recorder(reason)
 

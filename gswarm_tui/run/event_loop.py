@@ -6,14 +6,19 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from gswarm_tui.common.errors import lacks_processes
 from gswarm_tui.run.supervisor import ENDING
 
 RATE = 100.0
 """Waits per second without delay; each further one starts up to 1 / RATE later."""
 BURST = 32.0
 """Waits in a row without delay: a key press, a command, a whole handshake."""
+
+THREADS = 6
+"""Threads for blocking calls. asyncio would allow up to 32, by the number of cores."""
 
 T = TypeVar("T")
 
@@ -54,10 +59,42 @@ class BatchingSelector(selectors.DefaultSelector):
         return -self._left / RATE
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads for blocking calls, one of them from the start; where no more can be started, calls wait.
+
+    So a recording is closed, and a node reconnected, although its user has as many processes as allowed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(THREADS, "asyncio")
+        self.submit(int)
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not (self._threads and lacks_processes(error)):
+                raise
+
+
 def run(main: Coroutine[object, object, T]) -> T:
     """Run ``main`` like ``asyncio.run``, in a loop that batches events."""
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BatchingSelector())) as runner:
+    runner = asyncio.Runner(loop_factory=_new_loop)
+    try:
         return runner.run(main)
+    finally:
+        main.close()  # it hasn't begun if no loop could be made
+        try:
+            runner.close()
+        except RuntimeError as error:  # it ends threads in another thread; they end at exit, too
+            if not lacks_processes(error):
+                raise
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.SelectorEventLoop(BatchingSelector())
+    loop.set_default_executor(_Threads())
+    return loop
 
 
 def call_at_signals(call: Callable[[], object]) -> None:

@@ -73,6 +73,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+async def test_many_cores_get_few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    nodes = simulated_names(32)
+    async with head(SimulatedLauncher(len(nodes), 1), *nodes) as demo:
+        await demo.until_all_have(1)
+        assert len(agents_of(os.getpid())) == 8
+
+
 async def test_local_launcher_runs_an_agent_on_this_machine() -> None:
     async with head(LocalLauncher(), "here") as here:
         await here.until_all_have(3)

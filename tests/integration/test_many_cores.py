@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.heads import nothing_left
+from tests.preloaded import compiled
 
 CORES = 128
 GSWARM = [sys.executable, "-m", "gswarm_tui"]
@@ -18,12 +19,7 @@ GSWARM = [sys.executable, "-m", "gswarm_tui"]
 @pytest.fixture(scope="module")
 def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables with which programs find that many cores, and memory is allocated as it is there."""
-    library = tmp_path_factory.mktemp("cores") / "many_cores.so"
-    source = Path(__file__).parents[1] / "many_cores.c"
-    subprocess.run(
-        ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", f"-DMANY_CORES={CORES}", source, "-o", library],
-        check=True,
-    )
+    library = compiled("many_cores.c", tmp_path_factory.mktemp("cores"), f"-DMANY_CORES={CORES}")
     tunables = f"glibc.malloc.arena_max={8 * CORES}"
     variables = {**os.environ, "LD_PRELOAD": str(library), "GLIBC_TUNABLES": tunables}
     variables.pop("OPENBLAS_NUM_THREADS", None)

@@ -322,7 +322,10 @@ class Database:
                 pause = 0.1
 
         watchdog = threading.Thread(target=interrupt_when_late, name="rewrite-timeout", daemon=True)
-        watchdog.start()
+        try:
+            watchdog.start()
+        except RuntimeError as error:
+            raise StoreError(str(error)) from None
         execute, copy = self._connection.execute, rewrite_path(self.path)
         try:
             stat = self.path.stat()
