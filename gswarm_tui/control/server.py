@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_agent import __version__
+from gswarm_agent.folder import SOCKET
 from gswarm_agent.requests import is_own
 from gswarm_tui.common.errors import NO_PROCESS, lacks_processes
 from gswarm_tui.control import registry
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gswarm_tui.store.recording.recorder import Recorder
 
 CLOSE_TIMEOUT_S = 10.0
+REACHABLE_EVERY_S = 5.0
+"""Time between two looks whether the socket still has its name."""
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
 
@@ -62,12 +65,13 @@ class ControlServer:
         self._end = end
         self._label = label
         self._job_id = job_id
-        parents = registry.parent_folders(environ)
+        self._parents = parents = registry.parent_folders(environ)
         self._folder, self._lock = registry.register(parents)
         preferred = parents[: parents.index(self._folder.top)]
         self.obstacles = registry.describe_obstacles(preferred)
         self._note = None if recording is None else registry.leave_note(recording.path, recording.uid)
         self._server: asyncio.Server | None = None
+        self._staying: asyncio.Task[None] | None = None
         self._clients: set[asyncio.Task[None]] = set()
         self._viewers = Viewers(hub, self._describe)
         self._queries = 0
@@ -82,13 +86,38 @@ class ControlServer:
 
     async def start(self) -> None:
         """Start listening. Raises OSError."""
+        await self._listen()
+        self._staying = asyncio.create_task(self._stay_reachable())
+
+    async def _listen(self) -> None:
         listening = socket.socket(socket.AF_UNIX)
         listening.setblocking(False)
         listening.bind(self._folder.address())
         self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 16)
 
+    async def _stay_reachable(self) -> None:
+        """Listen in another folder when this one is removed, as a runtime folder is at its user's logout."""
+        while True:
+            await asyncio.sleep(REACHABLE_EVERY_S)
+            try:
+                if SOCKET in self._folder.names():
+                    continue
+                before = self._server, self._folder, self._lock
+                self._folder, self._lock = registry.register(self._parents)
+                await self._listen()
+            except OSError as error:
+                _LOG.warning("commands don't reach this process: %s", error)
+                continue
+            server, folder, lock = before
+            if server is not None:
+                server.close()
+            folder.close()
+            os.close(lock)
+
     async def close(self, *, ended: bool = True) -> None:
         """Disconnect all clients and remove the socket; viewers learn whether the recording ``ended``."""
+        if self._staying is not None:
+            self._staying.cancel()
         if self._server is not None:
             self._server.close()
         if ended:

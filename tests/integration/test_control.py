@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -502,6 +503,25 @@ async def test_folder_is_closed_to_other_users(running: RunningHead, environ: Ma
     top.chmod(0o755)
     assert await asyncio.to_thread(running_heads, environ) == []
     top.chmod(0o700)
+
+
+async def test_head_is_reached_after_its_users_logout_removed_the_runtime_folder(
+    path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.server.REACHABLE_EVERY_S", 0.01)
+    running = RunningHead(path, environ)
+    await running.control.start()
+    runtime = Path(environ["XDG_RUNTIME_DIR"])
+    for _ in range(2):  # the second time, it is in a folder that stays
+        shutil.rmtree(runtime)
+        async with asyncio.timeout(30):
+            while not (heads := await asyncio.to_thread(running_heads, environ)):
+                await asyncio.sleep(0.01)
+        assert [head.pid for head in heads] == [os.getpid()]
+        runtime.mkdir(mode=0o700)
+    assert await run_query(heads[0], "SELECT count(*) FROM recordings") == [(1,)]
+    await running.close()
+    assert await asyncio.to_thread(running_heads, environ) == []
 
 
 async def test_next_head_removes_the_folder_of_a_killed_one(environ: Mapping[str, str], path: Path) -> None:
