@@ -35,8 +35,11 @@ COMMIT_EVERY_S = 0.5
 """The shortest time between two commits of the recorder."""
 PLAIN_MSGPACK = {"MSGPACK_PUREPYTHON": "1"}
 PCIE: dict[str, tuple[str, dict[str, Any]]] = {
-    "narrow": ("PCIe counters have 32 bits", {"pcie_counts_wrap": 1}),
-    "none": ("PCIe has no counters", {"answers": {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}}),
+    "narrow": ("PCIe counters have 32 bits, no GPM", {"has_gpm": 0}),
+    "none": (
+        "PCIe has no counters",
+        {"has_gpm": 0, "answers": dict.fromkeys((197, 198), Return.NOT_SUPPORTED)},
+    ),
 }
 """GPUs whose PCIe traffic is read between ticks: up to 18 times a second, or for 20 ms at a time."""
 GOALS = {

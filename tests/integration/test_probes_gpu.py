@@ -339,7 +339,7 @@ def test_a_node_without_the_library_measures_its_host() -> None:
 
 
 def test_what_is_switched_off_is_not_read_and_begins_again_with_its_rates(stage: Stage) -> None:
-    scenario = Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=10**9, nvlink_tx_kib_per_s=10**6)
+    scenario = Scenario.of("n", 2, has_gpm=0, pcie_tx_bytes_per_s=10**9, nvlink_tx_kib_per_s=10**6)
     stage.set(scenario)
     with stage.node() as node:
         node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(1000)] * 2)

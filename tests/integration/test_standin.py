@@ -200,7 +200,7 @@ def test_field_values_are_exact(caller: Call, path: Path) -> None:
 
 
 def test_pcie_counts_wrap_and_throughput_is_their_rate(caller: Call, path: Path) -> None:
-    node = Scenario.of("gpu01", 1, pcie_counts_wrap=1, pcie_tx_bytes_per_s=1024 * 5000, pcie_rx_bytes_per_s=0)
+    node = Scenario.of("gpu01", 1, pcie_tx_bytes_per_s=1024 * 5000, pcie_rx_bytes_per_s=0)
     node.gpus[0].starts = {"pcie_rx_bytes": 2**32 + 5}
     node.write(path)
     nvml = caller()
@@ -338,7 +338,8 @@ def test_mig_devices_are_listed_with_their_processes(caller: Call, path: Path) -
 
 
 def test_gpm_needs_two_samples_some_time_apart(caller: Call, path: Path) -> None:
-    node = Scenario.of("gpu01", 2)
+    node = Scenario.of("gpu01", 2, pcie_tx_bytes_per_s=3 * 2**20)
+    node.gpus[0].has_gpm = 0
     node.gpus[1].gpm = {2: 87.5, 10: 41.25}
     node.write(path)
     nvml = caller()
@@ -346,14 +347,14 @@ def test_gpm_needs_two_samples_some_time_apart(caller: Call, path: Path) -> None
     assert nvml("[nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice for gpu in (gpu0, gpu1)]") == [0, 1]
     nvml("first := nvmlGpmSampleGet(gpu1, nvmlGpmSampleAlloc())")
     nvml("second := nvmlGpmSampleGet(gpu1, nvmlGpmSampleAlloc())")
-    nvml("get := c_nvmlGpmMetricsGet_t(version=1, numMetrics=3, sample1=first, sample2=second)")
-    nvml("[setattr(get.metrics[i], 'metricId', metric) for i, metric in enumerate((2, 10, 5))]")
-    assert nvml("nvmlGpmMetricsGet(get)") == "NVMLError_InvalidArgument"
-    metrics = "[[m.nvmlReturn, m.value] for m in nvmlGpmMetricsGet(get).metrics[:3]]"
+    nvml("get := c_nvmlGpmMetricsGet_t(version=1, numMetrics=4, sample1=first, sample2=second)")
+    nvml("[setattr(get.metrics[i], 'metricId', metric) for i, metric in enumerate((2, 10, 5, 20))]")
+    metrics = "[[m.nvmlReturn, m.value] for m in nvmlGpmMetricsGet(get).metrics[:4]]"
+    assert nvml(metrics) == [[0, 0], [0, 0], [3, 0], [0, 0]]
     deadline = time.monotonic() + 60
-    while (values := nvml(metrics)) == "NVMLError_InvalidArgument" and time.monotonic() < deadline:
+    while (values := nvml(metrics))[0] == [0, 0] and time.monotonic() < deadline:
         nvml("second := nvmlGpmSampleGet(gpu1, second)")
-    assert values == [[0, 87.5], [0, 41.25], [3, 0.0]]
+    assert values == [[0, 87.5], [0, 41.25], [3, 0.0], [0, pytest.approx(3, rel=1e-4)]]
 
 
 def test_a_host_without_a_scenario_has_no_driver(caller: Call, standin_dir: Path) -> None:

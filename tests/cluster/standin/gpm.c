@@ -1,11 +1,11 @@
-/* GPU performance monitoring: two samples of a GPU, some time apart, give the metrics between them. The
- * scenario states the metrics; a GPU for which it states none has no GPM. */
+/* GPU performance monitoring: two samples of a GPU, some time apart, give the metrics between them. PCIe traffic is
+ * the growth of its counters, unless the scenario states it, as it does the other metrics. */
 #include "standin.h"
 
 #include <stdlib.h>
 
-enum { GPM_VERSION = 1 };
-static const int64_t LEAST_DISTANCE_NS = 100000000;
+enum { GPM_VERSION = 1, PCIE_TX = 20, PCIE_RX = 21 };
+static const int64_t LEAST_DISTANCE_NS = 50000000;
 
 typedef struct {
     int taken;
@@ -35,7 +35,7 @@ int nvmlGpmQueryDeviceSupport(Handle device, Support *support)
     AIM(device, GPU_ONLY);
     if (support->version != GPM_VERSION)
         return VERSION_MISMATCH;
-    support->supported = gpu->gpms > 0;
+    support->supported = gpu->level[L_has_gpm] == 1;
     return OK;
 }
 
@@ -57,10 +57,18 @@ int nvmlGpmSampleFree(Sample *sample)
 int nvmlGpmSampleGet(Handle device, Sample *sample)
 {
     AIM(device, GPU_ONLY);
-    if (gpu->gpms == 0)
+    if (gpu->level[L_has_gpm] != 1)
         return NOT_SUPPORTED;
     *sample = (Sample){1, monotonic_ns(), *gpu};
     return OK;
+}
+
+/* MiB/s between the samples */
+static double pcie_rate(const Metrics *metrics, int counter)
+{
+    int64_t from = metrics->first->taken_ns, until = metrics->second->taken_ns;
+    const Counter *of = &metrics->second->gpu.counter[counter];
+    return (double)(counter_at(of, until) - counter_at(of, from)) * 1e9 / (double)(until - from) / (1 << 20);
 }
 
 /* The metrics are those of the later sample's scenario. */
@@ -71,18 +79,25 @@ int nvmlGpmMetricsGet(Metrics *metrics)
         return verdict;
     if (metrics->version != GPM_VERSION)
         return VERSION_MISMATCH;
-    if (!metrics->first->taken || !metrics->second->taken ||
-        metrics->second->taken_ns - metrics->first->taken_ns < LEAST_DISTANCE_NS)
+    if (!metrics->first->taken || !metrics->second->taken)
         return INVALID_ARGUMENT;
+    int too_close = metrics->second->taken_ns - metrics->first->taken_ns < LEAST_DISTANCE_NS;
     const Gpu *gpu = &metrics->second->gpu;
     for (unsigned i = 0; i < metrics->count; i++) {
         Metric *metric = &metrics->metric[i];
+        int counter = metric->id == PCIE_TX ? C_pcie_tx_bytes : metric->id == PCIE_RX ? C_pcie_rx_bytes : -1;
         metric->verdict = NOT_SUPPORTED;
+        if (counter >= 0 && gpu->counter[counter].segments > 0) {
+            metric->verdict = OK;
+            metric->value = pcie_rate(metrics, counter);
+        }
         for (int j = 0; j < gpu->gpms; j++)
             if (gpu->gpm[j].id == metric->id) {
                 metric->verdict = OK;
                 metric->value = gpu->gpm[j].value;
             }
+        if (too_close)
+            metric->value = 0; /* as a H200 does, without an error */
     }
     return OK;
 }

@@ -157,8 +157,10 @@ class StandinGpu:
     pcie_width: int | None = 16
     pcie_width_max: int | None = 16
     pcie_replays: int | None = 0
-    pcie_counts_wrap: int | None = 0
+    pcie_counts_wrap: int | None = 1
     """1: the PCIe byte counts (fields 197 and 198) are 32 bits wide and wrap."""
+    has_gpm: int | None = 1
+    """1: GPU performance monitoring, which has the PCIe traffic, too."""
     nvlink_links: int | None = 18
     nvlink_version: int | None = 6
     """As in nvml.h: 6 is NVLink 4. From 7 on, the byte counts of fields 202 and 204 are available too."""
@@ -186,7 +188,7 @@ class StandinGpu:
     """Counters' values when the scenario is first written, by name (as in :data:`COUNTERS`); 0 by default."""
 
     gpm: dict[int, float] = field(default_factory=dict)
-    """GPM metrics by id (2: SM utilisation, 10: DRAM bandwidth, ...). Without any the GPU has no GPM."""
+    """GPM metrics by id (2: SM utilisation, 10: DRAM bandwidth, ...), besides those of PCIe traffic."""
 
     processes: list[GpuProcess] = field(default_factory=list)
     migs: list[MigDevice] = field(default_factory=list)

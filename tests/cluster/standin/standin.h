@@ -44,6 +44,7 @@ enum { MAX_RULES = 48, MAX_SEGMENTS = 4 };
     X(remapped_corrected) X(remapped_uncorrected) X(remapped_pending) X(remapped_failure)                   \
     X(mig_mode) X(persistence_mode) X(compute_mode) X(display_active) X(event_types)                        \
     X(pcie_gen) X(pcie_gen_max) X(pcie_width) X(pcie_width_max) X(pcie_replays) X(pcie_counts_wrap)         \
+    X(has_gpm)                                                                                              \
     X(nvlink_links) X(nvlink_version) X(nvlink_down) X(nvlink_slow) X(nvlink_peer)                          \
     X(nvlink_speed_mbps)
 
