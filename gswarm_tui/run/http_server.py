@@ -106,17 +106,22 @@ def _ended_lifeline(lifeline: int, end: Callable[[], None]) -> None:
 async def keep_running(listener: Listener, uid: str, report: Callable[[str], None]) -> None:
     """Run the HTTP server of a recording in a child until cancelled, and restart it if it ends by itself.
 
-    ``report`` gets a sentence each time that it has ended.
+    ``report`` gets a sentence each time that it has ended or can't be started.
     """
     while True:
-        child = _start_child(listener, uid)
         try:
-            while (status := child.poll()) is None:  # noqa: ASYNC110 - asyncio's own would end with the loop
-                await asyncio.sleep(POLL_S)
-        finally:
-            if child.stdin is not None:
-                child.stdin.close()
-        report(f"the HTTP server ended with status {status}; restarting it in {RESTART_S:.0f} s")
+            child = _start_child(listener, uid)
+        except OSError as error:
+            what = f"can't be started: {error.strerror}"
+        else:
+            try:
+                while (status := child.poll()) is None:  # noqa: ASYNC110 - asyncio's own would end with the loop
+                    await asyncio.sleep(POLL_S)
+            finally:
+                if child.stdin is not None:
+                    child.stdin.close()
+            what = f"ended with status {status}"
+        report(f"the HTTP server {what}; restarting it in {RESTART_S:.0f} s")
         await asyncio.sleep(RESTART_S)
 
 

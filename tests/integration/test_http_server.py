@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import signal
@@ -25,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.run import http_server
 from gswarm_tui.server.listening import check_settings
 from tests.integration.heads import eventually, head
 from tests.served import ServedRecorder, environ_of, served
@@ -79,6 +82,32 @@ def processes_of(folder: Path) -> list[str]:
             if f"XDG_STATE_HOME={folder}\0" in (process / "environ").read_text(errors="replace"):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
     return found
+
+
+async def test_a_server_starts_once_processes_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = [OSError(errno.EAGAIN, "full")]
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        if starts:
+            raise starts.pop()
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(http_server, "_start_child", start)
+    monkeypatch.setattr(http_server, "RESTART_S", 0)
+    reports: list[str] = []
+
+    def report(sentence: str) -> None:
+        reports.append(sentence)
+        if len(reports) == 2:
+            raise asyncio.CancelledError
+
+    with socket.socket() as listening, suppress(asyncio.CancelledError):
+        listener = http_server.Listener(ServerSettings("127.0.0.1", 0), listening)
+        await http_server.keep_running(listener, "uid", report)
+    assert reports == [
+        "the HTTP server can't be started: full; restarting it in 0 s",
+        "the HTTP server ended with status 0; restarting it in 0 s",
+    ]
 
 
 def test_no_process_remains_after_a_kill_of_recorder_and_parent(tmp_path: Path) -> None:
