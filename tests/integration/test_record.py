@@ -324,6 +324,14 @@ def test_report_is_written_at_ctrl_c_and_replaces_only_that_of_a_requeued_run(
     assert reasons(tmp_path) == [("received SIGINT",)]
 
 
+def test_large_stacks_leave_memory_for_queries(tmp_path: Path) -> None:
+    words = ["record", "--demo", "1x1", "--db", "run.duckdb", "--", "true"]
+    large = ["sh", "-c", 'ulimit -s 8388608; exec "$@"', "sh", sys.executable, "-m", "gswarm_tui", *words]
+    done = subprocess.run(large, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert query(tmp_path / "run.duckdb", "SELECT count(*) FROM recordings") == [(1,)]
+
+
 def test_file_that_a_full_disk_did_not_let_begin_is_not_in_the_way_of_the_next_run(tmp_path: Path) -> None:
     limited = ["sh", "-c", 'ulimit -f 16; exec "$@"', "sh", sys.executable, "-m", "gswarm_tui", "record"]
     environ = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}

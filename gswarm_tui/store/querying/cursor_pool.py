@@ -28,7 +28,8 @@ THREADS = 2
 GROWN_BYTES = 32 * 1024**2
 """After queries that needed more, freed memory is returned to the system; this takes some milliseconds."""
 THREAD_SLACK = 512 * 1024**2
-"""Memory for stacks of threads that start while a query runs, 8 MiB each and hardly used."""
+"""Memory for stacks of threads that start while a query runs, ``STACK_BYTES`` each and hardly used."""
+STACK_BYTES = 8 * 1024**2
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -166,6 +167,7 @@ class _MemoryLimit:
     """
 
     def __init__(self) -> None:
+        _limit_stacks()
         self._before: tuple[int, int] | None = None
 
     def set(self, limit: int) -> None:
@@ -180,3 +182,18 @@ class _MemoryLimit:
         before, self._before = self._before, None
         if before is not None:
             resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _limit_stacks() -> None:
+    """Give new threads stacks of ``STACK_BYTES`` where ``ulimit -s`` is higher: all counts as memory."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if stack == resource.RLIM_INFINITY or stack <= STACK_BYTES:  # without a limit, glibc takes 2 MiB
+        return
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    attributes = ctypes.create_string_buffer(256)  # more than a pthread_attr_t
+    with suppress(AttributeError):  # musl has small stacks, whatever the limit is
+        library.pthread_getattr_default_np(attributes)
+        library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(STACK_BYTES))
+        library.pthread_setattr_default_np(attributes)
