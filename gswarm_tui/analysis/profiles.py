@@ -82,11 +82,12 @@ ORDER BY total DESC LIMIT {LONGEST_KERNELS}
 """  # noqa: S608 (own numbers)
 _IDLE = f"""
 SELECT count(DISTINCT p.profile_id), coalesce(sum(kernels), 0)::BIGINT,
-       count(DISTINCT coalesce(gpu_id::VARCHAR, format('{{}} {{}} {{}}', p.node, p.rank, device)))
-         FILTER (kernels > 0),
+       count(DISTINCT coalesce(gpu_id::VARCHAR,
+         concat_ws(' ', p.node, coalesce('rank ' || p.rank, 'pid ' || pid), device))) FILTER (kernels > 0),
        100 * (1 - sum(least(kernel_s, captured_s)) / nullif(sum(captured_s), 0))
 FROM profiles p
 LEFT JOIN (FROM ({profile_views.GPUS}) UNION ALL FROM ({profile_views.TRACE_GPUS})) g USING (profile_id)
+LEFT JOIN (SELECT profile_id, min(pid) AS pid FROM trace_op_events GROUP BY profile_id) USING (profile_id)
 WHERE p.{_IN_PERIOD} AND p.tool <> 'ncu'
 """  # noqa: S608 (own names)
 _MEASURED = f"""

@@ -9,7 +9,7 @@ from typing import Any
 
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
 from gswarm_tui.common.errors import print_notice, printable
-from gswarm_tui.common.quantities import plural
+from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced
 from gswarm_tui.control import client
@@ -123,7 +123,7 @@ def _print_result(state: Mapping[str, Any], *, quiet: bool) -> int:
     failed = [rank for rank in state["ranks"] if rank["state"] == "failed"]
     if not quiet:
         for rank in done:
-            print(printable(f"{state['folder']}/{rank['file']}  {rank['zipped'] / 1e6:,.1f} MB"))
+            print(printable(f"{state['folder']}/{rank['file']}  {file_size(rank['zipped'])}"))
     for rank in done:
         if not rank["imported"]:
             print_notice(f"{rank['file']} wasn't imported: {rank['reason']}")

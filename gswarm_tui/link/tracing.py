@@ -355,7 +355,9 @@ class Tracing:
         failed = [trace for trace in self.ranks() if trace.state == TRACE_FAILED]
         message = f"{len(done)} {'trace' if len(done) == 1 else 'traces'} over {self._choice.describe()}"
         if done:
-            message += f", {sum(trace.zipped for trace in done) / 1e6:,.1f} MB in {self._folder}"
+            size = sum(trace.zipped for trace in done)
+            shown = f"{size / 1e6:,.1f} MB" if size >= 10**6 else f"{size / 1e3:,.0f} kB"
+            message += f", {shown} in {self._folder}"
         if failed:
             message += f"; not traced: {describe_failures(failed)}"
         if why := next((trace.reason for trace in done if not trace.imported), ""):

@@ -29,17 +29,24 @@ BATCH = 16_384
 MOST_NAMES = 1_000_000
 _HEAD_BYTES = 4096
 _GZIP = b"\x1f\x8b"
+_MOST_RANKS = 10**6
 _LATEST_NS = 4 * 10**18
 _LONGEST_NS = 10**16
-_BEFORE_FIRST_NS = 3600 * 10**9
-"""In traces without a base, events may precede the first one of the file."""
+_LONGEST_BEFORE_NS = 3600 * 10**9
+"""Events may precede the first one of the file, and a capture its events."""
 _ON_GPU = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 _ON_CPU = frozenset(
     ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "cpu_instant_event")
 )
+_CAPTURE = "Trace"
+"""Category of the event with which the capture begins: the GPU may idle until the first kernel."""
+_CAPTURE_END = "Record Window End"
 _COMMUNICATES = re.compile(r"nccl|rccl|nvshmem|ncclDevKernel", re.IGNORECASE)
 _IS_TRACE = re.compile(rb'"(schemaVersion|traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"')
 _RANK = re.compile(r"rank[-_]?(\d{1,6})")
+_COLLECTIVE_CALL = "record_param_comms"
+_NAMES_OWN_RANK = re.compile(r"_?all|_?reduce_scatter|barrier")
+"""Calls of other collectives, such as broadcast, name the root or the other side."""
 
 
 def is_trace(path: Path) -> bool:
@@ -67,41 +74,53 @@ class PytorchTrace:
         self._zero_ns = 0
         self._name_ids: dict[str, int] = {}
         self._rows = 0
+        self._rank_in_job: int | None = None
+        self._capture: dict[str, float] = {}
         self.span_ns: tuple[int, int] | None = None
         first = next(self._events, None)
         if first is None:
             raise ReportError(f"{path} has no events of PyTorch; it may be another program's trace.")
         self._events = chain([first], self._events)
+        self._stated_rank = _stated_rank(self._before)
         base = self._before.get("baseTimeNanoseconds")
         self._base_ns = base if isinstance(base, int) and 0 < base < _LATEST_NS else 0
         first_ns = self._base_ns + _nanoseconds(first["ts"])
         if not 0 < first_ns < _LATEST_NS:
             raise ReportError(f"{path} has no times since 1970; export it with a PyTorch of 2.0 or later.")
-        self._zero_ns = self._base_ns or first_ns - _BEFORE_FIRST_NS
+        self._zero_ns = self._base_ns or first_ns - _LONGEST_BEFORE_NS
         self._started_ns = first_ns
         with path.open("rb") as whole:
             self._digest = hashlib.file_digest(whole, "sha256").hexdigest()
 
     def facts(self) -> ProfileFacts:
         """Return the trace's description of itself."""
-        distributed = self._before.get("distributedInfo")
-        rank = distributed.get("rank") if isinstance(distributed, dict) else None
-        named = _RANK.search(self._path.name)
-        if type(rank) is not int or not 0 <= rank < 10**6:  # a bool is an int
-            rank = int(named[1]) if named else None
         host = self._before.get("host_name")
         first, last = self.span_ns or (self._started_ns - self._zero_ns,) * 2
+        began, ended = (self._capture_ns(what) for what in (_CAPTURE, _CAPTURE_END))
+        if began is not None and max(0, first - _LONGEST_BEFORE_NS) <= began < first:
+            first = began
+        if ended is not None and last < ended <= last + _LONGEST_BEFORE_NS:
+            last = ended
         return ProfileFacts(
             file=self._path.name,
             tool="pytorch",
             tool_version="",
             digest=self._digest,
             node=clean_text(host) if isinstance(host, str) and host else UNKNOWN,
-            rank=rank,
+            rank=self._rank(),
             zero_ns=self._zero_ns,
             started_ns=self._zero_ns + first,
             ended_ns=self._zero_ns + last,
         )
+
+    def _rank(self) -> int | None:
+        """Return the rank: as the program stated it, as its collectives or the file's name have it.
+
+        What Kineto appends to a trace on request comes last: after a broadcast, it is the rank of the root.
+        """
+        named = _RANK.search(self._path.name)
+        known = (self._stated_rank, self._rank_in_job, int(named[1]) if named else None)
+        return next((rank for rank in known if rank is not None), _stated_rank(self._before))
 
     def write(self, target: ProfileWriter) -> int:
         """Write all events and return their number. Raises ReportError, StoreError."""
@@ -128,13 +147,18 @@ class PytorchTrace:
                 if name != "traceEvents":
                     self._before[name] = value
                 elif (
-                    isinstance(value, dict)
-                    and value.get("ph") == "X"
+                    not isinstance(value, dict)
+                    or not isinstance(value.get("ts"), int | float)
+                    or not abs(value["ts"]) < _LATEST_NS
+                ):
+                    continue
+                elif (mark := value.get("cat", value.get("name"))) in (_CAPTURE, _CAPTURE_END):
+                    self._capture[mark] = value["ts"]
+                elif (
+                    value.get("ph") == "X"
                     and value.get("cat") in (*_ON_GPU, *_ON_CPU)
-                    and isinstance(value.get("ts"), int | float)
                     and isinstance(value.get("dur"), int | float)
                     and isinstance(value.get("name"), str)
-                    and abs(value["ts"]) < _LATEST_NS
                     and 0 <= value["dur"] < _LONGEST_NS / 1000
                 ):
                     yield value
@@ -143,6 +167,10 @@ class PytorchTrace:
             raise ReportError(f"{self._path} can't be read as a trace: {problem}.") from None
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise ReportError(f"{self._path} is cut short or damaged; fetch it again.") from None
+
+    def _capture_ns(self, what: str) -> int | None:
+        at = self._capture.get(what)
+        return None if at is None else _nanoseconds(at) + self._base_ns - self._zero_ns
 
     def _times(self, event: dict[str, Any]) -> tuple[int, int]:
         start = _nanoseconds(event["ts"]) + self._base_ns - self._zero_ns
@@ -156,7 +184,9 @@ class PytorchTrace:
     def _op(self, event: dict[str, Any], category: str) -> tuple[Any, ...]:
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
-        correlation = arguments.get("correlation", arguments.get("External id"))
+        if event["name"] == _COLLECTIVE_CALL and self._rank_in_job is None:
+            self._rank_in_job = _rank_in_job(arguments)
+        correlation = arguments.get("correlation")
         numbers = _whole(event.get("pid")), _whole(event.get("tid")), _whole(correlation)
         return (*self._times(event), event["name"], category, *numbers)
 
@@ -234,6 +264,21 @@ class _Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def _stated_rank(members: dict[str, Any]) -> int | None:
+    """Return the rank that the trace names, None without a valid one."""
+    distributed = members.get("distributedInfo")
+    rank = distributed.get("rank") if isinstance(distributed, dict) else None
+    return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None  # a bool is an int
+
+
+def _rank_in_job(call: dict[str, Any]) -> int | None:
+    """Return the rank in the job of the process that called a collective; the call has that in its group."""
+    names = ("Rank", "Global rank start", "Global rank stride")
+    rank, start, stride = (_whole(call.get(name), _MOST_RANKS) for name in names)
+    is_own = _NAMES_OWN_RANK.match(str(call.get("Collective name")))
+    return start + stride * rank if is_own and min(rank, start) >= 0 and stride > 0 else None
 
 
 def _nanoseconds(micros: float) -> int:

@@ -174,7 +174,7 @@ def test_csv_exports_events_of_profiles(tmp_path: Path, capsys: pytest.CaptureFi
     for table, count, wanted in (
         ("profile_kernels", 6, {"name": "relu(float*)", "gpu_index": "1", "node": "login-alias"}),
         ("profile_memory", 3, {"bytes": "4000000", "profile": "standin.sqlite"}),
-        ("trace_ops", 5, {"category": "python_function", "name": "train.py(12): step"}),
+        ("trace_ops", 14, {"category": "python_function", "name": "train.py(12): step"}),
     ):
         exported("--db", str(db), "--format", "csv", "--table", table, "-o", "-")
         rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))

@@ -6,7 +6,10 @@ import gzip
 import json
 import shlex
 import sys
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,6 +21,7 @@ from tests.unit.store_recording import query
 
 STANDIN = f"{shlex.quote(sys.executable)} -m tests.kineto_standin"
 REPOSITORY = Path(__file__).parents[2]
+TRACES = REPOSITORY / "tests" / "data" / "traces"
 RANKS = f"""
 cd {shlex.quote(str(REPOSITORY))}
 RANK=0 {STANDIN} & RANK=1 {STANDIN} & RANK=2 KINETO_USE_DAEMON=0 sleep 300 &
@@ -56,7 +60,8 @@ def test_ranks_are_traced_at_one_time_and_their_traces_are_queried_while_they_ru
     db = tmp_path / "run.duckdb"
     assert query(db, "SELECT DISTINCT last_rank FROM trace_waits") == [(1,)]
     (message,) = query(db, "SELECT message FROM events WHERE kind = 'trace' AND severity = 'warning'")[0]
-    assert message.startswith("2 traces over 0.2 s, ")
+    size = sum((Path(result["folder"]) / rank["file"]).stat().st_size for rank in traced)
+    assert message.startswith(f"2 traces over 0.2 s, {size / 1000:.0f} kB in ")
     assert "not traced: rank 2 on " in message
 
 
@@ -67,7 +72,7 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
     for rank in (0, 1):
         path = write_trace(tmp_path / f"trace_rank{rank}.json.gz", rank, late_us=100.0 * rank)
         assert main(["import", str(path), "--db", db]) == 0
-    assert "11 events of gpu01, rank 1" in capsys.readouterr().out
+    assert "20 events of gpu01, rank 1" in capsys.readouterr().out
     times = "rank, iteration, duration_ms, compute_ms, communication_ms, copy_ms, idle_ms, overlapped_ms"
     assert query(Path(db), f"SELECT {times} FROM trace_ranks") == [
         (0, 7, 1.0, 0.4, 0.4, 0.05, 0.15, 0.1),
@@ -139,7 +144,7 @@ def test_traces_with_infinite_numbers_or_another_compression_than_named_are_impo
         path, db = tmp_path / name, tmp_path / f"{name}.duckdb"
         path.write_bytes(content)
         assert main(["import", str(path), "--db", str(db)]) == 0
-        assert "11 events of gpu01, rank 3" in capsys.readouterr().out
+        assert "20 events of gpu01, rank 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -167,3 +172,164 @@ def test_a_cut_or_empty_trace_is_one_sentence_and_leaves_nothing(
     assert sentence in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "new.duckdb").exists()
+
+
+def union_ns(spans: Iterable[tuple[int, int]]) -> int:
+    """Return the time that at least one of the spans covers."""
+    total, end = 0, 0
+    for first, last in sorted(spans):
+        total += max(0, last - max(first, end))
+        end = max(end, last)
+    return total
+
+
+class RealTrace:
+    """A trace of a real GPU, read without the importer; times are nanoseconds from its base."""
+
+    KINDS: ClassVar = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
+    ON_CPU = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+
+    def __init__(self, path: Path) -> None:
+        whole = json.loads(gzip.decompress(path.read_bytes()))
+        self.base_ns = whole["baseTimeNanoseconds"]
+        self.events = [one for one in whole["traceEvents"] if one["ph"] == "X" and one["cat"] != "Trace"]
+        (self.began,) = (self.ns(one["ts"]) for one in whole["traceEvents"] if one.get("cat") == "Trace")
+        (end,) = (self.ns(one["ts"]) for one in whole["traceEvents"] if one["name"] == "Record Window End")
+        self.ended = max(end, *(self.span(one)[1] for one in self.events if one["cat"] in self.ON_CPU))
+        self.on_gpu = [one for one in self.events if one["cat"] in self.KINDS]
+
+    @staticmethod
+    def ns(micros: float) -> int:
+        return round(micros * 1000)
+
+    def span(self, event: dict[str, Any]) -> tuple[int, int]:
+        start = self.ns(event["ts"])
+        return start, start + self.ns(event["dur"])
+
+    def busy_ns(self, span: tuple[int, int], *kinds: str) -> int:
+        """Return the time in which events of these kinds ran on the GPU."""
+        spans = (self.span(one) for one in self.on_gpu if self.KINDS[one["cat"]] in kinds)
+        return union_ns((max(first, span[0]), min(last, span[1])) for first, last in spans)
+
+    def iterations(self) -> list[tuple[int, int]]:
+        ends = sorted(
+            self.span(one)[1]
+            for one in self.events
+            if one["name"] == "Optimizer.step#AdamW.step" and one["cat"] == "user_annotation"
+        )
+        return list(pairwise(ends))
+
+
+@pytest.mark.parametrize("name", ["h200-duration", "h200-iterations"])
+def test_figures_of_a_real_gpu_s_trace_are_those_of_its_events(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path, db = TRACES / f"{name}.json.gz", tmp_path / "run.duckdb"
+    real = RealTrace(path)
+    assert main(["import", str(path), "--db", str(db), "--node", "gpu01"]) == 0
+    rows = len(real.on_gpu) + sum(one["cat"] in real.ON_CPU for one in real.events)
+    assert f"{rows:,} events of gpu01, rank 0" in capsys.readouterr().out
+    kernels = "name, kind, device, stream, correlation_id, start_ns, duration_ns"
+    assert query(db, f"SELECT {kernels} FROM trace_kernels ORDER BY ALL") == sorted(
+        (
+            one["name"],
+            real.KINDS[one["cat"]],
+            *(one["args"][key] for key in ("device", "stream", "correlation")),
+            *map(real.ns, (one["ts"], one["dur"])),
+        )
+        for one in real.on_gpu
+    )
+    ops = "name, category, pid, tid, coalesce(correlation_id, -1), start_ns, duration_ns"
+    assert query(db, f"SELECT {ops} FROM trace_ops ORDER BY ALL") == sorted(
+        (
+            *(one[key] for key in ("name", "cat", "pid", "tid")),
+            one["args"].get("correlation", -1),
+            *map(real.ns, (one["ts"], one["dur"])),
+        )
+        for one in real.events
+        if one["cat"] in real.ON_CPU
+    )
+    times = "iteration, duration_ms, compute_ms, communication_ms, copy_ms, idle_ms, overlapped_ms"
+    expected = []
+    for number, span in enumerate(real.iterations()):
+        compute, busy = real.busy_ns(span, "compute"), real.busy_ns(span, "compute", "copy")
+        length = span[1] - span[0]
+        parts = length, compute, 0, busy - compute, length - busy, 0
+        expected.append((number, *(round(part / 1e6, 3) for part in parts)))
+    assert len(expected) == 2
+    assert query(db, f"SELECT {times} FROM trace_ranks ORDER BY iteration") == expected
+    assert query(db, "SELECT epoch_us(started_at), epoch_us(ended_at) FROM profiles") == [
+        tuple((real.base_ns + at) // 1000 for at in (real.began, real.ended))
+    ]
+    assert main(["summary", "--db", str(db)]) == 0
+    idle = 100 * (1 - real.busy_ns((real.began, real.ended), "compute") / (real.ended - real.began))
+    count = sum(one["cat"] == "kernel" for one in real.events)
+    printed = capsys.readouterr().out
+    assert (
+        f"1 profile, {count} kernels on 1 GPU, no kernel running for {idle:.0f} % of the capture" in printed
+    )
+
+
+def test_each_kernel_has_the_number_of_the_call_that_started_it_and_of_no_operator(tmp_path: Path) -> None:
+    db = tmp_path / "run.duckdb"
+    assert main(["import", str(write_trace(tmp_path / "trace.json")), "--db", str(db)]) == 0
+    started = "SELECT k.name, o.name FROM trace_kernels k JOIN trace_ops o USING (profile_id, correlation_id)"
+    assert query(db, f"{started} ORDER BY k.start_ns") == 2 * [
+        ("sgemm", "cudaLaunchKernel"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "cudaLaunchKernel"),
+        ("Memcpy HtoD (Pinned -> Device)", "cudaMemcpyAsync"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "calls", "rank"),
+    [
+        ({}, 0, 1),
+        ({'"allreduce"': '"broadcast"', '"Rank": 1': '"Rank": 0'}, 1, 1),
+        ({'"Rank": 1': '"Rank": null'}, 2, 0),
+        ({'rank start": 0': 'rank start": 6', 'rank stride": 1': 'rank stride": 2'}, 2, 8),
+    ],
+    ids=["collective", "broadcast", "appended", "subgroup"],
+)
+def test_the_rank_is_that_of_the_collectives_if_the_program_does_not_state_it(
+    tmp_path: Path, changed: dict[str, str], calls: int, rank: int
+) -> None:
+    """Kineto appends the rank of the first call, which is the root's for a broadcast: here always 0."""
+    path, db = tmp_path / "20261126-054917-pid100-gpu01.json", tmp_path / "run.duckdb"
+    text = write_trace(path, 1, on_request=True).read_text()
+    text = text.replace('"backend": "nccl",\n  "rank": 1', '"backend": "nccl",\n  "rank": 0')
+    before, *parts = text.split('"record_param_comms"')
+    for at in range(calls):
+        for old, new in changed.items():
+            assert old in parts[at]
+            parts[at] = parts[at].replace(old, new, 1)
+    path.write_text('"record_param_comms"'.join([before, *parts]))
+    assert main(["import", str(path), "--db", str(db)]) == 0
+    assert query(db, "SELECT rank FROM profiles") == [(rank,)]
+
+
+def test_processes_without_a_rank_are_counted_as_gpus_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "run.duckdb")
+    for number, pid in enumerate((100, 100, 200)):
+        path = write_trace(tmp_path / f"{number}.json", None, late_us=float(number))
+        text = path.read_text().replace("record_param_comms", "another")
+        path.write_text(text.replace('"pid": 100', f'"pid": {pid}'))
+        assert main(["import", str(path), "--db", db]) == 0
+    assert query(Path(db), "SELECT DISTINCT rank FROM profiles") == [(None,)]
+    capsys.readouterr()
+    assert main(["summary", "--db", db]) == 0
+    assert "3 profiles, 12 kernels on 2 GPUs, no kernel running for " in capsys.readouterr().out
+
+
+def test_collectives_without_numbers_are_matched_although_one_trace_lacks_the_first(tmp_path: Path) -> None:
+    """Rank 0 was in its first collective when the traces began, so only rank 1 has it."""
+    db, late = tmp_path / "run.duckdb", (50.0, 0.0, 200.0, 0.0, 100.0)
+    for rank in (0, 1):
+        path = tmp_path / f"20261126-rank{rank}-gpu01.json"
+        write_trace(path, rank, on_request=True, late_us=late if rank else [0.0] * 5, first=1 - rank)
+        assert main(["import", str(path), "--db", str(db), "--node", "gpu01"]) == 0
+    waits = "SELECT rank, sequence, duration_ms, wait_ms, last_rank FROM trace_waits ORDER BY ts, rank"
+    assert [row for row in query(db, waits) if row[3]] == [(0, None, 0.5, 0.2, 1), (0, None, 0.5, 0.1, 1)]
+    assert query(db, "SELECT count(*) FROM trace_waits") == [(8,)]

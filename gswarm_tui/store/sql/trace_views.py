@@ -91,17 +91,28 @@ WITH ordered AS (
 ), collectives AS (
   SELECT k.*, p.rank, p.file AS profile, p.node, p.recording_id,
          make_timestamp(epoch_us(p.zero_at) + k.start_ns // 1000) AS ts,
-         t.trace,
-         row_number() OVER (PARTITION BY profile_id, collective, process_group ORDER BY start_ns) AS place
+         epoch_us(p.zero_at) * 1000 + k.start_ns AS start_at, start_at + k.duration_ns AS end_at,
+         hash(p.recording_id, t.trace, collective, process_group, group_size) AS series,
+         row_number() OVER (PARTITION BY profile_id, series ORDER BY k.start_ns) AS place
   FROM trace_kernel_events k JOIN profiles p USING (profile_id) JOIN traces t USING (profile_id)
   WHERE kind = 'communication'
+), firsts AS (
+  SELECT series, place, end_at,
+         coalesce((end_at + lag(end_at) OVER (PARTITION BY series ORDER BY place)) // 2, start_at) AS since
+  FROM collectives
+  WHERE sequence IS NULL
+  QUALIFY profile_id = min(profile_id) OVER (PARTITION BY series)
+), shifts AS (
+  SELECT c.series, c.profile_id, mode(f.place - c.place) AS shift
+  FROM collectives c ASOF JOIN firsts f ON c.series = f.series AND c.end_at >= f.since
+  WHERE c.start_at <= f.end_at GROUP BY ALL
 ), matched AS (
   SELECT *, count(DISTINCT coalesce(rank, -profile_id)) OVER same AS ranks,
          duration_ns - min(duration_ns) OVER same AS wait_ns,
          min_by(rank, duration_ns) OVER same AS last_rank
-  FROM collectives
-  WINDOW same AS (PARTITION BY recording_id, trace, collective, process_group, group_size,
-                  coalesce(sequence, -place))
+  FROM collectives LEFT JOIN shifts USING (series, profile_id)
+  WINDOW same AS (
+    PARTITION BY series, sequence, CASE WHEN sequence IS NULL THEN place + coalesce(shift, 0) END)
 )
 SELECT ts, profile, node, rank, collective, process_group, sequence, ranks, group_size,
        round(duration_ns / 1e6, 3) AS duration_ms, round(wait_ns / 1e6, 3) AS wait_ms, last_rank,
@@ -109,4 +120,8 @@ SELECT ts, profile, node, rank, collective, process_group, sequence, ranks, grou
 FROM matched WHERE ranks > 1
 ORDER BY wait_ns DESC
 """
-"""Traces whose times overlap are one trace of several ranks, whatever the names of their files."""
+"""Traces whose times overlap are one trace of several ranks, whatever the names of their files.
+
+PyTorch 2.11 doesn't number collectives. A trace has no collective that began before it, and late ranks
+begin later. So the places of each rank are shifted until most collectives end with those of the first rank.
+"""

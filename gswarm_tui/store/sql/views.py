@@ -289,7 +289,7 @@ _VIEWS = {
     ),
     "trace_waits": _View(
         "Each collective of each traced rank: it waited for last_rank, which joined last. Ranks are matched "
-        "by the number of the collective in its process group, else by its place in the trace, among traces "
+        "by the number of the collective in its process group, else by when it ended, among traces "
         "whose times overlap. With fewer "
         "ranks than group_size, one without a trace may have joined even later",
         trace_views.WAITS,
