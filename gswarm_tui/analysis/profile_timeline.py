@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gswarm_tui.analysis.kernel_names import short_names
 from gswarm_tui.analysis.profiles import Profile, ProfiledDevice
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -107,7 +108,9 @@ def load_timeline(
         rows = source.query(query, profile.profile_id, start, end, step, bins - 1).rows()
         busy = {at: float(ns) / step for at, ns in rows}
         lanes[lane] = [min(1.0, max(0.0, busy.get(at, 0.0))) for at in range(bins)]
-    names = source.query(_NAMES.format(on_gpu=on_gpu), profile.profile_id, start, end).rows()
+    found = source.query(_NAMES.format(on_gpu=on_gpu), profile.profile_id, start, end).rows()
+    short = short_names([name for name, *_ in found])
+    names = [(name, calls, ns) for name, (_, calls, ns) in zip(short, found, strict=True)]
     return ProfileTimeline(
         start, start + bins * step, lanes, _samples(source, profile, device, span_ns), names
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gswarm_tui.analysis.kernel_names import short_names
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.quantities import DASH, brief_time, count, megabytes, percent, plural
@@ -50,7 +51,8 @@ SELECT launch, {_CHOSEN}, max(unit) FILTER (metric = '{_METRICS["time"]}'), any_
 FROM ({profile_views.METRICS})
 WHERE profile_id = ? GROUP BY launch ORDER BY launch LIMIT {MOST_ROWS}
 """  # noqa: S608 (own names)
-_UNITS = {"nsecond": "ns", "usecond": "µs", "msecond": "ms", "second": "s"}
+_UNITS = {"nsecond": "ns", "usecond": "µs", "us": "µs", "msecond": "ms", "second": "s"}
+"""Units as older and newer versions of ncu name them, where they aren't our own."""
 _IN_PERIOD = "recording_id = ? AND started_at < ? AND ended_at > ?"
 _TOOLS = f"SELECT DISTINCT tool FROM profiles WHERE {_IN_PERIOD} AND tool IS NOT NULL"  # noqa: S608 (own names)
 _RANKS = f"""
@@ -176,7 +178,15 @@ def _times(source: QuerySource, view: str, profile_id: int, what: str, *more: st
         times = (brief_time(mean), brief_time(middle), brief_time(longest))
         others = (one or DASH for one in rest)
         rows.append((brief_time(total), _share(share), f"{calls:,}", *times, *others, name))
+    if what == "kernel":
+        rows = with_short_names(rows)
     return TextTable((*TIMES, *more, what), rows, frozenset(range(len(TIMES))))
+
+
+def with_short_names(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return rows whose last column is the name of a kernel, with short names."""
+    names = short_names([row[-1] for row in rows])
+    return [(*row[:-1], name) for row, name in zip(rows, names, strict=True)]
 
 
 def _memory(source: QuerySource, profile_id: int) -> TextTable:
@@ -193,7 +203,8 @@ def _launches(source: QuerySource, profile_id: int) -> TextTable:
     for launch, time, *shares, unit, kernel in source.query(_LAUNCHES, profile_id).rows():
         taken = DASH if time is None else f"{time:,.1f} {_UNITS.get(unit, unit or '')}"
         rows.append((f"{launch}", taken, *map(_share, shares), kernel or ""))
-    return TextTable(("launch", *_METRICS, "kernel"), rows, frozenset(range(1 + len(_METRICS))))
+    right = frozenset(range(1 + len(_METRICS)))
+    return TextTable(("launch", *_METRICS, "kernel"), with_short_names(rows), right)
 
 
 def rank_table(source: QuerySource, profile: Profile) -> TextTable:
@@ -208,9 +219,10 @@ def rank_table(source: QuerySource, profile: Profile) -> TextTable:
         name: _difference([times.get(rank, 0) for rank in ranks]) for name, times in by_kernel.items()
     }
     rows = []
-    for name in sorted(by_kernel, key=lambda name: -differences[name][0])[:MOST_ROWS]:
+    sorted_names = sorted(by_kernel, key=lambda name: -differences[name][0])[:MOST_ROWS]
+    for name, short in zip(sorted_names, short_names(sorted_names), strict=True):
         times = (brief_time(by_kernel[name].get(rank)) for rank in ranks)
-        rows.append((name[:_NAME_MOST], brief_time(differences[name][0]), differences[name][1], *times))
+        rows.append((short[:_NAME_MOST], brief_time(differences[name][0]), differences[name][1], *times))
     names = ("kernel", "difference", "ratio", *(f"rank {rank}" for rank in ranks))
     return TextTable(names, rows if len(ranks) > 1 else [], frozenset(range(1, len(names))))
 
@@ -228,7 +240,9 @@ def longest_kernels(source: QuerySource, period: Period) -> TextTable:
         (brief_time(total), _share(share), f"{calls:,}", brief_time(mean), name)
         for total, share, calls, mean, name in source.query(_LONGEST, *span).rows()
     ]
-    return TextTable(("total", "share", "calls", "mean", "kernel"), rows, frozenset(range(4)))
+    return TextTable(
+        ("total", "share", "calls", "mean", "kernel"), with_short_names(rows), frozenset(range(4))
+    )
 
 
 def profile_line(source: QuerySource, period: Period) -> str:

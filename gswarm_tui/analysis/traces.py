@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gswarm_tui.analysis.kernel_names import short_names
 from gswarm_tui.analysis.profiles import MOST_ROWS, Profile
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.quantities import DASH, brief_time
@@ -63,8 +64,18 @@ def _shown(value: Any) -> str:
 
 def _sums(source: QuerySource, profile: Profile, table: str, kind: str) -> TextTable:
     query = _SUMS.format(table=table, kind=kind, most=MOST_ROWS)
+    found = source.query(query, profile.profile_id).rows()
+    kernels = [name for *_, what, name in found if what in ("compute", "communication")]
+    shown = dict(zip(kernels, short_names(kernels), strict=True))
     rows = [
-        (brief_time(total), f"{calls:,}", brief_time(mean), brief_time(longest), what or DASH, name)
-        for total, calls, mean, longest, what, name in source.query(query, profile.profile_id).rows()
+        (
+            brief_time(total),
+            f"{calls:,}",
+            brief_time(mean),
+            brief_time(longest),
+            what or DASH,
+            shown.get(name, name),
+        )
+        for total, calls, mean, longest, what, name in found
     ]
     return TextTable(("total", "calls", "mean", "longest", kind, "name"), rows, frozenset(range(4)))

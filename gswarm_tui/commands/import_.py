@@ -16,6 +16,7 @@ from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report, is_report
 from gswarm_tui.store.recording.files import is_database
+from gswarm_tui.store.recording.profiles import UNKNOWN
 from gswarm_tui.store.transfer.importing import importing
 
 
@@ -79,9 +80,9 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
         )
     facts = done.facts
     rank = "" if facts.rank is None else f", rank {facts.rank}"
-    print(
-        printable(f"{db}: profile {done.profile_id}, {done.rows:,} events of {facts.node}{rank} from {path}")
-    )
+    node = "an unknown node" if facts.node == UNKNOWN else facts.node
+    rows = plural(done.rows, "metric" if facts.tool == "ncu" else "event")
+    print(printable(f"{db}: profile {done.profile_id}, {rows} of {node}{rank} from {path}"))
     for notice in done.notices:
         print_notice(notice)
     for message in facts.messages:

@@ -566,15 +566,20 @@ def test_a_report_whose_ncu_prints_no_times_stands_at_its_last_change(
     report.write_bytes(b"a report")
     os.utime(report, (1_700_000_000, 1_700_000_000))
     monkeypatch.chdir(tmp_path)
-    _, err = import_report(capsys, "--db", db, "--", report.name)
+    out, err = import_report(capsys, "--db", db, "--", report.name)
+    assert out == f"{db}: profile 1, 1 metric of an unknown node from -new.ncu-rep\n"
     assert err == (
         "gswarm-tui: ncu 2025.1.0.0 prints no times of kernels, so the profile has the time of the report's "
         "last change, 2023-11-14 22:13:20 UTC.\n"
     )
     assert query(db, "SELECT ended_at::VARCHAR FROM profiles") == [("2023-11-14 22:13:20",)]
-    assert query(db, "SELECT kernel, metric, number FROM profile_metrics") == [
-        ("saxpy", "gpu__time_duration.sum", 7.5)
+    assert query(db, "SELECT kernel, metric, number, unit FROM profile_metrics") == [
+        ("saxpy", "gpu__time_duration.sum", 7.5, "us")
     ]
+    with closing(FileSource(db)) as source:
+        (profile,) = load_profiles(source)
+        (launch,) = profile_details(source, profile).tables["kernels"].rows
+    assert (launch[1], launch[-1]) == ("7.5 µs", "saxpy")
     assert main(["summary", "--db", str(db)]) == 0
     assert "profiles  1 profile of ncu with metrics of 1 kernel\n" in capsys.readouterr().out
 

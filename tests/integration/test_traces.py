@@ -268,6 +268,8 @@ def test_figures_of_a_real_gpu_s_trace_are_those_of_its_events(
     assert (
         f"1 profile, {count} kernels on 1 GPU, no kernel running for {idle:.0f} % of the capture" in printed
     )
+    functor = "UnaryOpFunctor<float, 2, 1, 1>, Sqrt<float>"
+    assert f"  multi_tensor_apply_kernel<TensorListMetadata<2>, {functor}>\n" in printed
 
 
 def test_each_kernel_has_the_number_of_the_call_that_started_it_and_of_no_operator(tmp_path: Path) -> None:

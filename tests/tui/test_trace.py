@@ -20,6 +20,8 @@ from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.scene import Scene
 from tests.tui.test_session import computed
 
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -83,3 +85,39 @@ async def test_simulated_nodes_are_refused_in_one_sentence(app: GswarmApp) -> No
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("K", "enter")
         await shows(app, pilot, "no trace requested: simulated nodes have no processes to trace")
+
+
+async def test_a_long_name_of_a_kernel_is_whole_below_the_table(tmp_path: Path) -> None:
+    db = tmp_path / "run.duckdb"
+    import_report(TRACES / "h200-iterations.json.gz", db, os.environ, node="gpu01")
+    with closing(FileSource(db)) as source:
+        app = GswarmApp(
+            Scene(1, 1).recording().hub,
+            timezone=UTC,
+            open_queries=lambda: RecordingQueries(source.second_source()),
+        )
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("S")
+            await shows(app, pilot, "1 profile")
+            await pilot.press("end", "enter")
+            await computed(app, pilot)
+            assert "pytorch, gpu01, rank 0" in screen_text(app)
+            await pilot.press("tab", "tab")
+            await pilot.pause()
+            lines = screen_text(app).splitlines()
+            assert "compute sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_…" in lines[3]
+            below = "".join(line.strip() for line in lines[-3:-1])
+            assert below == (
+                "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_"
+                "alignc4_execute_kernel__5x_cublas"
+            )
+            await pilot.press("down", "down", "down", "down")
+            await pilot.pause()
+            assert "multi_tensor_apply_kernel<TensorListMe…" in screen_text(app).splitlines()[7]
+            below = " ".join(line.strip() for line in screen_text(app).splitlines()[-3:-1])
+            functor = "BinaryOpScalarFunctor<float, 1, 1, 0>, multiplies<float>, float"
+            assert below == f"multi_tensor_apply_kernel<TensorListMetadata<1>, {functor}>"
+            await pilot.press("up")
+            await pilot.pause()
+            assert "Memcpy HtoD (Pinned -> Device)" in screen_text(app)
+            assert "multiplies" not in screen_text(app)

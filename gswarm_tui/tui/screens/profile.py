@@ -22,7 +22,7 @@ from gswarm_tui.tui.actions import PROFILE, TIMELINE, bindings_of
 from gswarm_tui.tui.drawing.curve import HOLD_INTERVALS, block_area
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.computed import ComputedScreen, show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen, show_cut_text, show_table, wrapped
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -152,6 +152,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         yield ViewBar(self.VIEWS)
         yield Canvas(id="timeline")
         yield TableView(())
+        yield Bar(id="cut")
         yield from self.compose_footer()
 
     def compute(self, queries: RecordingQueries) -> ProfileDetails:
@@ -187,6 +188,11 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         else:
             table.empty = EMPTY[self.view]
             show_table(table, self.result.tables[self.view])
+        self.on_table_view_moved()
+
+    def on_table_view_moved(self) -> None:
+        """Show the name under the cursor where the table cuts it."""
+        show_cut_text(self.query_one("#cut", Bar), self.query_one(TableView))
 
     def _facts(self) -> str:
         """Return the share without a kernel, and the length of the capture."""

@@ -13,7 +13,7 @@ from gswarm_tui.analysis.traces import trace_tables
 from gswarm_tui.tui.actions import TRACE, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.computed import ComputedScreen, show_table
+from gswarm_tui.tui.screens.computed import ComputedScreen, show_cut_text, show_table
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -44,6 +44,7 @@ class TraceScreen(ComputedScreen[dict[str, TextTable]]):
         yield ViewBar(self.VIEWS)
         yield Canvas(id="message")
         yield TableView(())
+        yield Bar(id="cut")
         yield from self.compose_footer()
 
     def compute(self, queries: RecordingQueries) -> dict[str, TextTable]:
@@ -66,3 +67,8 @@ class TraceScreen(ComputedScreen[dict[str, TextTable]]):
             return
         table.empty = EMPTY[self.view]
         show_table(table, self.result[self.view])
+        self.on_table_view_moved()
+
+    def on_table_view_moved(self) -> None:
+        """Show the name under the cursor where the table cuts it."""
+        show_cut_text(self.query_one("#cut", Bar), self.query_one(TableView))

@@ -115,6 +115,15 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(*changed)
 
     @property
+    def cut_text(self) -> str:
+        """The last text of the row under the cursor, empty if the row shows all of it."""
+        shown, last = self._layout(), len(self.columns) - 1
+        if not self._rows or not shown:
+            return ""
+        text, (at, _, cells) = self._rows[self.cursor][last].text, shown[-1]
+        return "" if at == last and cells_of(text) <= cells else text
+
+    @property
     def at_end(self) -> bool:
         """Whether the cursor is on the last row and that row is visible."""
         return self.cursor >= len(self._rows) - 1 and self.scroll_offset.y >= self.max_scroll_y
