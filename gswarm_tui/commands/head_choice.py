@@ -12,18 +12,12 @@ from typing import Any
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.time_input import TimeInputError, parse_time
 from gswarm_tui.control import client, registry
-from gswarm_tui.control.client import Head, RequestError, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
 from gswarm_tui.control.intents import Intent
 from gswarm_tui.options.arguments import CommandParser, UsageError, is_recording
 
 SHORT_ID = 8
 USUAL = "that of the only running gswarm-tui"
-
-
-class NoHeadError(UserError):
-    """No running gswarm-tui fits."""
-
-    exit_status = 3
 
 
 class RefusedError(UserError):

@@ -10,10 +10,10 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from gswarm_agent.mark import Marked, MarkError, Value, send, values_of
-from gswarm_tui.commands.head_choice import NoHeadError, add_head_options, named_heads, parse_head_time
+from gswarm_tui.commands.head_choice import add_head_options, named_heads, parse_head_time
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, RequestError, carry_out, running_heads
 from gswarm_tui.control.intents import IntentError, SetMark
 from gswarm_tui.options.arguments import CommandParser, UsageError
 

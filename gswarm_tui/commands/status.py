@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gswarm_tui.commands.head_choice import SHORT_ID, NoHeadError, add_head_options, find_heads
+from gswarm_tui.commands.head_choice import SHORT_ID, add_head_options, find_heads
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import elapsed, energy, file_size, percent, plural, watts
-from gswarm_tui.control.client import Head, describe_hang
+from gswarm_tui.control.client import Head, NoHeadError, describe_hang
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import print_json, with_times
 

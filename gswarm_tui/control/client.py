@@ -15,6 +15,7 @@ from typing import Any
 
 from gswarm_agent.folder import Folder
 from gswarm_agent.requests import connect, is_own
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.intents import Intent
 from gswarm_tui.control.messages import (
@@ -37,6 +38,12 @@ class RequestError(Exception):
 
 class RefusedIntentError(RequestError):
     """Raised for a request that a head refused: to repeat it won't help."""
+
+
+class NoHeadError(UserError):
+    """Raised if no running gswarm-tui fits."""
+
+    exit_status = 3
 
 
 @dataclass(frozen=True)

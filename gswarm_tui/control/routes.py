@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from gswarm_tui.common.processes import LastLine, pipes
 from gswarm_tui.control.attached import RouteError
-from gswarm_tui.control.client import Head, describe_hang, open_socket, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, describe_hang, open_socket, running_heads
 from gswarm_tui.control.relay import MAGIC
 
 NOISE_MOST = 64 * 1024
@@ -74,7 +74,7 @@ class SshRoute:
         self._errors: LastLine | None = None
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Run ssh, and wait for the relay's first line. Raises RouteError."""
+        """Run ssh, and wait for the relay's first line. Raises RouteError, NoHeadError."""
         await self.close()
         again = ("-o", "BatchMode=yes") if uid else ()
         command = ("ssh", "-T", *again, "--", self.place, relay_command(uid or self._recording))
@@ -90,7 +90,11 @@ class SshRoute:
         noise = b""
         while MAGIC not in noise:
             if len(noise) > NOISE_MOST or not (piece := await stdout.read(1)):
-                raise RouteError(await self.why_closed())
+                why = await self.why_closed()
+                with suppress(TimeoutError):
+                    if not uid and await asyncio.wait_for(process.wait(), ENDS_S) == NoHeadError.exit_status:
+                        raise NoHeadError(f"{why}.")
+                raise RouteError(why)
             noise += piece
         return stdout, stdin
 

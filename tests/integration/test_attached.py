@@ -563,13 +563,14 @@ async def test_viewer_of_another_host_attaches_by_ssh(login_node: SshServer, rec
 
 
 async def test_failures_of_ssh_are_explained(login_node: SshServer) -> None:
-    for host, recorded, why in (
-        ("gpu01", "nothing", "^gpu01: no gswarm-tui of yours"),
-        ("unknown.invalid", "nothing", "^unknown.invalid: .*resolve hostname"),
+    for host, recorded, why, status in (
+        ("gpu01", "nothing", "^gpu01: no gswarm-tui of yours", 3),
+        ("unknown.invalid", "nothing", "^unknown.invalid: .*resolve hostname", 2),
     ):
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(UserError, match=why) as raised:
             async with attached(SshRoute(host, recorded)):
                 pass
+        assert raised.value.exit_status == status
     login_node.trust(public(login_node.user_key))
     with pytest.raises(UserError, match=r"^gpu01: Host key verification failed"):
         async with attached(SshRoute("gpu01", "")):
