@@ -70,7 +70,7 @@ own_group() {
 }
 
 IFS=:
-open=
+open= broken=
 for python in $pythons; do
     command -v "${python#\?}" >/dev/null 2>&1 || continue
     case $python in
@@ -79,9 +79,17 @@ for python in $pythons; do
     status=0
     "$python" -IS "${0%/*}/run.py" "$@" || status=$?
     case $status in
-        64 | 126 | 127) ;;
-        *) exit $status ;;
+        64 | 126 | 127) continue ;;
+        0 | 129 | 1[3-9]?) exit $status ;; # it ended well, or a signal ended it
+    esac
+    # A Python below 3.4, or another program, refuses -IS or this file.
+    version=$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' </dev/null 2>/dev/null | head -c 20)
+    case $version in
+        3.9.* | 3.[1-9][0-9].* | [4-9].*) exit $status ;;
+        [23].*) printf 'GSWARM-OLD %s\n' "$version" ;;
+        *) broken=$python ;;
     esac
 done
+[ ! "$broken" ] || printf 'GSWARM-FAIL broken %s\n' "$broken"
 printf 'GSWARM-FAIL python %s\n' "$open"
 exit 3

@@ -136,6 +136,10 @@ class Bootstrap:
             message = redact([message])[0]  # shells quote the line that failed, and events are recorded
             reason = f"the setup failed with exit status {text}" + (f": {message}" if message else "")
             return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY, Step.SETUP)
+        if kind == "broken":
+            remedy = "correct --agent-python" if self.agent_python else _PYTHON_REMEDY
+            reason = f"{text} can't be run as Python 3.9 or later" + (f": {message}" if message else "")
+            return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.PYTHON)
         if kind == "python":
             if self.agent_python:
                 is_old = f" is {old_version}, and 3.9 or later is needed" if old_version else " can't be run"

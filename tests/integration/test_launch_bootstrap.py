@@ -220,12 +220,37 @@ async def test_a_python_that_does_not_start_on_the_node_is_skipped(
     assert (tmp_path / "tried").exists()
 
 
-async def test_an_early_crash_is_reported_by_its_last_line(tmp_path: Path) -> None:
-    crash = stand_in(
-        tmp_path / "python", "printf 'Traceback:\\nImportError: no \\033[31mzlib\\n' >&2; exit 1"
-    )
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "[ $1 = -c ] && { echo 2.7.18; exit; }; echo 'Unknown option: -I' >&2; exit 2",
+            "the Python PYTHON is 2.7.18, and 3.9 or later is needed",
+        ),
+        (
+            "printf 'perl:\\nsyntax error at run.py line 1\\n' >&2; exit 255",
+            "PYTHON can't be run as Python 3.9 or later: syntax error at run.py line 1",
+        ),
+        (
+            "printf 'Traceback:\\nImportError: no \\033[31mzlib\\n' >&2; exit 1",
+            "PYTHON can't be run as Python 3.9 or later: ImportError: no [31mzlib",
+        ),
+    ],
+)
+async def test_an_agent_python_that_is_none_is_reported_with_a_remedy(
+    tmp_path: Path, script: str, reason: str
+) -> None:
+    python = stand_in(tmp_path / "python", script)
+    error = await failing("sh", Bootstrap(agent_python=str(python)))
+    assert error.reason == reason.replace("PYTHON", str(python))
+    assert error.remedy == "correct --agent-python"
+
+
+async def test_an_early_crash_of_the_agent_is_reported_by_its_last_line(tmp_path: Path) -> None:
+    script = f"""[ $1 != -c ] || exec {sys.executable} "$@"; echo 'OSError: no space' >&2; exit 1"""
+    crash = stand_in(tmp_path / "python", script)
     error = await failing("sh", Bootstrap(agent_python=str(crash)))
-    assert error.reason == "the agent ended with exit status 1: ImportError: no [31mzlib"
+    assert error.reason == "the agent ended with exit status 1: OSError: no space"
 
 
 async def test_an_account_that_only_prints_is_reported(tmp_path: Path) -> None:
