@@ -14,9 +14,10 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from gswarm_agent.frame import INFO, WARNING, Frame, Hello
+from gswarm_agent.frame import INFO, NOTE_KINDS, WARNING, Frame, Hello
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS, known_groups
 from gswarm_tui.fleet.energy import EnergyUsed
+from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 
 WAITING = "waiting"
 """Kind of the event that names the nodes that may still hold frames when a recording is left open."""
@@ -30,6 +31,19 @@ INTERVAL_CHANGED = "interval_changed"
 """Kind of the event of a new sampling interval; its detail has ``old_ms`` and ``new_ms``."""
 METRICS_CHANGED = "metrics_changed"
 """Kind of the event of switched metric groups; its detail lists those that are on, ``old`` and ``new``."""
+EVENT_KINDS = NOTE_KINDS | {
+    ABANDONED,
+    INTERVAL_CHANGED,
+    LINK_LOST,
+    METRICS_CHANGED,
+    UNREACHABLE,
+    WAITING,
+    *TRIAL_KINDS,
+    *("fresh", "gap", "interrupted", "link_live", "profile", "reboot", "recorder_restarted"),
+    *("recording_ended", "session_renamed", "session_started", "session_stopped", "stale", "standstill"),
+    *("stop_undone", "throttle", "throttle_end", "trace", "unhealthy"),
+}
+"""All kinds of events of a run; a recording of another version may have others."""
 AGENT_DATA_LOST = "the agent's unsent frames are gone"
 """Beginning of the message of a gap of unknown size."""
 

@@ -23,7 +23,7 @@ from gswarm_tui.control.intents import (
     StopSession,
 )
 from gswarm_tui.control.status import head_status, node_rows, session_rows
-from gswarm_tui.fleet.events import EventLogged, json_object
+from gswarm_tui.fleet.events import EVENT_KINDS, EventLogged, json_object
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import GPU_ROW, gpu_rows, node_object
 from gswarm_tui.printing.cells import checked_depth, plain
@@ -138,7 +138,11 @@ class _ApiCalls:
         limit: Annotated[int, Query(ge=1, le=MOST_EVENTS, description="Only the newest ones")] = 100,
     ) -> Response:
         """List the newest events; the table events of the recording has all."""
-        chosen = [event for event in self._attached.fleet.event_log if kind in (None, event.kind)]
+        log = self._attached.fleet.event_log
+        chosen = [event for event in log if kind in (None, event.kind)]
+        if kind is not None and not chosen and kind not in EVENT_KINDS:
+            these = ", ".join(sorted(EVENT_KINDS))
+            raise HTTPException(BAD_REQUEST, f"{quote(kind)} isn't a kind of event; these are: {these}.")
         return json_answer({"events": [_event(event) for event in chosen[-limit:]]})
 
     async def frames(

@@ -271,6 +271,7 @@ def test_readers_of_the_stream_get_each_new_state(recorder: ServedRecorder) -> N
         ("PUT", "/api/v1/interval", {"interval_ms": True}, 422),
         ("PUT", "/api/v1/metrics", {"groups": ["gpu"]}, 422),
         ("GET", "/api/v1/events?limit=0", None, 422),
+        ("GET", "/api/v1/events?kind=zzz", None, 400),
         ("GET", "/api/v1/nodes/%00", None, 404),
         ("GET", "/api/v1/gpus?node=sim9", None, 404),
         ("POST", "/profiling/record", {"app_name": "a", "queue_time": "1", "processing_time": 1}, 422),
@@ -283,6 +284,14 @@ def test_bad_input_is_answered_with_a_sentence(
     assert answer.status == status, answer
     assert answer.detail.endswith("."), answer
     assert "Traceback" not in answer.text
+
+
+def test_unknown_kind_of_event_is_refused_with_those_that_there_are(recorder: ServedRecorder) -> None:
+    refusal = recorder.call("GET", "/api/v1/events?kind=zzz").detail
+    assert refusal.startswith('"zzz" isn\'t a kind of event; these are: abandoned, counters, ecc, '), refusal
+    kinds = refusal.removesuffix(".").partition(": ")[2].split(", ")
+    assert {"mark", "reboot", "xid"} < set(kinds)
+    assert recorder.get("/api/v1/events?kind=reboot") == {"events": []}, "one that there may be"
 
 
 def test_invalid_bodies_are_explained(recorder: ServedRecorder) -> None:

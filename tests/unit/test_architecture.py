@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_tui.fleet.events import EVENT_KINDS
 from gswarm_tui.launch.bundle import own_bundle
 from tests.agent_pythons import agent_pythons
 
@@ -310,6 +311,22 @@ def test_a_class_name_has_one_meaning() -> None:
             if isinstance(statement, ast.ClassDef):
                 homes.setdefault(statement.name, []).append(name)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def test_every_kind_of_event_is_listed() -> None:
+    places = {"EventLogged": 1, "log": 0, "warn": 0}
+    written = set()
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                place = places.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
+                written |= {
+                    argument.value
+                    for argument in node.args[place : place + 1]
+                    if isinstance(argument, ast.Constant)
+                }
+    assert "reboot" in written
+    assert written <= EVENT_KINDS
 
 
 def test_protocol_modules_import_each_other_in_one_order() -> None:
