@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
 from textual.app import App
+from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import OptionList
 
@@ -67,6 +68,8 @@ def _open_node(viewer: ViewerApp, node: str) -> None:
 
 class ActionPalette(CommandPalette):
     """Textual's palette, which also works where the terminal leaves no line for its list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "app.suspend_process")]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Refuse paging in a list without a visible line, where Textual fails."""

@@ -45,6 +45,7 @@ class FormField:
 class Dialog(ModalScreen[Result], inherit_bindings=False):
     """Dialog in front of a screen; Esc cancels it."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "app.suspend_process")]
     DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
     Dialog:ansi { background: transparent; }

@@ -291,7 +291,8 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     """Help for a screen and mode."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1,enter,ctrl+c", "app.pop_screen")
+        Binding("escape,q,question_mark,f1,enter,ctrl+c", "app.pop_screen"),
+        Binding("ctrl+z", "app.suspend_process"),
     ]
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }
