@@ -94,3 +94,17 @@ def test_a_command_continues_although_its_killed_recorder_cannot_be_restarted(
         assert any(line == f"gswarm-tui: the recorder can't be started: {NO_PROCESS}\n" for line in lines)
         running.communicate()
     assert running.returncode == 7
+
+
+def test_a_node_that_cannot_be_reached_for_lack_of_processes_has_a_remedy(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    with recording(tmp_path, environ) as running:
+        (tmp_path / "FULL").touch()
+        (recorder,) = re.findall(r"process (\d+)", gswarm(tmp_path, "status").stdout)
+        (agent,) = Path(f"/proc/{recorder}/task/{recorder}/children").read_text().split()
+        os.kill(int(agent), signal.SIGKILL)
+        eventually(lambda: "ulimit -u" in gswarm(tmp_path, "nodes", "--json").stdout, "the remedy")
+        (tmp_path / "FULL").unlink()
+        eventually(lambda: "1 live" in gswarm(tmp_path, "status").stdout, "the node is back")
+        running.communicate()
