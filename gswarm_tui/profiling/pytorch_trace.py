@@ -278,7 +278,8 @@ def _rank_in_job(call: dict[str, Any]) -> int | None:
     names = ("Rank", "Global rank start", "Global rank stride")
     rank, start, stride = (_whole(call.get(name), _MOST_RANKS) for name in names)
     is_own = _NAMES_OWN_RANK.match(str(call.get("Collective name")))
-    return start + stride * rank if is_own and min(rank, start) >= 0 and stride > 0 else None
+    in_job = start + stride * rank
+    return in_job if is_own and min(rank, start) >= 0 and stride > 0 and in_job < _MOST_RANKS else None
 
 
 def _nanoseconds(micros: float) -> int:

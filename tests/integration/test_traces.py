@@ -16,7 +16,7 @@ import pytest
 from gswarm_tui.cli import main
 from tests.integration.heads import nothing_left
 from tests.integration.test_record import record, run_beside
-from tests.kineto_standin import write_trace
+from tests.kineto_standin import BASE_NS, write_trace
 from tests.unit.store_recording import query
 
 STANDIN = f"{shlex.quote(sys.executable)} -m tests.kineto_standin"
@@ -290,8 +290,9 @@ def test_each_kernel_has_the_number_of_the_call_that_started_it_and_of_no_operat
         ({'"allreduce"': '"broadcast"', '"Rank": 1': '"Rank": 0'}, 1, 1),
         ({'"Rank": 1': '"Rank": null'}, 2, 0),
         ({'rank start": 0': 'rank start": 6', 'rank stride": 1': 'rank stride": 2'}, 2, 8),
+        ({'"Rank": 1': '"Rank": 999999', 'rank stride": 1': 'rank stride": 999999'}, 2, 0),
     ],
-    ids=["collective", "broadcast", "appended", "subgroup"],
+    ids=["collective", "broadcast", "appended", "subgroup", "absurd"],
 )
 def test_the_rank_is_that_of_the_collectives_if_the_program_does_not_state_it(
     tmp_path: Path, changed: dict[str, str], calls: int, rank: int
@@ -325,13 +326,27 @@ def test_processes_without_a_rank_are_counted_as_gpus_of_their_own(
     assert "3 profiles, 12 kernels on 2 GPUs, no kernel running for " in capsys.readouterr().out
 
 
-def test_collectives_without_numbers_are_matched_although_one_trace_lacks_the_first(tmp_path: Path) -> None:
-    """Rank 0 was in its first collective when the traces began, so only rank 1 has it."""
+@pytest.mark.parametrize("ahead_us", [-200, 0, 200])
+def test_collectives_and_iterations_are_matched_although_one_trace_lacks_the_first(
+    tmp_path: Path, ahead_us: int
+) -> None:
+    """Rank 0 was in its first collective when the traces began, so only rank 1 has it; clocks may differ."""
     db, late = tmp_path / "run.duckdb", (50.0, 0.0, 200.0, 0.0, 100.0)
     for rank in (0, 1):
         path = tmp_path / f"20261126-rank{rank}-gpu01.json"
         write_trace(path, rank, on_request=True, late_us=late if rank else [0.0] * 5, first=1 - rank)
+        ahead = f'"baseTimeNanoseconds": {BASE_NS + 1000 * ahead_us * rank}'
+        path.write_text(path.read_text().replace(f'"baseTimeNanoseconds": {BASE_NS}', ahead))
         assert main(["import", str(path), "--db", str(db), "--node", "gpu01"]) == 0
     waits = "SELECT rank, sequence, duration_ms, wait_ms, last_rank FROM trace_waits ORDER BY ts, rank"
     assert [row for row in query(db, waits) if row[3]] == [(0, None, 0.5, 0.2, 1), (0, None, 0.5, 0.1, 1)]
     assert query(db, "SELECT count(*) FROM trace_waits") == [(8,)]
+    overlapped = "SELECT iteration, rank, overlapped_ms FROM trace_ranks ORDER BY ALL"
+    assert query(db, overlapped) == [
+        (0, 1, 0.1),
+        *(
+            (number, rank, ms)
+            for number, both in ((1, (0.1, 0.0)), (2, (0.1, 0.1)), (3, (0.1, 0.0)))
+            for rank, ms in enumerate(both)
+        ),
+    ]

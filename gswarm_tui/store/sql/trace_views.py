@@ -10,8 +10,38 @@ JOIN profiles p USING (profile_id)
 LEFT JOIN profile_names n USING (name_id)
 """
 KERNELS = OPS.replace("trace_op_events", "trace_kernel_events")
-ITERATIONS = """
-WITH steps AS (
+_TRACES = """
+ordered_traces AS (
+  SELECT profile_id, recording_id, started_at,
+         started_at <= max(ended_at) OVER (PARTITION BY recording_id ORDER BY started_at, profile_id
+           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_same
+  FROM profiles WHERE tool = 'pytorch'
+), traces AS (
+  SELECT profile_id, count(*) FILTER (is_same IS NOT true)
+           OVER (PARTITION BY recording_id ORDER BY started_at, profile_id) AS trace
+  FROM ordered_traces
+)
+"""
+"""Traces whose times overlap are one trace of several ranks, whatever the names of their files."""
+_SHIFTS = """
+firsts AS (
+  SELECT series, place, end_at,
+         coalesce(lag(end_at) OVER (PARTITION BY series, profile_id ORDER BY place), start_at) AS before_at,
+         before_at + (end_at - before_at) // 2 AS since
+  FROM {rows}
+  QUALIFY profile_id = min(profile_id) OVER (PARTITION BY series)
+), shifts AS (
+  SELECT c.series, c.profile_id, mode(f.place - c.place) AS shift
+  FROM {rows} c ASOF JOIN firsts f ON c.series = f.series AND c.end_at >= f.since
+  WHERE c.start_at <= f.end_at GROUP BY ALL
+)
+"""
+"""How far the places of each trace's rows are shifted, so that most end with the first trace's of the series.
+
+A trace has neither the collective nor the iteration in which it began, and late ranks begin later.
+"""
+ITERATIONS = f"""
+WITH {_TRACES.strip()}, steps AS (
   SELECT e.profile_id, e.start_ns, e.start_ns + e.duration_ns AS end_ns, name,
          TRY_CAST(regexp_extract(name, '^ProfilerStep#([0-9]+)$', 1) AS BIGINT) AS number
   FROM trace_op_events e JOIN profile_names USING (name_id)
@@ -22,11 +52,17 @@ WITH steps AS (
          bool_or(number IS NOT NULL) OVER (PARTITION BY profile_id) AS is_numbered,
          min(name) FILTER (number IS NULL) OVER (PARTITION BY profile_id) AS optimizer
   FROM steps
-), iterations AS (
+), unnumbered AS (
+  SELECT profile_id, place, before_ns AS start_ns, end_ns, hash(recording_id, trace) AS series,
+         epoch_us(zero_at) * 1000 + before_ns AS start_at, epoch_us(zero_at) * 1000 + end_ns AS end_at
+  FROM ordered JOIN profiles USING (profile_id) JOIN traces USING (profile_id)
+  WHERE NOT is_numbered AND name = optimizer AND before_ns IS NOT NULL
+), {_SHIFTS.format(rows="unnumbered").strip()}, iterations AS (
   SELECT profile_id, number AS iteration, start_ns, end_ns FROM ordered WHERE number IS NOT NULL
   UNION ALL
-  SELECT profile_id, place, before_ns, end_ns FROM ordered
-  WHERE NOT is_numbered AND name = optimizer AND before_ns IS NOT NULL
+  SELECT profile_id, place + coalesce(shift, 0) - min(place + coalesce(shift, 0)) OVER (PARTITION BY series),
+         start_ns, end_ns
+  FROM unnumbered LEFT JOIN shifts USING (series, profile_id)
   UNION ALL
   SELECT profile_id, NULL, epoch_us(started_at - zero_at) * 1000, epoch_us(ended_at - zero_at) * 1000
   FROM profiles
@@ -37,8 +73,8 @@ SELECT make_timestamp(epoch_us(p.zero_at) + start_ns // 1000) AS ts, p.file AS p
        i.iteration::INTEGER AS iteration, i.end_ns - i.start_ns AS duration_ns, i.start_ns, i.end_ns,
        profile_id, p.recording_id
 FROM iterations i JOIN profiles p USING (profile_id)
-"""
-"""Optimizer steps have no numbers, so these iterations count from 0 in each trace."""
+"""  # noqa: S608 (own names)
+"""Optimizer steps have no numbers: iterations count from 0, alike on all ranks traced at one time."""
 RANKS = f"""
 WITH iterations AS ({ITERATIONS.strip()}), parts AS (
   SELECT i.profile_id, i.iteration, k.kind, greatest(k.start_ns, i.start_ns) AS first_ns,
@@ -78,17 +114,8 @@ LEFT JOIN times t ON t.profile_id = i.profile_id AND t.iteration IS NOT DISTINCT
 LEFT JOIN (SELECT DISTINCT profile_id, 1 AS used FROM trace_kernel_events) u ON u.profile_id = i.profile_id
 ORDER BY i.iteration, i.rank, i.profile_id
 """  # noqa: S608 (own names)
-WAITS = """
-WITH ordered AS (
-  SELECT profile_id, recording_id, started_at,
-         started_at <= max(ended_at) OVER (PARTITION BY recording_id ORDER BY started_at, profile_id
-           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_same
-  FROM profiles WHERE tool = 'pytorch'
-), traces AS (
-  SELECT profile_id, count(*) FILTER (is_same IS NOT true)
-           OVER (PARTITION BY recording_id ORDER BY started_at, profile_id) AS trace
-  FROM ordered
-), collectives AS (
+WAITS = f"""
+WITH {_TRACES.strip()}, collectives AS (
   SELECT k.*, p.rank, p.file AS profile, p.node, p.recording_id,
          make_timestamp(epoch_us(p.zero_at) + k.start_ns // 1000) AS ts,
          epoch_us(p.zero_at) * 1000 + k.start_ns AS start_at, start_at + k.duration_ns AS end_at,
@@ -96,17 +123,9 @@ WITH ordered AS (
          row_number() OVER (PARTITION BY profile_id, series ORDER BY k.start_ns) AS place
   FROM trace_kernel_events k JOIN profiles p USING (profile_id) JOIN traces t USING (profile_id)
   WHERE kind = 'communication'
-), firsts AS (
-  SELECT series, place, end_at,
-         coalesce((end_at + lag(end_at) OVER (PARTITION BY series ORDER BY place)) // 2, start_at) AS since
-  FROM collectives
-  WHERE sequence IS NULL
-  QUALIFY profile_id = min(profile_id) OVER (PARTITION BY series)
-), shifts AS (
-  SELECT c.series, c.profile_id, mode(f.place - c.place) AS shift
-  FROM collectives c ASOF JOIN firsts f ON c.series = f.series AND c.end_at >= f.since
-  WHERE c.start_at <= f.end_at GROUP BY ALL
-), matched AS (
+), unnumbered AS (
+  SELECT * FROM collectives WHERE sequence IS NULL
+), {_SHIFTS.format(rows="unnumbered").strip()}, matched AS (
   SELECT *, count(DISTINCT coalesce(rank, -profile_id)) OVER same AS ranks,
          duration_ns - min(duration_ns) OVER same AS wait_ns,
          min_by(rank, duration_ns) OVER same AS last_rank
@@ -119,9 +138,5 @@ SELECT ts, profile, node, rank, collective, process_group, sequence, ranks, grou
        profile_id, recording_id
 FROM matched WHERE ranks > 1
 ORDER BY wait_ns DESC
-"""
-"""Traces whose times overlap are one trace of several ranks, whatever the names of their files.
-
-PyTorch 2.11 doesn't number collectives. A trace has no collective that began before it, and late ranks
-begin later. So the places of each rank are shifted until most collectives end with those of the first rank.
-"""
+"""  # noqa: S608 (own names)
+"""PyTorch 2.11 doesn't number collectives: without numbers, they are matched by their places, shifted."""

@@ -273,7 +273,8 @@ _VIEWS = {
     ),
     "trace_iterations": _View(
         "Each iteration in traces of PyTorch: ProfilerStep with its number, else from one optimizer step "
-        "to the next, from 0. A trace without any has one row for all of it",
+        "to the next, from 0, alike on all ranks traced at one time. A trace without any has one row for all "
+        "of it",
         trace_views.ITERATIONS,
         columns(f"ts {_OF_PROFILE} iteration duration_ns start_ns end_ns profile_id recording_id"),
     ),
