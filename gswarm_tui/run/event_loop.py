@@ -63,6 +63,7 @@ class _Threads(ThreadPoolExecutor):
     """Threads for blocking calls, one of them from the start; where no more can be started, calls wait.
 
     So a recording is closed, and a node reconnected, although its user has as many processes as allowed.
+    docs/decisions/007-event-loop-batching.md has the reason for the undocumented method.
     """
 
     def __init__(self) -> None:
