@@ -56,7 +56,7 @@ def send_request(connection: socket.socket, request: bytes, timeout_s: float = _
 def status(recording: str = "", top: str = "") -> List[Dict[str, Any]]:
     """Return an entry for each recording, or for one: its uid, node name, agent's pid, and waiting frames.
 
-    ``pid`` is None if no agent runs. ``lives`` have life, frames, first_ns and last_ns (see ``Waiting``).
+    ``pid`` is None if no agent runs. ``lives`` have the waiting frames of each life (see ``Spool.waiting``).
     """
     entries = []
     for folder in folders(tops(top)):
@@ -72,4 +72,4 @@ def _status_of(folder: Folder) -> Dict[str, Any]:
         return {"pid": pid, "lives": send_request(connection, STATUS)}
     from gswarm_agent.spool import Spool
 
-    return {"pid": None, "lives": [vars(waiting) for waiting in Spool(folder).waiting()]}
+    return {"pid": None, "lives": Spool(folder).waiting()}

@@ -475,7 +475,7 @@ class Server:
         import json
 
         if request == STATUS:
-            return json.dumps([vars(waiting) for waiting in self._spool.waiting()])
+            return json.dumps(self._spool.waiting())
         try:
             if self._hello is None or self.ending:
                 raise MarkError("its agent isn't sampling")

@@ -192,16 +192,6 @@ class SegmentStore:
             self._folder.unlink(segment.name)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """Waiting frames of one life; times are Unix nanoseconds on the node's clock."""
-
-    life: str
-    frames: int
-    first_ns: int
-    last_ns: int
-
-
 class Spool:
     """The frames of this life and of former ones, in a folder; in a ``NoFolder``, in memory only.
 
@@ -353,22 +343,17 @@ class Spool:
         skipped = max(0, after + 1 - self._memory[0].seq)
         return _first(most, islice(self._memory, skipped, None))
 
-    def waiting(self) -> List[Waiting]:
-        """Return the waiting frames of each life, oldest life first."""
-        waiting = []
+    def waiting(self) -> List[Dict[str, object]]:
+        """Return ``life`` and ``frames``, the number of waiting ones, of each life, oldest life first."""
+        waiting: List[Dict[str, object]] = []
         for life in [*self.former_lives(), self.life]:
             after = self._acknowledged.get(life, 0)
-            times = [
-                record.ts_ns
-                for segment in self._store.segments
-                if segment.life == life
-                for record in self._store.records(segment)
-                if record.seq > after
-            ]
-            if life == self.life:
-                times += [record.ts_ns for record in self._memory]
-            if times:
-                waiting.append(Waiting(life, len(times), times[0], times[-1]))
+            frames = len(self._memory) if life == self.life else 0
+            for segment in self._store.segments:
+                if segment.life == life:
+                    frames += sum(record.seq > after for record in self._store.records(segment))
+            if frames:
+                waiting.append({"life": life, "frames": frames})
         return waiting
 
 

@@ -6,15 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS
+from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS, OWN_PROCESSES
 from gswarm_tui.common.quantities import mebibytes, plural
 from gswarm_tui.doctor.report import Finding, LocalReport, NodeReport
 from gswarm_tui.slurm import hosts
 
 MIN_SPOOL_MIB = 512
 MAX_CLOCK_MS = 1000.0
-OWN_PROCESSES = 2
-"""The highest perf_event_paranoid with which users may count events of their own processes."""
 _ANY_NODE = "NODE"
 
 

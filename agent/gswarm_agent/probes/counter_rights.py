@@ -9,7 +9,7 @@ import os
 import stat
 
 from gswarm_agent.frozen import dataclass
-from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS
+from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS, OWN_PROCESSES
 from gswarm_agent.probes.procfs import UserNames, read_start
 
 TYPE_CHECKING = False
@@ -20,8 +20,8 @@ LOCK_VARIABLE, PARANOID_VARIABLE = "GSWARM_LIKWID_LOCK", "GSWARM_PERF_EVENT_PARA
 """Environment variables with other paths for LIKWID's lock and the kernel's setting."""
 _LOCK = "/var/run/likwid.lock"
 _CAPABILITIES = {38: "CAP_PERFMON", 21: "CAP_SYS_ADMIN"}
-OWN_PROCESSES, ALL_CPUS = 2, 0
-"""The highest ``perf_event_paranoid`` with which users may count their own processes, and all CPUs."""
+ALL_CPUS = 0
+"""The highest ``perf_event_paranoid`` with which users may count all CPUs."""
 
 
 @dataclass(frozen=True)
