@@ -284,12 +284,25 @@ def test_files_that_duckdb_opens_with_extensions_are_refused(tmp_path: Path, sta
     assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
 
 
-def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "CREATE TABLE recordings (artist VARCHAR); CREATE TABLE songs (title VARCHAR)",
+        "CREATE VIEW a AS SELECT 1; CREATE VIEW b AS SELECT 2",
+        "CREATE SCHEMA music; CREATE TABLE music.recordings (a INT); CREATE TABLE music.songs (b INTEGER)",
+    ],
+    ids=["tables", "views", "another schema"],
+)
+def test_a_database_of_something_else_is_left_alone(path: Path, tables: str) -> None:
     with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE recordings (artist VARCHAR); CREATE TABLE songs (title VARCHAR)")
-    assert refusal(path) == f"{path} isn't a recording of gswarm-tui; name one with --db"
+        connection.execute(tables)
+    why = f"{path} isn't a recording of gswarm-tui; name one with --db"
+    assert refusal(path) == why
+    with pytest.raises(StoreError) as caught:
+        open_for_reading(path)
+    assert str(caught.value) == why
     with duckdb.connect(str(path), read_only=True) as connection:
-        assert len(connection.execute("SHOW TABLES").fetchall()) == 2
+        assert len(connection.execute("SHOW ALL TABLES").fetchall()) == 2
 
 
 def test_a_recording_of_a_newer_version_is_left_alone(path: Path) -> None:

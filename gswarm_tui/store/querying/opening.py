@@ -112,6 +112,11 @@ UNION ALL SELECT regexp_extract(sql, '{_CLAUSES}') || ' clause of the table', ta
     AND regexp_matches(sql, '{_CLAUSES}')
 LIMIT 1
 """  # noqa: S608 (own names)
+_NOT_EMPTY = """
+SELECT 1 FROM duckdb_tables() WHERE database_name = 'rec'
+UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal AND database_name = 'rec'
+LIMIT 1
+"""
 _COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type
 FROM duckdb_columns() c JOIN duckdb_tables() t USING (table_oid, database_name)
@@ -196,6 +201,8 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
     for name, column, kind in connection.execute(_COLUMNS).fetchall():
         existing.setdefault(name, {})[column] = kind
     if not existing:
+        if connection.execute(_NOT_EMPTY).fetchall():  # views, or tables of other schemas
+            raise NotARecordingError(path)
         return {}
     for table in TABLES:
         existing.setdefault(table.name, {})
