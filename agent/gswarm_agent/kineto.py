@@ -56,7 +56,7 @@ _CREDENTIALS = struct.Struct("3i")
 _IS_READY = 2
 _LONGEST_DATAGRAM = 65536
 _SHARED_TMP = "/tmp"  # noqa: S108  # Kineto writes here what it may not write elsewhere
-_TORCH = re.compile(r"\S+/torch/lib/libtorch_cpu\.so")
+_TORCH = b"/torch/lib/libtorch_cpu.so"
 _VERSION = re.compile(r"__version__ = ['\"]([^'\"]+)")
 NO_RANKS = "no process of yours here uses PyTorch or has a rank"
 
@@ -108,9 +108,16 @@ def _candidate(folder: str, pid: int) -> Tuple[Optional[TraceCandidate], int]:
     variables = tuple(
         (os.fsdecode(name), os.fsdecode(values[name])) for name in RANK_VARIABLES if name in values
     )
-    library = _TORCH.search(os.fsdecode(_read(f"{folder}/maps")))
-    torch = "" if library is None else library[0][: -len("/lib/libtorch_cpu.so")]
-    return TraceCandidate(pid, rank, variables, kineto, torch, ()), parent
+    return TraceCandidate(pid, rank, variables, kineto, _torch_of(_read(f"{folder}/maps")), ()), parent
+
+
+def _torch_of(maps: bytes) -> str:
+    """Return the folder of a process's PyTorch, empty without one.
+
+    A pattern would take 40 ms for each process with 6,000 mappings, of which a node has hundreds.
+    """
+    at = maps.find(_TORCH)
+    return "" if at < 0 else os.fsdecode(maps[maps.rfind(b" ", 0, at) + 1 : at + len("/torch")])
 
 
 def _read(path: str) -> bytes:

@@ -59,6 +59,32 @@ def answered(
     return tuple(configs)
 
 
+def test_ranks_are_found_in_time_among_hundreds_of_loaders(folder: str, tmp_path: Path) -> None:
+    anonymous = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0\n"
+    library = f"{anonymous[:26]}r-xp 00000000 103:02 7    /home/ada/env/lib/python3.11/site-packages/"
+    mapped = (anonymous * 2 + f"{library}numpy/core.so\n") * 2_000
+    files = {
+        "status": f"Name:\tpython\nUid:\t{os.geteuid()}\n",
+        "environ": f"RANK=3\0KINETO_IPC_SOCKET_DIR={folder}\0",
+        "maps": f"{mapped}{library}torch/lib/libtorch_cpu.so\n{mapped}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for pid in range(100, 400):
+        process = tmp_path / "proc" / str(pid)
+        process.mkdir(parents=True)
+        (process / "stat").write_text(f"{pid} (python) S 99 1 1")
+        for name in files:
+            (process / name).hardlink_to(tmp_path / name)
+    reports: list[TraceReport] = []
+    with selectors.PollSelector() as selector:
+        run = TraceRun(REQUEST, selector, reports.append, str(tmp_path / "proc"))
+        while not (selector.get_map() or reports):
+            run.handle_due()
+        run.close()
+    assert reports == []  # after 5 s, a process counts as hanging
+
+
 def test_a_process_gets_the_configuration_once_and_the_socket_is_removed(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
