@@ -46,9 +46,9 @@ def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def allocated(cluster: Cluster) -> Iterator[str]:
-    """Allocate two nodes with two GPUs each; yield the job's ID."""
-    said = cluster.run(f"salloc -N2 -w {','.join(NODES)} --gres=gpu:2 --no-shell").stderr
+def allocated(cluster: Cluster, size: str = f"-N2 -w {','.join(NODES)}") -> Iterator[str]:
+    """Allocate nodes, by default two, with two GPUs each; yield the job's ID."""
+    said = cluster.run(f"salloc {size} --gres=gpu:2 --no-shell").stderr
     job = said.rpartition(" ")[2].strip()
     try:
         yield job
@@ -214,6 +214,21 @@ def test_runs_that_slurm_refused_are_done_when_the_trial_is_resumed(cluster: Clu
     runs = "SELECT warm_up, status FROM trial_runs ORDER BY run, ts"
     assert ask(folder / "run.duckdb", runs) == [
         (True, "refused"), (True, "ok"), (False, "refused"), (False, "ok")
+    ]  # fmt: skip
+    closed_properly(folder / "run.duckdb")
+    nothing_is_left(cluster)
+
+
+def test_steps_that_slurm_refused_are_done_in_another_job(cluster: Cluster, folder: Path) -> None:
+    words = ["--node-counts=1", "--gpus-per-node=2", "--repeat=1", "--db=run.duckdb", "--", "true"]
+    for cpus, expected, trial in ((1, 1, words), (2, 0, ["--resume"])):
+        with allocated(cluster, f"-N1 --cpus-per-task={cpus}") as job:
+            status, _, said = ended(start_trial(cluster, folder, f"--job={job}", *trial))
+        assert status == expected, said
+    runs = "SELECT warm_up, status, reason[:68] FROM trial_runs ORDER BY run, ts"
+    refused = "Slurm refused the step: the job has fewer CPUs on a node than ranks;"
+    assert ask(folder / "run.duckdb", runs) == [
+        (True, "refused", refused), (True, "ok", ""), (False, "refused", refused), (False, "ok", "")
     ]  # fmt: skip
     closed_properly(folder / "run.duckdb")
     nothing_is_left(cluster)
