@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from gswarm_tui.launch.base import LaunchError, clean, last_line
@@ -38,11 +38,13 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
         self._closing = False
 
     @classmethod
-    async def start(cls, command: Sequence[str], stdin: int = subprocess.PIPE) -> ProcessChannel:
+    async def start(
+        cls, command: Sequence[str], stdin: int = subprocess.PIPE, environ: Mapping[str, str] | None = None
+    ) -> ProcessChannel:
         """Run a command in a session of its own, out of reach of the terminal's Ctrl-C."""
         loop = asyncio.get_running_loop()
         starting = asyncio.ensure_future(
-            loop.subprocess_exec(cls, *command, stdin=stdin, start_new_session=True)
+            loop.subprocess_exec(cls, *command, stdin=stdin, env=environ, start_new_session=True)
         )
         try:
             _, channel = await asyncio.shield(starting)

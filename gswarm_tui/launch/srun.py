@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+from collections.abc import Collection, Mapping
 
 from gswarm_tui.launch.base import (
     Launcher,
@@ -23,6 +25,7 @@ from gswarm_tui.launch.process import ProcessChannel
 STEPS_AT_ONCE = 16
 SLOT_S = 10.0
 """A step that takes longer to start no longer counts: other nodes must not wait for one that hangs."""
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 # Lines that srun adds after the task's own output when the task has ended.
 _TASK_ENDED = re.compile(rb"^srun: (error: \S+: task \d+: .*|Terminating .*)\n", re.MULTILINE)
 
@@ -30,12 +33,22 @@ _TASK_ENDED = re.compile(rb"^srun: (error: \S+: task \d+: .*|Terminating .*)\n",
 class SrunLauncher(Launcher):
     """Starts each agent by an ``srun`` of its own, beside the job's own steps; see ``Launcher``.
 
-    ``job_id`` is the allocation to start in. The step takes none of its resources (``--overlap``).
+    ``job_id`` is the allocation to start in, and ``het_groups`` has each node's component of a heterogeneous
+    job. A step requests the ``gpus`` of its node, without them those that Slurm chooses. It takes none of
+    the job's resources (``--overlap``).
     """
 
-    def __init__(self, job_id: str, bootstrap: Bootstrap | None = None) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        bootstrap: Bootstrap | None = None,
+        gpus: Mapping[str, Collection[int]] | None = None,
+        het_groups: Mapping[str, int] | None = None,
+    ) -> None:
         allow_many_files()
         self._job_id = job_id
+        self._gpus = gpus or {}
+        self._het_groups = het_groups or {}
         self._bootstrap = bootstrap or Bootstrap()
         self._starting = asyncio.Semaphore(STEPS_AT_ONCE)
 
@@ -47,13 +60,18 @@ class SrunLauncher(Launcher):
         if not arguments:
             arguments = self._bootstrap.serving.arguments(node)
             arguments = (*arguments, "--hold") if "attach" in arguments else arguments
+        group = self._het_groups.get(node)
+        gpus = self._gpus.get(node)
         return [
             "srun",
             f"--jobid={self._job_id}",
+            *(() if group is None else (f"--het-group={group}",)),
+            *(() if gpus is None else (f"--gpus={len(gpus)}",)),
             f"--nodelist={node}",
             "--nodes=1",
             "--ntasks=1",
             "--overlap",
+            "--mpi=none",
             "--unbuffered",
             "--quiet",
             "--job-name=gswarm-tui",
@@ -69,7 +87,7 @@ class SrunLauncher(Launcher):
         with contextlib.ExitStack() as slot:
             await self._starting.acquire()
             slot.callback(self._starting.release)
-            channel = await ProcessChannel.start(self.command(node, *arguments))
+            channel = await ProcessChannel.start(self.command(node, *arguments), environ=_environ())
             freeing = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
             slot.callback(freeing.cancel)
             try:
@@ -89,3 +107,15 @@ class SrunLauncher(Launcher):
             return LaunchError(clean(f"the agent ended: {line}"))
         remedy = f"check that the job still runs, with `squeue --jobs={self._job_id}`"
         return LaunchError(line, remedy, Retry.SLOWLY, Step.CONNECT)
+
+
+def _environ() -> dict[str, str]:
+    """Return the environment without the options of srun that a job or its user set for other steps.
+
+    ``sbatch --export=NONE``, for example, sets SLURM_EXPORT_ENV, with which a step has no PATH.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not name.startswith(("SLURM_", "SRUN_"))
+    }

@@ -180,7 +180,8 @@ def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: b
     if options.launcher == "srun" and plan.job is not None:
         from gswarm_tui.launch.srun import SrunLauncher
 
-        return SrunLauncher(plan.job.job_id, bootstrap)
+        gpus = plan.allocation if plan.job.gpus_in_total else None
+        return SrunLauncher(plan.job.job_id, bootstrap, gpus, plan.job.het_groups)
     from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 
     config = str(options.ssh_config) if options.ssh_config else ""

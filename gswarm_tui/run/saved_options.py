@@ -39,6 +39,8 @@ def save_options(options: Options, plan: Plan) -> str:
             "demo": None if options.demo is None else [options.demo.nodes, options.demo.gpus],
             "nodes": list(plan.nodes),
             "job": None if job is None else [job.job_id, job.label, job.cluster],
+            "het_groups": {} if job is None else dict(job.het_groups),
+            "gpus_in_total": job is not None and job.gpus_in_total,
             "allocation": None if allocation is None else {n: sorted(m) for n, m in allocation.items()},
         }
     )
@@ -75,7 +77,7 @@ def restore_options(
         nodes = tuple(map(str, saved["nodes"]))
         plan = Plan(
             nodes,
-            None if job is None else _job(job, nodes),
+            None if job is None else _job(job, nodes, saved),
             None if allocation is None else {n: frozenset(map(int, m)) for n, m in allocation.items()},
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
@@ -93,9 +95,16 @@ def _setup(setup: str | None) -> str:
     return setup
 
 
-def _job(saved: Sequence[Any], nodes: tuple[str, ...]) -> Job:
-    job_id, label = map(values.job_id, saved[:2])
-    return Job(job_id, label, nodes, cluster=None if saved[2] is None else str(saved[2]))
+def _job(job: Sequence[Any], nodes: tuple[str, ...], saved: Mapping[str, Any]) -> Job:
+    job_id, label = map(values.job_id, job[:2])
+    return Job(
+        job_id,
+        label,
+        nodes,
+        cluster=None if job[2] is None else str(job[2]),
+        het_groups={node: int(group) for node, group in saved.get("het_groups", {}).items()},
+        gpus_in_total=bool(saved.get("gpus_in_total", False)),
+    )
 
 
 def _parsed(parse: Callable[[object], T], value: object) -> T | None:

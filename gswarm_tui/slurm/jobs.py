@@ -31,6 +31,7 @@ _SHARING = re.compile(r"^ +OverSubscribe=(\S+) Contiguous=", re.MULTILINE)
 _RESTARTS = re.compile(r"^ +Requeue=\d+ Restarts=(\d+) ", re.MULTILINE)
 _NODE_LIST = re.compile(r"^ +NodeList=(\S+)", re.MULTILINE)
 _NODE_GRES = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
+_GPUS_IN_TOTAL = re.compile(r"^ +TresPerJob=\S*\bgpu\b", re.MULTILINE)
 _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
 # gpu:h100:4(IDX:0-3), gpu:2(IDX:0,5), and gpu:2(CNT:2) where Slurm doesn't track which.
@@ -53,6 +54,8 @@ class Job:
     """A running job. Times are Unix seconds, None if Slurm doesn't report them.
 
     ``job_id`` is the number for ``srun --jobid``, ``label`` the usual name (``4711_3`` for an array task).
+    ``het_groups`` holds each node's component of a heterogeneous job, for ``srun --het-group``.
+    ``gpus_in_total`` is whether it requested GPUs by ``--gpus``, of which each step requests all by default.
     ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them. ``exclusive`` is
     whether no other job can be on its nodes, None if unknown.
     """
@@ -66,6 +69,8 @@ class Job:
     ends_at: float | None = None
     gpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
     exclusive: bool | None = None
+    het_groups: Mapping[str, int] = field(default_factory=dict)
+    gpus_in_total: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,15 +221,18 @@ def allocation(environ: Mapping[str, str]) -> Job | None:
     job_id = environ.get("SLURM_JOB_ID")
     if not job_id:
         return None
-    groups = [name for name in environ if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_")]
-    variables = sorted(groups) or ["SLURM_JOB_NODELIST"]
-    nodes = [name for variable in variables for name in expand([environ.get(variable, "")], variable)]
+    het_groups: dict[str, int] = {}
+    for group in range(int(environ.get("SLURM_HET_SIZE", "0"))):
+        variable = f"SLURM_JOB_NODELIST_HET_GROUP_{group}"
+        for node in expand([environ.get(variable, "")], variable):
+            het_groups.setdefault(node, group)
     return Job(
         job_id=job_id,
         label=label_of_shell(environ),
-        nodes=tuple(dict.fromkeys(nodes)),
+        nodes=tuple(het_groups) or expand([environ.get("SLURM_JOB_NODELIST", "")], "SLURM_JOB_NODELIST"),
         name=environ.get("SLURM_JOB_NAME", ""),
         cluster=environ.get("SLURM_CLUSTER_NAME"),
+        het_groups=het_groups,
     )
 
 
@@ -242,17 +250,20 @@ def _parse_job(block: str) -> JobRecord | None:
     sharing = _SHARING.search(block)
     name, times, node_list = _NAME.search(block), _TIMES.search(block), _NODE_LIST.search(block)
     label = f"{array_job}_{array_task}" if array_job else f"{het_job}+{het_offset}" if het_job else job_id
-    nodes = node_list[1] if node_list and node_list[1] != "(null)" else ""
+    listed = node_list[1] if node_list and node_list[1] != "(null)" else ""
+    nodes = expand([listed], f"the nodes of job {label}")
     return JobRecord(
         job=Job(
-            job_id=job_id,
+            job_id=het_job or job_id,  # srun refuses the ID of a component
             label=label,
-            nodes=expand([nodes], f"the nodes of job {label}"),
+            nodes=nodes,
             name=name[1] if name else "",
             started_at=_unix_time(times[1]) if times else None,
             ends_at=_unix_time(times[2]) if times else None,
             gpus=parse_gpus(block),
             exclusive=sharing[1] == "NO" if sharing else None,
+            het_groups=dict.fromkeys(nodes, int(het_offset)) if het_job else {},
+            gpus_in_total=bool(_GPUS_IN_TOTAL.search(block)),
         ),
         array_task=array_job is not None,
         user=user[1],
@@ -301,6 +312,8 @@ def _combine(jobs: list[Job], cluster: str | None) -> Job:
         ends_at=first.ends_at,
         gpus=gpus,
         exclusive=None if any(j.exclusive is None for j in jobs) else all(j.exclusive for j in jobs),
+        het_groups={node: group for job in reversed(jobs) for node, group in job.het_groups.items()},
+        gpus_in_total=any(job.gpus_in_total for job in jobs),
     )
 
 

@@ -17,6 +17,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+SchedulerParameters=bf_interval=1
 SlurmdParameters=config_overrides
 GresTypes=gpu
 MpiDefault=none

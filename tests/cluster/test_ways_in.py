@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -139,6 +141,43 @@ def test_job_is_watched_from_outside(
     assert status == 0, said
     granted = "SELECT node, gpu_index FROM nodes JOIN gpus USING (node_id) WHERE allocated ORDER BY ALL"
     assert ask(db, granted) == [("gpu02", 0), ("gpu02", 1), ("gpu03", 0), ("gpu03", 1)]
+
+
+@pytest.mark.parametrize(
+    ("allocation", "variables", "nodes", "gpus"),
+    [
+        ("-w gpu01,gpu02,gpu04 -N3 --gpus=20", "", 3, 20),
+        ("-N1 --gres=gpu:1 : -N1 --gres=gpu:2", "", 2, 3),
+        (
+            "-N1 --gres=gpu:2",
+            "SLURM_EXPORT_ENV=NONE SLURM_LABELIO=1 SLURM_EXCLUSIVE=1 SLURM_DEBUG=3 SLURM_MPI_TYPE=pmix "
+            "SLURM_MEM_PER_CPU=10 SLURM_MEM_PER_NODE=10",
+            1,
+            2,
+        ),
+    ],
+    ids=["gpus of the whole job", "heterogeneous job", "options for other steps"],
+)
+def test_variables_of_the_job_do_not_change_the_agents_steps(
+    cluster: Cluster, allocation: str, variables: str, nodes: int, gpus: int
+) -> None:
+    """Another step uses all resources of the job meanwhile."""
+    once = f"{Path(sys.executable).parent}/gswarm-tui once --launcher srun"
+    busy = cluster.home / "busy"
+    other = f"srun --quiet bash -c 'touch {busy}; exec sleep 60' & until [ -e {busy} ]; do :; done"
+    said = cluster.run(f"salloc {allocation} bash -c {shlex.quote(f'{other}; {variables} {once}; kill $!')}")
+    busy.unlink()
+    assert said.stdout.startswith(f"{nodes} of {nodes} nodes send data: 0 of {gpus} GPUs busy"), said
+
+
+def test_part_of_a_heterogeneous_job_is_watched_from_outside(cluster: Cluster) -> None:
+    granted = cluster.run("salloc -N1 --gres=gpu:1 : -N1 --gres=gpu:2 --no-shell").stderr
+    found = re.search(r"Granted job allocation (\d+)", granted)
+    assert found is not None, granted
+    once = f"{Path(sys.executable).parent}/gswarm-tui once --launcher srun"
+    said = cluster.run(f"{once} --job {found[1]}+1")
+    cluster.run(["scancel", found[1]])
+    assert said.stdout.startswith("1 of 1 nodes send data: 0 of 2 GPUs busy"), said
 
 
 def test_local_machine_is_watched(terminal: Terminal) -> None:

@@ -45,6 +45,26 @@ async def test_an_agent_starts_as_an_overlapping_step_of_the_job(srun: Path, tmp
     assert not any(option.startswith(("--gres", "--gpus")) for option in options)
 
 
+async def test_a_step_gets_no_options_of_the_job_from_variables_but_its_component(
+    srun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_GPUS": "8",
+        "SRUN_EXPORT_ENV": "NONE",
+        "SLURM_HET_SIZE": "2",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    agent = f"printf '\\000gswarm-wire-{WIRE_VERSION}\\n'; cat"
+    write(srun, f'echo "$@" > {tmp_path}/options; env | grep -E "^(SLURM|SRUN)_" > {tmp_path}/seen; {agent}')
+    launcher = SrunLauncher("7", het_groups={"gpu01": 1})
+    for node in ("gpu01", "cpu01"):
+        await (await launcher.open(node)).close()
+        assert ("--het-group=1" in (tmp_path / "options").read_text().split()) == (node == "gpu01")
+        assert (tmp_path / "seen").read_text() == "SLURM_CONF=/etc/slurm.conf\n"
+
+
 @pytest.mark.parametrize("recording", ["", "rec"])
 async def test_a_step_with_a_recording_gets_no_sigterm(srun: Path, tmp_path: Path, recording: str) -> None:
     told = tmp_path / "told"

@@ -206,7 +206,9 @@ def test_heterogeneous_job_is_combined(programs: Programs) -> None:
     whole, part = programs.slurm().job("3"), programs.slurm().job("3+1")
     assert (whole.label, whole.nodes) == ("3", ("cpu1", "gpu01"))
     assert whole.gpus == {"gpu01": frozenset({0}), "cpu1": frozenset()}
+    assert whole.het_groups == {"cpu1": 0, "gpu01": 1}
     assert (part.label, part.nodes) == ("3+1", ("gpu01", "cpu1"))
+    assert (part.job_id, part.het_groups) == ("3", {"gpu01": 1, "cpu1": 1})
 
 
 def test_running_jobs_are_empty_when_squeue_fails(programs: Programs) -> None:
@@ -270,10 +272,15 @@ def test_allocation_is_read_from_the_environment() -> None:
     task = allocation(environ | {"SLURM_ARRAY_JOB_ID": "2", "SLURM_ARRAY_TASK_ID": "5"})
     assert task is not None
     assert (task.job_id, task.label) == ("8", "2_5")
-    groups = {"SLURM_JOB_NODELIST_HET_GROUP_0": "cpu1", "SLURM_JOB_NODELIST_HET_GROUP_1": "gpu[01-02],cpu1"}
+    groups = {
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "cpu1",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "gpu[01-02],cpu1",
+    }
     together = allocation(environ | groups)
     assert together is not None
     assert together.nodes == ("cpu1", "gpu01", "gpu02")
+    assert together.het_groups == {"cpu1": 0, "gpu01": 1, "gpu02": 1}
 
 
 @pytest.mark.parametrize(
