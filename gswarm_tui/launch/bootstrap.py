@@ -25,9 +25,10 @@ _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with -
 # These scripts hold no single quote, exclamation mark, backslash or line break (lines are joined), so that
 # they mean the same inside single quotes of every login shell: sh, bash, zsh, csh and fish. The setup is no
 # argument, because every user of a node sees all arguments: the script requests it on standard output.
+# GSWARM"-NEED" keeps a restricted shell that prints the command it refuses from sending a message.
 _SETUP = """
-exec 3>&1 1>&2; echo GSWARM-SETUP >&3; IFS= read -r setup;
-failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT;
+exec 3>&1 1>&2; echo GSWARM"-SETUP" >&3; IFS= read -r setup;
+failed() { s=$?; echo GSWARM"-FAIL" setup $s >&3; exit $s; }; trap failed EXIT;
 eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s;
 trap - EXIT; exec 1>&3 3>&-;
 """
@@ -38,7 +39,7 @@ trap - EXIT; exec 1>&3 3>&-;
 _RUN = """
 name=$1; hash=$2; shift 2; umask 077;
 for tool in sha256sum tar gzip head stat mktemp readlink; do
-command -v $tool >/dev/null || { echo GSWARM-FAIL tool $tool; exit 3; }; done;
+command -v $tool >/dev/null || { echo GSWARM"-FAIL" tool $tool; exit 3; }; done;
 private() { set -- $(stat -c %u:%A /proc/self/ "$1"); uid=${1%%:*};
 case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
 closed_for() { group=$1; shift;
@@ -51,22 +52,22 @@ ls -ld "$@" | grep -qE "^.{10}[+]" && return 1; closed_for "$own" "$@"; };
 complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
 find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" && ${2:-true} "$1" || return 1;
 complete "$bundle" && return; new=$(mktemp -d "$1/new.XXXXXX") || return 1;
-echo GSWARM-NEED $name; IFS= read -r size;
+echo GSWARM"-NEED" $name; IFS= read -r size;
 head -c "$size" | tar -xzmof - -C "$new" || { rm -rf "$new"; return 1; };
-complete "$new" || { rm -rf "$new"; echo GSWARM-FAIL payload; exit 3; };
+complete "$new" || { rm -rf "$new"; echo GSWARM"-FAIL" payload; exit 3; };
 mv -T "$new" "$bundle" || complete "$bundle" || { mv -T "$bundle" "$new.old"; mv -T "$new" "$bundle"; };
 rm -rf "$new" "$new.old"; complete "$bundle"; } 2>/dev/null;
 case $XDG_CACHE_HOME in /*) cache=$XDG_CACHE_HOME;; *) cache=$HOME/.cache;; esac;
 cache=$(readlink -m "$cache")/gswarm-tui; find_bundle "$cache" below_safe ||
 { tmp=/tmp/gswarm-tui-$uid; find_bundle "$tmp"; } ||
-{ echo GSWARM-FAIL cache "$cache or $tmp"; exit 3; };
-exec sh "$bundle/gswarm_agent/run.sh" "$@"
+{ echo GSWARM"-FAIL" cache "$cache or $tmp"; exit 3; };
+echo GSWARM"-FOUND"; exec sh "$bundle/gswarm_agent/run.sh" "$@"
 """
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
 _USUAL = re.compile(r"[\w./:+?-]+", re.ASCII)
 _SPECIAL = re.compile(r"['!\\\x00-\x1f\x7f]")
 _PLAIN_PATH = re.compile(r"/[\w./+-]{1,80}", re.ASCII)
-_LINE = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL|AT)(?: ([^\n]*))?\n")
+_LINE = re.compile(rb"GSWARM-(SETUP|NEED|FOUND|OLD|FAIL|AT)(?: ([^\n]*))?\n")
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ class Greeting:
     """The exchange with a node before its agent's first message, without I/O.
 
     The node gets the setup once, and the bundle at most twice: for its cache, and for /tmp if that fails.
-    ``top`` is the node's folder of recordings, empty if it doesn't report one.
+    ``top`` is the node's folder of recordings, empty if it doesn't report one. ``heard`` is whether the
+    login shell got as far as to run the scripts.
     """
 
     def __init__(self, bundle: Bundle, setup: str = "") -> None:
@@ -182,6 +184,7 @@ class Greeting:
         self._buffer = b""
         self._received = 0
         self.noise = b""
+        self.heard = False
         self.old_version = ""
         self.top = ""
         self.failure: tuple[str, str] | None = None
@@ -204,6 +207,7 @@ class Greeting:
                 break
             self.noise += self._buffer[: line.start()]
             self._buffer = self._buffer[line.end() :]
+            self.heard = True
             word, text = line[1], (line[2] or b"").decode("utf-8", "replace")
             if word in self._replies_left:
                 reply += self._reply(word)
@@ -211,12 +215,16 @@ class Greeting:
                 self.old_version = self.old_version or clean(text, 20)
             elif word == b"AT":
                 self.top = text if _PLAIN_PATH.fullmatch(text) else ""
-            else:
+            elif word == b"FAIL":
                 kind, _, rest = text.partition(" ")
                 self.failure = kind, rest
         if self.wire is None and self._received > MAX_NOISE:
-            self.failure = self.failure or ("noise", last_line(self.noise + self._buffer))
+            self.failure = self.failure or ("noise", self.last_noise())
         return reply
+
+    def last_noise(self) -> str:
+        """Return the last line of other output."""
+        return last_line(self.noise + self._buffer)
 
     def _reply(self, word: bytes) -> bytes:
         if not self._replies_left[word]:
@@ -227,10 +235,10 @@ class Greeting:
         return self._bundle.payload  # packed only if some node lacks it
 
 
-async def greet(channel: Inbox, bootstrap: Bootstrap) -> str:
+async def greet(channel: Inbox, bootstrap: Bootstrap, starter: str = "its login shell") -> str:
     """Exchange the greeting on a channel that runs ``bootstrap.command``; return the ``top`` of ``Greeting``.
 
-    Raises LaunchError; the channel is closed then.
+    ``starter`` is what runs the command there. Raises LaunchError; the channel is closed then.
     """
     greeting = Greeting(own_bundle(), bootstrap.setup)
     try:
@@ -238,7 +246,7 @@ async def greet(channel: Inbox, bootstrap: Bootstrap) -> str:
             while greeting.wire is None:
                 data = await channel.read()
                 if not data:
-                    raise LaunchError(await channel.explain_end())
+                    raise _explain_end(await channel.explain_end(), greeting, starter, channel.stderr())
                 if reply := greeting.feed(data):
                     channel.write(reply)
                 if greeting.failure is not None:
@@ -247,7 +255,8 @@ async def greet(channel: Inbox, bootstrap: Bootstrap) -> str:
                     raise bootstrap.explain(kind, text, channel.stderr(), greeting.old_version)
     except TimeoutError:
         await channel.close()
-        raise LaunchError(f"no agent answered within {GREETING_S:.0f} s") from None
+        reason = f"the agent didn't answer within {GREETING_S:.0f} s"
+        raise _explain_end(reason, greeting, starter, channel.stderr()) from None
     except ConnectionError as error:
         await channel.close()
         raise LaunchError(clean(f"the connection broke: {error}")) from None
@@ -256,3 +265,12 @@ async def greet(channel: Inbox, bootstrap: Bootstrap) -> str:
         raise
     channel.unread(greeting.wire)
     return greeting.top
+
+
+def _explain_end(reason: str, greeting: Greeting, starter: str, stderr: bytes) -> LaunchError:
+    """Return the error for an end of which the agent, the subject of ``reason``, gave no explanation."""
+    if greeting.heard:
+        return LaunchError(reason)
+    reason = reason.replace("the agent", starter, 1)
+    line = "" if last_line(stderr) else greeting.last_noise()
+    return LaunchError(clean(f"{reason}: {line}" if line else reason), step=Step.COMMAND)

@@ -91,7 +91,7 @@ class SrunLauncher(Launcher):
             freeing = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
             slot.callback(freeing.cancel)
             try:
-                await greet(channel, self._bootstrap)
+                await greet(channel, self._bootstrap, "its job step")
             except LaunchError as error:
                 raise self._explain(error, channel.stderr()) from None
         # SIGTERM makes srun kill the step, and where only its first process is killed, its second does it.

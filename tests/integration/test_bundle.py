@@ -43,6 +43,9 @@ def start(
     )
 
 
+BEGIN = b"GSWARM-FOUND\n" + MAGIC
+
+
 def need() -> bytes:
     return b"GSWARM-NEED " + own_bundle().name.encode() + b"\n"
 
@@ -79,8 +82,8 @@ def test_another_content_has_another_name() -> None:
 
 def test_the_first_start_requests_the_bundle_and_the_second_does_not(cache: Path) -> None:
     first, second = start(cache), start(cache)
-    assert first.stdout.startswith(need() + MAGIC)
-    assert second.stdout.startswith(MAGIC)
+    assert first.stdout.startswith(need() + BEGIN)
+    assert second.stdout.startswith(BEGIN)
     assert first.returncode == second.returncode == 0
     folder = folder_of(cache)
     assert folder.name == own_bundle().name
@@ -99,7 +102,7 @@ def test_an_incomplete_copy_is_replaced(cache: Path, harm: str) -> None:
         victim.unlink()
     else:
         victim.write_bytes(whole[: len(whole) // 2] if harm != "changed" else whole[:-1] + b"#")
-    assert start(cache).stdout.startswith(need() + MAGIC)
+    assert start(cache).stdout.startswith(need() + BEGIN)
     assert victim.read_bytes() == whole
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -109,7 +112,7 @@ def test_nodes_that_share_a_home_may_start_at_the_same_moment(cache: Path) -> No
         outputs = [node.stdout for node in nodes.map(lambda _: start(cache), range(6))]
     assert all(MAGIC in output for output in outputs)
     assert list((cache / "gswarm-tui").iterdir()) == [folder_of(cache)]
-    assert start(cache).stdout.startswith(MAGIC)
+    assert start(cache).stdout.startswith(BEGIN)
 
 
 def test_the_users_own_cache_folder_is_respected(cache: Path, tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_a_cache_that_is_not_private_is_skipped(cache: Path, fallback: Path, tro
     else:
         (cache / "elsewhere").mkdir()
         ours.symlink_to(cache / "elsewhere")
-    assert start(cache).stdout.startswith(need() + MAGIC)
+    assert start(cache).stdout.startswith(need() + BEGIN)
     assert fallback.stat().st_mode & 0o777 == 0o700
     assert not list(cache.rglob("agent-*"))
 
@@ -152,7 +155,7 @@ def test_cache_below_a_folder_of_others_is_skipped(
     start(cache, XDG_CACHE_HOME=str(chosen))
     assert len(list(chosen.glob("gswarm-tui/agent-*"))) == 1
     scratch.chmod(0o777)
-    assert start(cache, XDG_CACHE_HOME=str(chosen)).stdout.startswith(need() + MAGIC)
+    assert start(cache, XDG_CACHE_HOME=str(chosen)).stdout.startswith(need() + BEGIN)
     assert len(list(fallback.glob("agent-*"))) == 1
 
 
@@ -170,7 +173,7 @@ def test_cache_below_a_folder_of_my_group_is_used_if_i_am_alone_in_it(
     stand_in(programs / "id", "case $1 in -g) echo 4711;; *) echo alice;; esac")
     stand_in(programs / "getent", f"echo alice:x:4711:{members}")
     done = start(cache, XDG_CACHE_HOME=str(chosen), PATH=f"{programs}:{os.environ['PATH']}")
-    assert done.stdout.startswith(need() + MAGIC)
+    assert done.stdout.startswith(need() + BEGIN)
     assert [len(list(folder.rglob("agent-*"))) for folder in (chosen, fallback)] == [is_used, not is_used]
 
 
@@ -224,7 +227,7 @@ def test_a_full_disk_leads_to_the_other_folder(cache: Path, fallback: Path, tmp_
     tar.write_text(f'#!/bin/sh\ncase "$*" in *{cache}*) cat >/dev/null; exit 2;; esac\nexec {real} "$@"\n')
     tar.chmod(0o755)
     done = start(cache, PATH=f"{tar.parent}:{os.environ['PATH']}")
-    assert done.stdout.startswith(need() * 2 + MAGIC)
+    assert done.stdout.startswith(need() * 2 + BEGIN)
     assert list((cache / "gswarm-tui").iterdir()) == []
     assert len(list(fallback.glob("agent-*"))) == 1
 

@@ -296,7 +296,29 @@ async def test_forced_command_is_reported(server: SshServer) -> None:
         key = public(server.user_key)
         (server.folder / "authorized_keys").write_text(f'command="echo not available >&2; exit 1" {key}\n')
         error = await refused(ssh)
-    assert error.reason == "the agent ended with exit status 1: not available"
+    assert error.reason == "its login shell ended with exit status 1: not available"
+    assert error.remedy == f"try `ssh -F {server.folder}/ssh_config gpu01 true`"
+
+
+async def test_forced_command_that_prints_the_refused_command_is_quoted(server: SshServer) -> None:
+    async with launcher(server) as ssh:
+        key = public(server.user_key)
+        refuse = r'command="echo Rejected: $SSH_ORIGINAL_COMMAND; echo Only rsync is allowed."'
+        (server.folder / "authorized_keys").write_text(f"{refuse} {key}\n")
+        error = await refused(ssh)
+    assert error.reason == "its login shell ended with exit status 0: Only rsync is allowed."
+
+
+async def test_login_shell_that_reads_the_input_is_reported(
+    server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``~/.bashrc`` does when it starts another shell."""
+    monkeypatch.setattr("gswarm_tui.launch.bootstrap.GREETING_S", 1.0)
+    async with launcher(server) as ssh:
+        (server.folder / "authorized_keys").write_text(f'command="cat" {public(server.user_key)}\n')
+        error = await refused(ssh)
+    assert error.reason == "its login shell didn't answer within 1 s"
+    assert error.remedy == f"try `ssh -F {server.folder}/ssh_config gpu01 true`"
 
 
 async def test_nodes_share_one_jump_host_connection(server: SshServer) -> None:

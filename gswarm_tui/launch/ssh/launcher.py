@@ -175,7 +175,13 @@ class SshLauncher(Launcher):
         except BaseException:
             connection.abort()
             raise
-        if top := await greet(channel, self._bootstrap):
+        try:
+            top = await greet(channel, self._bootstrap)
+        except LaunchError as error:
+            if error.step is Step.COMMAND:
+                error.remedy = error.remedy or f"try `{self._settings.command(node)} true`"
+            raise
+        if top:
             self._tops[node] = top
         return channel
 
