@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import signal
 import subprocess
@@ -172,6 +173,37 @@ async def test_host_key_is_refused_without_a_known_hosts_file(server: SshServer)
         assert "its host key is not in" in (await refused(ssh)).reason
 
 
+async def test_known_hosts_that_keep_no_key_get_a_remedy(server: SshServer) -> None:
+    async with launcher(server) as ssh:
+        config = Path(server.config("  StrictHostKeyChecking no"))
+        config.write_text(config.read_text().replace(str(server.known_hosts), "/dev/null"))
+        error = await refused(ssh)
+    assert error.reason == "its host key is not in /dev/null"
+    assert error.remedy.startswith(
+        "set UserKnownHostsFile to a file in your SSH configuration, then run `ssh"
+    )
+
+
+@pytest.mark.parametrize("after_key", [False, True], ids=["instead of a key", "after the key"])
+async def test_server_that_wants_a_password_gets_a_remedy(
+    tmp_path: Path, home: Path, after_key: bool
+) -> None:
+    if SSHD is None:
+        pytest.skip("no sshd on this machine")
+    methods = "publickey,password" if after_key else "password"
+    with running(tmp_path, AuthenticationMethods=methods, PasswordAuthentication="yes") as strict:
+        strict.trust()
+        async with launcher(strict) as ssh:
+            error = await refused(ssh)
+    assert error.reason == f"it refuses the user {getpass.getuser()} without a password or code"
+    assert "gswarm-tui types none: if ssh asks for one, set up a key with `ssh-copy-id gpu01`" in error.remedy
+
+
+async def test_missing_certificate_is_skipped(server: SshServer) -> None:
+    async with launcher(server, "  CertificateFile /nowhere/id-cert.pub") as ssh:
+        assert await first_frame(ssh)
+
+
 async def test_refused_user_key_is_reported(server: SshServer) -> None:
     (server.folder / "authorized_keys").write_text("")
     async with launcher(server) as ssh:
@@ -335,6 +367,25 @@ async def test_jump_host_comes_from_the_configuration(server: SshServer) -> None
     assert (server.folder / "sshd.log").read_text().count("Accepted publickey") == 2
 
 
+async def test_proxy_command_is_used_where_host_keys_sign(server: SshServer) -> None:
+    command = f"  ProxyCommand ssh -F {server.folder}/ssh_config -W %h:%p gpu02"
+    async with launcher(server, "  EnableSSHKeysign yes", "Host gpu01", command) as ssh:
+        assert await first_frame(ssh)
+
+
+def test_ssh_keysign_is_found_where_distributions_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, keysign = tmp_path / "config", tmp_path / "ssh-keysign"
+    config.write_text("EnableSSHKeysign yes\n")
+    monkeypatch.setattr("gswarm_tui.launch.ssh.attempt._KEYSIGNS", (str(keysign),))
+    attempt = Attempt("gpu01", read_options("gpu01", [str(config)]))
+    assert attempt.keysign() is None
+    keysign.touch(0o755)
+    assert attempt.keysign() == str(keysign)
+    assert Attempt("gpu01", read_options("gpu01", [])).keysign() is None
+
+
 async def test_jump_host_failure_names_the_jump_host(server: SshServer) -> None:
     async with launcher(server, jump=f"{os.getpid()}@nowhere.invalid:2222") as ssh:
         error = await refused(ssh)
@@ -363,8 +414,8 @@ async def test_killed_connection_is_reported(server: SshServer) -> None:
 
 
 @asynccontextmanager
-async def ssh_agent(folder: Path, key: Path) -> AsyncIterator[Path]:
-    """The socket of a real ssh-agent that holds a key."""
+async def ssh_agent(folder: Path, *keys: Path) -> AsyncIterator[Path]:
+    """The socket of a real ssh-agent that holds these keys."""
     socket = folder / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
@@ -372,7 +423,7 @@ async def ssh_agent(folder: Path, key: Path) -> AsyncIterator[Path]:
             while not socket.exists():
                 await asyncio.sleep(0.01)
         environment = {**os.environ, "SSH_AUTH_SOCK": str(socket)}
-        subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True)
+        subprocess.run(["ssh-add", "-q", *map(str, keys)], env=environment, check=True)
         yield socket
     finally:
         agent.terminate()
@@ -388,6 +439,20 @@ async def test_key_from_the_ssh_agent_is_used(server: SshServer, tmp_path: Path)
     async with ssh_agent(tmp_path, server.user_key) as socket, launcher(server) as ssh:
         use_agent(server, socket)
         server.user_key.unlink()
+        assert await first_frame(ssh)
+
+
+async def test_agent_with_too_many_keys_gets_a_remedy(server: SshServer, tmp_path: Path) -> None:
+    keys = [tmp_path / f"other{number}" for number in range(8)]
+    for key in keys:
+        new_key(key)
+    async with ssh_agent(tmp_path, *keys) as socket, launcher(server) as ssh:
+        use_agent(server, socket)
+        error = await refused(ssh)
+        assert error.reason == "it hung up after several keys: your ssh-agent holds too many"
+        assert error.remedy == "add IdentityFile and `IdentitiesOnly yes` for it to your SSH configuration"
+        config = Path(f"{server.folder}/ssh_config")
+        config.write_text(f"{config.read_text()}  IdentitiesOnly yes\n")
         assert await first_frame(ssh)
 
 

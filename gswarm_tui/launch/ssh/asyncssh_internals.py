@@ -23,6 +23,7 @@ def read_options(
         host=host,
         config=config_files,
         client_keys=None,
+        client_host_keysign=None,
         x509_trusted_certs=None,
         x509_trusted_cert_paths=[],
         username=user or (),

@@ -39,6 +39,9 @@ _HOST_KEY_TYPES = [
     "rsa-sha2-512",
     "rsa-sha2-256",
 ]
+_KEYSIGNS = tuple(
+    f"/usr/{folder}/ssh-keysign" for folder in ("libexec/openssh", "lib/openssh", "lib/ssh", "libexec")
+)
 _SSH_PORT = 22
 _LONGEST_BANNER = 4096
 MAX_OVERHEAD_BYTES = 128 * 1024
@@ -62,6 +65,7 @@ class Attempt(asyncssh.SSHClient):
     options: asyncssh.SSHClientConnectionOptions | None = None
     banner: str = ""
     host_is_known: bool = False
+    wants_password: bool = False
     is_jump_host: bool = False
     command: str = ""
     jump_host: Attempt | None = None
@@ -93,6 +97,14 @@ class Attempt(asyncssh.SSHClient):
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep the server's banner: it often explains why the server refuses the user."""
         self.banner = f"{self.banner} {msg[:_LONGEST_BANNER]}"[:_LONGEST_BANNER]
+
+    def password_auth_requested(self) -> None:
+        """Note that the server would take a password."""
+        self.wants_password = True
+
+    def kbdint_auth_requested(self) -> None:
+        """Note that the server would ask for a password or a code."""
+        self.wants_password = True
 
     @property
     def cut_off(self) -> LaunchError | None:
@@ -132,12 +144,21 @@ class Attempt(asyncssh.SSHClient):
         Raises OSError, ValueError.
         """
         keys = named or [Path(path).expanduser() for path in DEFAULT_KEYS]
-        certificates = self.files("CertificateFile")
+        certificates = [path for path in self.files("CertificateFile") if path.exists()]  # as ssh does
         versions = file_versions([*(Path(f"{key}-cert.pub") for key in keys), *certificates])
         only_private = self.is_set("IdentitiesOnly")
         pairs = _load_key_pairs(file_versions(keys), tuple(certificates), versions, skip_public=only_private)
         # A connection sets a pair's signature algorithm, which depends on its server.
         return [copy.copy(pair) for pair in pairs]
+
+    def keysign(self) -> str | None:
+        """Return the program that signs with this machine's key, None where host-based logins don't use it.
+
+        asyncssh doesn't look for it where SUSE has it, and can't use it through a ``ProxyCommand``.
+        """
+        if not self.is_set("EnableSSHKeySign") or (self.options and self.options.proxy_command):
+            return None
+        return next((path for path in _KEYSIGNS if os.access(path, os.X_OK)), None)
 
     def host_key_algorithms(self) -> list[str]:
         """Return the host key algorithms to request: those of the known keys first, then all others.

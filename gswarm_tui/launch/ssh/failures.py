@@ -30,6 +30,8 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
             remedy = f"run `{attempt.command}` once to check and accept it"
+            if known == os.devnull:  # where ssh would not keep it
+                remedy = f"set UserKnownHostsFile to a file in your SSH configuration, then {remedy}"
             return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if is_about_host_key(error):
             remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
@@ -40,6 +42,10 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             return LaunchError("it did not answer in time", f"try `{attempt.command}`", step=Step.CONNECT)
         case asyncssh.ChannelOpenError():
             return LaunchError(clean(f"the jump host can't reach it: {error.reason}"), step=Step.CONNECT)
+        case asyncssh.Error() if "Too many authentication failures" in error.reason:
+            remedy = "add IdentityFile and `IdentitiesOnly yes` for it to your SSH configuration"
+            reason = "it hung up after several keys: your ssh-agent holds too many"
+            return LaunchError(reason, remedy, Retry.SLOWLY, Step.LOGIN)
         case asyncssh.Error():
             message = clean(attempt.banner) or error.reason
             return LaunchError(
@@ -64,6 +70,12 @@ async def explain_refusal(attempt: Attempt) -> LaunchError:
         reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
         return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY, Step.LOGIN)
     remedy = f"try `{attempt.command}`; many clusters let you in only while your job runs there"
+    if attempt.wants_password:
+        reason += " without a password or code"
+        remedy += (
+            f"; gswarm-tui types none: if ssh asks for one, set up a key with `ssh-copy-id {attempt.host}`, "
+            "or run gswarm-tui on a login node"
+        )
     return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.LOGIN)
 
 

@@ -229,6 +229,7 @@ class SshLauncher(Launcher):
                 server_host_key_algs=attempt.host_key_algorithms() or (),
                 compression_algs=None,  # one packet could unpack to 256 MB; the agent compresses itself
                 client_keys=attempt.key_pairs(named),
+                client_host_keysign=attempt.keysign(),
                 client_certs=[],  # the key pairs include them
                 agent_identities=[str(path) for path in named] if attempt.is_set("IdentitiesOnly") else (),
                 x509_trusted_certs=None,  # OpenSSH has none
