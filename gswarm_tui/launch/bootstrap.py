@@ -143,12 +143,12 @@ class Bootstrap:
             return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.PYTHON)
         if kind == "python":
             if self.agent_python:
-                is_old = f" is {old_version}, and 3.9 or later is needed" if old_version else " can't be run"
-                reason = f"the Python {self.agent_python}{is_old}"
+                reason = f"the Python {self.agent_python}"
+                reason += f" is {_unfit(old_version)}" if old_version else " can't be run"
                 return LaunchError(clean(reason), "correct --agent-python", Retry.SLOWLY, Step.PYTHON)
             reason = "it has no working python3"
             if old_version:
-                reason = f"its python3 is {old_version}, and 3.9 or later is needed"
+                reason = f"its python3 is {_unfit(old_version)}"
             if text:
                 reason += f"; the head's own Python isn't used there, because others can change {text}"
             return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY, Step.PYTHON)
@@ -163,6 +163,11 @@ class Bootstrap:
         if kind == "noise":
             return LaunchError(clean(f"no agent answered, only other output: {text}"), step=Step.COMMAND)
         return LaunchError("the agent arrived damaged", step=Step.UNPACK)
+
+
+def _unfit(version: str) -> str:
+    """Return a version of Python, which may end with the module that it lacks, and what is needed."""
+    return f"{version}, which the agent needs" if " " in version else f"{version}, and 3.9 or later is needed"
 
 
 def _joined(script: str) -> str:
@@ -212,7 +217,7 @@ class Greeting:
             if word in self._replies_left:
                 reply += self._reply(word)
             elif word == b"OLD":
-                self.old_version = self.old_version or clean(text, 20)
+                self.old_version = self.old_version or clean(text, 40)
             elif word == b"AT":
                 self.top = text if _PLAIN_PATH.fullmatch(text) else ""
             elif word == b"FAIL":

@@ -208,6 +208,34 @@ async def test_the_version_is_reported_if_every_python_is_too_old(
     assert named.reason == f"the Python {tmp_path}/bin/python3 is 3.6.8, and 3.9 or later is needed"
 
 
+async def test_a_python_without_ctypes_is_skipped_and_reported_if_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Python is without libffi's headers where it is built."""
+    monkeypatch.setattr(sys, "executable", "/not/there/python3")
+    code = tmp_path / "without.py"
+    code.write_text(
+        "import runpy, sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "class Without:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        return None if name == '_ctypes' else PathFinder.find_spec(name, path, target)\n"
+        "sys.meta_path[sys.meta_path.index(PathFinder)] = Without\n"
+        "del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    python = Path(os.path.realpath(sys.base_prefix)) / "bin/python3"
+    stand_in(tmp_path / "bin/python3", f'shift; exec {python} -IS {code} "$@"')
+    link_tools(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    shell, version = str(shutil.which("sh")), ".".join(map(str, sys.version_info[:3]))
+    error = await failing(shell, Bootstrap())
+    assert error.reason == f"its python3 is {version} without _ctypes, which the agent needs"
+    assert "--agent-python" in error.remedy
+    stand_in(tmp_path / "bin/python3.12", f'exec {python} "$@"')
+    await speaks(shell, Bootstrap())
+
+
 async def test_a_python_that_does_not_start_on_the_node_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
