@@ -11,7 +11,7 @@ if __name__ == "__main__":
     if sys.version_info < (3, 9):
         os.write(1, ("GSWARM-OLD %d.%d.%d\n" % sys.version_info[:3]).encode())
         sys.exit(64)
-    if not any(finder.find_spec("_ctypes") for finder in sys.meta_path):
+    if not any(finder.find_spec("_ctypes", None) for finder in sys.meta_path):
         os.write(1, ("GSWARM-OLD %d.%d.%d without _ctypes\n" % sys.version_info[:3]).encode())
         sys.exit(64)
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
