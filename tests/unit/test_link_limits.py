@@ -10,7 +10,7 @@ import random
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -135,7 +135,7 @@ async def test_ssh_handshakes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_srun_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now, most = 0, 0
 
-    async def begin(_command: Sequence[str]) -> ProcessChannel:
+    async def begin(_command: Sequence[str], *, environ: Mapping[str, str]) -> ProcessChannel:
         nonlocal now, most
         now += 1
         most = max(most, now)
