@@ -264,6 +264,7 @@ async def test_unresolvable_name_is_reported(server: SshServer) -> None:
     async with launcher(server) as ssh:
         error = await refused(ssh, "nowhere.invalid")
     assert error.reason == "its name does not resolve"
+    assert error.remedy == "check it for a typo; a node of a Slurm job is also reached with `--launcher srun`"
 
 
 async def test_refused_connection_is_reported(tmp_path: Path, home: Path) -> None:
@@ -384,6 +385,17 @@ def test_ssh_keysign_is_found_where_distributions_have_it(
     keysign.touch(0o755)
     assert attempt.keysign() == str(keysign)
     assert Attempt("gpu01", read_options("gpu01", [])).keysign() is None
+
+
+async def test_jump_host_without_forwarding_gets_a_remedy(tmp_path: Path, home: Path) -> None:
+    if SSHD is None:
+        pytest.skip("no sshd on this machine")
+    with running(tmp_path, AllowTcpForwarding="no") as strict:
+        strict.trust()
+        async with launcher(strict, jump="gpu09") as ssh:
+            error = await refused(ssh)
+    assert error.reason == "the jump host's SSH server forbids connections through it"
+    assert error.remedy == "run gswarm-tui on the jump host"
 
 
 async def test_jump_host_failure_names_the_jump_host(server: SshServer) -> None:

@@ -37,11 +37,18 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
             return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case socket.gaierror():
-            return LaunchError("its name does not resolve", "check it for a typo", Retry.SLOWLY, Step.NAME)
+            remedy = "check it for a typo"
+            if not attempt.is_jump_host:
+                remedy += "; a node of a Slurm job is also reached with `--launcher srun`"
+            return LaunchError("its name does not resolve", remedy, Retry.SLOWLY, Step.NAME)
         case TimeoutError():
             return LaunchError("it did not answer in time", f"try `{attempt.command}`", step=Step.CONNECT)
+        case asyncssh.ChannelOpenError() if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+            reason = "the jump host's SSH server forbids connections through it"
+            return LaunchError(reason, "run gswarm-tui on the jump host", Retry.SLOWLY, Step.CONNECT)
         case asyncssh.ChannelOpenError():
-            return LaunchError(clean(f"the jump host can't reach it: {error.reason}"), step=Step.CONNECT)
+            reason = clean(f"the jump host can't reach it: {error.reason}")
+            return LaunchError(reason, f"try `{attempt.command}`", step=Step.CONNECT)
         case asyncssh.Error() if "Too many authentication failures" in error.reason:
             remedy = "add IdentityFile and `IdentitiesOnly yes` for it to your SSH configuration"
             reason = "it hung up after several keys: your ssh-agent holds too many"
