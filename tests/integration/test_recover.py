@@ -404,7 +404,8 @@ def test_saved_options_are_restored() -> None:
     words = "--nodes gpu[01-02] --user ada --jump hop --interval 0.5 --setup true --agent-python python3.9"
     words += " --linger 2d --spool-mib 512"
     options = parse(words.split(), {})
-    job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
+    groups = {"gpu01": 0, "gpu02": 1}
+    job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny", het_groups=groups, gpus_in_total=True)
     plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})
     saved = json.loads(save_options(options, plan))
     again, planned = restore_options(saved, SETTINGS, options.setup or "")
