@@ -454,6 +454,14 @@ async def test_key_from_the_ssh_agent_is_used(server: SshServer, tmp_path: Path)
         assert await first_frame(ssh)
 
 
+async def test_public_key_names_the_one_that_the_agent_holds(server: SshServer, tmp_path: Path) -> None:
+    async with ssh_agent(tmp_path, server.user_key) as socket, launcher(server) as ssh:
+        use_agent(server, socket)
+        config = Path(f"{server.folder}/ssh_config")
+        config.write_text(config.read_text().replace(str(server.user_key), f"{server.user_key}.pub"))
+        assert await first_frame(ssh)
+
+
 async def test_agent_with_too_many_keys_gets_a_remedy(server: SshServer, tmp_path: Path) -> None:
     keys = [tmp_path / f"other{number}" for number in range(8)]
     for key in keys:

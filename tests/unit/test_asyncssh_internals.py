@@ -94,7 +94,7 @@ def test_options_report_the_file_and_line_of_an_error(tmp_path: Path) -> None:
 def test_an_encrypted_key_is_skipped_and_recognised(tmp_path: Path) -> None:
     new_key(tmp_path / "locked", passphrase="secret")
     new_key(tmp_path / "open")
-    (pair,) = load_key_pairs([tmp_path / "locked", tmp_path / "open"], [], skip_public=False)
+    (pair,) = load_key_pairs([tmp_path / "locked", tmp_path / "open"], [])
     assert pair.public_data == asyncssh.read_public_key(tmp_path / "open.pub").public_data
     with pytest.raises(ValueError, match=r"(?i)passphrase") as caught:
         asyncssh.read_private_key(tmp_path / "locked")
@@ -105,11 +105,12 @@ def test_an_encrypted_key_is_skipped_and_recognised(tmp_path: Path) -> None:
     assert not needs_passphrase(caught.value)
 
 
-def test_a_public_key_is_skipped_only_where_wanted(tmp_path: Path) -> None:
+def test_a_public_key_is_skipped_and_an_invalid_one_named(tmp_path: Path) -> None:
     new_key(tmp_path / "id")
-    assert load_key_pairs([tmp_path / "id.pub"], [], skip_public=True) == []
-    with pytest.raises(ValueError, match=r"."):
-        load_key_pairs([tmp_path / "id.pub"], [], skip_public=False)
+    assert load_key_pairs([tmp_path / "id.pub"], []) == []
+    (tmp_path / "noise").write_text("not a key")
+    with pytest.raises(ValueError, match=f"{tmp_path}/noise: "):
+        load_key_pairs([tmp_path / "id.pub", tmp_path / "noise"], [])
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -119,13 +120,13 @@ def test_a_key_is_offered_with_its_certificate_and_without(tmp_path: Path, named
     new_key(authority)
     subprocess.run(["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "me", f"{key}.pub"], check=True)
     certificates = [Path(f"{key}-cert.pub").rename(tmp_path / "elsewhere.pub")] if named else []
-    pairs = load_key_pairs([key], certificates, skip_public=False)
+    pairs = load_key_pairs([key], certificates)
     assert [pair.has_cert for pair in pairs] == [True, False]
 
 
 def test_copies_of_a_key_pair_choose_their_signature_algorithm_each(tmp_path: Path) -> None:
     new_key(tmp_path / "id", kind="rsa")
-    pair = load_key_pairs([tmp_path / "id"], [], skip_public=False)[0]
+    pair = load_key_pairs([tmp_path / "id"], [])[0]
     one, other = copy.copy(pair), copy.copy(pair)
     one.set_sig_algorithm(b"rsa-sha2-256")
     other.set_sig_algorithm(b"rsa-sha2-512")

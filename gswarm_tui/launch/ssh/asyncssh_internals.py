@@ -36,19 +36,28 @@ def configured(options: asyncssh.SSHClientConnectionOptions, name: str, default:
     return options.config.get(name, default)
 
 
-def load_key_pairs(
-    keys: Sequence[Path], certificates: Sequence[Path], *, skip_public: bool
-) -> Sequence[asyncssh.SSHKeyPair]:
+def load_key_pairs(keys: Sequence[Path], certificates: Sequence[Path]) -> Sequence[asyncssh.SSHKeyPair]:
     """Load private keys with their certificates, except encrypted ones. Raises OSError, ValueError.
 
-    With ``skip_public``, public keys among the files are skipped, too.
+    Public keys, which name those that an ssh-agent holds, are skipped.
     """
-    return asyncssh.load_keypairs(
-        [str(path) for path in keys],
-        certlist=[str(path) for path in certificates],
-        skip_public=skip_public,
-        ignore_encrypted=True,
-    )
+    pairs: list[asyncssh.SSHKeyPair] = []
+    named = [str(path) for path in certificates]
+    for key in keys:
+        try:
+            pairs += asyncssh.load_keypairs([str(key)], certlist=named, ignore_encrypted=True)
+        except ValueError as error:
+            if not _is_public(key):
+                raise ValueError(f"{key}: {error}") from error
+    return pairs
+
+
+def _is_public(key: Path) -> bool:
+    try:
+        asyncssh.read_public_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_known_hosts(texts: Iterable[str]) -> asyncssh.SSHKnownHosts:

@@ -146,8 +146,7 @@ class Attempt(asyncssh.SSHClient):
         keys = named or [Path(path).expanduser() for path in DEFAULT_KEYS]
         certificates = [path for path in self.files("CertificateFile") if path.exists()]  # as ssh does
         versions = file_versions([*(Path(f"{key}-cert.pub") for key in keys), *certificates])
-        only_private = self.is_set("IdentitiesOnly")
-        pairs = _load_key_pairs(file_versions(keys), tuple(certificates), versions, skip_public=only_private)
+        pairs = _load_key_pairs(file_versions(keys), tuple(certificates), versions)
         # A connection sets a pair's signature algorithm, which depends on its server.
         return [copy.copy(pair) for pair in pairs]
 
@@ -201,8 +200,6 @@ def _load_key_pairs(
     keys: FileVersions,
     certificates: Sequence[Path],
     _versions_of_certificates: FileVersions,
-    *,
-    skip_public: bool,
 ) -> Sequence[asyncssh.SSHKeyPair]:
     """Load key pairs; an RSA key of 4,096 bits takes 0.2 s."""
-    return load_key_pairs([path for path, _ in keys], certificates, skip_public=skip_public)
+    return load_key_pairs([path for path, _ in keys], certificates)
