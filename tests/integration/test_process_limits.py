@@ -19,13 +19,21 @@ from tests.preloaded import compiled
 from tests.unit.store_recording import query
 
 GSWARM = [sys.executable, "-m", "gswarm_tui"]
-RECORD = [*GSWARM, "record", "--demo", "1x2", "--interval", "0.2", "--db", "run.duckdb", "--no-arm"]
+DB = ["--db", "run.duckdb"]
+RECORD = [*GSWARM, "record", "--demo", "1x2", "--interval", "0.2", *DB, "--no-arm"]
 
 
 @pytest.fixture(scope="module")
-def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of programs that can start nothing while their folder has a file FULL."""
-    return {**os.environ, "LD_PRELOAD": str(compiled("full_machine.c", tmp_path_factory.mktemp("full")))}
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The library with which programs can start nothing while their folder has a file FULL."""
+    return str(compiled("full_machine.c", tmp_path_factory.mktemp("full")))
+
+
+@pytest.fixture
+def environ(library: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of such programs."""
+    monkeypatch.delenv("DUCKDB_JE_MALLOC_CONF", raising=False)  # set by tests that record in this process
+    return {**os.environ, "LD_PRELOAD": library}
 
 
 @contextmanager
@@ -36,7 +44,7 @@ def recording(folder: Path, environ: dict[str, str]) -> Iterator[subprocess.Pope
         with subprocess.Popen(
             command, cwd=folder, env=environ, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as running:
-            eventually(lambda: "1 live" in gswarm(folder, "status").stdout, "the node sends frames")
+            eventually(lambda: "1 live" in gswarm(folder, "status", *DB).stdout, "the node sends frames")
             yield running
 
 
@@ -48,7 +56,7 @@ def gswarm(folder: Path, *words: str, env: dict[str, str] | None = None) -> subp
     "words",
     [
         ("once", "--demo", "1x2"),
-        ("sql", "--db", "run.duckdb", "FROM gpus"),
+        ("sql", *DB, "FROM gpus"),
         ("record", "--demo", "1x2", "--", "true"),
     ],
 )
@@ -70,8 +78,8 @@ def test_a_recording_is_completed_although_nothing_can_be_started(
 ) -> None:
     with recording(tmp_path, environ) as running:
         (tmp_path / "FULL").touch()
-        refused = gswarm(tmp_path, "sql", "SELECT 1")
-        assert gswarm(tmp_path, "mark", "full").returncode == 0
+        refused = gswarm(tmp_path, "sql", *DB, "SELECT 1")
+        assert gswarm(tmp_path, "mark", *DB, "full").returncode == 0
         _, errors = running.communicate()
     assert refused.stderr == f"gswarm-tui: {NO_PROCESS}.\n"
     assert running.returncode == 7
@@ -87,7 +95,7 @@ def test_a_command_continues_although_its_killed_recorder_cannot_be_restarted(
 ) -> None:
     with recording(tmp_path, environ) as running:
         (tmp_path / "FULL").touch()
-        (recorder,) = re.findall(r"process (\d+)", gswarm(tmp_path, "status").stdout)
+        (recorder,) = re.findall(r"process (\d+)", gswarm(tmp_path, "status", *DB).stdout)
         os.kill(int(recorder), signal.SIGKILL)
         assert running.stderr is not None
         lines = iter(running.stderr.readline, "")
@@ -101,10 +109,10 @@ def test_a_node_that_cannot_be_reached_for_lack_of_processes_has_a_remedy(
 ) -> None:
     with recording(tmp_path, environ) as running:
         (tmp_path / "FULL").touch()
-        (recorder,) = re.findall(r"process (\d+)", gswarm(tmp_path, "status").stdout)
+        (recorder,) = re.findall(r"process (\d+)", gswarm(tmp_path, "status", *DB).stdout)
         (agent,) = Path(f"/proc/{recorder}/task/{recorder}/children").read_text().split()
         os.kill(int(agent), signal.SIGKILL)
-        eventually(lambda: "ulimit -u" in gswarm(tmp_path, "nodes", "--json").stdout, "the remedy")
+        eventually(lambda: "ulimit -u" in gswarm(tmp_path, "nodes", *DB, "--json").stdout, "the remedy")
         (tmp_path / "FULL").unlink()
-        eventually(lambda: "1 live" in gswarm(tmp_path, "status").stdout, "the node is back")
+        eventually(lambda: "1 live" in gswarm(tmp_path, "status", *DB).stdout, "the node is back")
         running.communicate()
