@@ -78,6 +78,7 @@ def test_ctrl_z_suspends_in_dialogs_too(key: str, shows: str) -> None:
         running.wait_for(shows)
         running.press("\x1a")
         wait_until_stopped(running.process.pid)
+        os.killpg(running.process.pid, signal.SIGCONT)
 
 
 CONTINUED = """
