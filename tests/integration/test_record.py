@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.cli import main
-from tests.integration.heads import nothing_left
+from tests.integration.heads import eventually, nothing_left
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query
 
@@ -50,13 +50,18 @@ class Running:
         return self.process.returncode, out
 
     def recorder(self) -> int:
-        """Return the pid of the recorder's process."""
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        (recorder,) = (
-            int(one) for one in children if "gswarm_tui" in Path(f"/proc/{one}/cmdline").read_text()
-        )
-        return recorder
+        """Return the pid of the recorder's process, once the command isn't a copy of ``record`` any more."""
+        pid, recorders = self.process.pid, list[int]()
+
+        def found() -> bool:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            recorders[:] = (
+                int(one) for one in children if "gswarm_tui" in Path(f"/proc/{one}/cmdline").read_text()
+            )
+            return len(recorders) == 1
+
+        eventually(found, "only the recorder")
+        return recorders[0]
 
 
 @contextmanager

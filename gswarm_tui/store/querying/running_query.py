@@ -86,7 +86,7 @@ _ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW an
 
 def split(sql: str) -> list[str]:
     """Split a text into its statements. Raises QueryError."""
-    if ";" not in sql:  # a connection of its own takes 12 ms
+    if not re.search(r"[;'\"$]|--|/\*", sql):  # a connection of its own takes 12 ms
         return [sql.strip()] if sql.strip() else []
     try:
         with contextlib.closing(connect_in_memory(NO_EXTENSIONS)) as connection:
