@@ -24,6 +24,7 @@ from datetime import UTC
 from functools import partial
 from html import unescape
 from pathlib import Path
+from typing import cast
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis import periods
@@ -34,11 +35,12 @@ from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.plot_data import load_plot_data
 from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.report import build_report
-from gswarm_tui.server.browser_access import BrowserAccess, Permission
-from gswarm_tui.server.web import WebServer
+from gswarm_tui.server.tokens import Tokens
+from gswarm_tui.server.web import BrowserAccess, WebServer
 from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
+from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.trials.progress import load_progress
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
@@ -211,8 +213,8 @@ async def browser() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder, "TZ": "UTC"}
         recording = SceneRecording(Path(folder) / "run.duckdb")
-        control = ControlServer(made.hub, recording, os.environ, label="job 4711")
-        access = BrowserAccess(recording.uid, {Permission.WATCH: "watch", Permission.CONTROL: "control"})
+        control = ControlServer(made.hub, cast(Recorder, recording), os.environ, label="job 4711")
+        access = BrowserAccess(Tokens("control", "", "watch", recording.uid))
         server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711")
         listening = socket.create_server(("127.0.0.1", 0))
         await control.start()
@@ -287,7 +289,7 @@ def plot(recording: Path) -> None:
     with closing(FileSource(recording)) as source:
         period = periods.find_period(source, "full_training")
         material = load_plot_data(source, period, choose_metrics(), ["loss"])
-    (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png", dpi=160))
+    (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png"))
 
 
 def trial_plot(recording: Path) -> None:
@@ -295,7 +297,7 @@ def trial_plot(recording: Path) -> None:
     with closing(FileSource(recording)) as source:
         progress = load_progress(source)
     if progress is not None:
-        (FOLDER / "trial-plot.png").write_bytes(draw_trial(progress.results, "png", dpi=160))
+        (FOLDER / "trial-plot.png").write_bytes(draw_trial(progress.results, "png"))
 
 
 def report(recording: Path) -> None:

@@ -148,8 +148,6 @@ def _has(source: QuerySource, query: str, period: Period) -> bool:
 
 def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:
     """Write JSON or CSV; return the numbers of rows as text."""
-    if kind not in ("json", "csv"):
-        raise ValueError(f"{kind} isn't a text format")
     if kind == "json" and len(chosen) > 1:
         raise UserError(
             f'{source.path} has {len(chosen)} recordings, but JSON takes one; name it, as in "recording 1".'

@@ -342,15 +342,6 @@ def test_force_replaces_an_older_export(recording: Path) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["run.duckdb", "run.parquet", "x.json"]
 
 
-def test_a_format_without_a_writer_is_not_written_as_json(
-    recording: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "FORMATS", (*export.FORMATS, "arrow"))
-    with pytest.raises(ValueError, match="arrow"):
-        cli.main(["export", "all of it", "--format", "arrow"])
-    assert [path.name for path in Path().iterdir()] == ["run.duckdb"]
-
-
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 def test_failed_export_keeps_the_existing_file(
     recording: Path,

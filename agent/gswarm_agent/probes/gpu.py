@@ -104,8 +104,7 @@ class Gpu:
     returned, and then nobody else should call it. ``notes`` collects events. ``nvlinks`` are its NVLinks.
     ``columns_off`` are columns whose metrics are switched off; any thread may replace them.
     PCIe is measured by GPM where the GPU has it, else by counters, and where it has none by ``pcie_meter``.
-    Counters that were not read for
-    ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
+    Counters that were not read for ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
     """
 
     def __init__(self, nvml: Nvml, index: int) -> None:
