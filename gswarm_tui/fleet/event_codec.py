@@ -25,7 +25,6 @@ from gswarm_tui.fleet.events import (
     MetricsChanged,
     NodeIntroduced,
     Phase,
-    RefreshMeasured,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -42,7 +41,6 @@ _PLAIN: dict[int, type[Any]] = {
     10: SessionStopped,
     11: StopUndone,
     12: EventLogged,
-    13: RefreshMeasured,
 }
 """Events whose fields are plain values, by tag."""
 _TAGS = {kind: tag for tag, kind in _PLAIN.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -98,15 +97,6 @@ class LinkMeasured:
     at: float
     offset_s: float
     round_trip_s: float
-
-
-@dataclass(frozen=True)
-class RefreshMeasured:
-    """A node's driver refreshes metrics more slowly than they are sampled: the time between changes in ms."""
-
-    node: str
-    at: float
-    refresh_ms: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -269,7 +259,6 @@ Event = (
     LinkChanged
     | NodeIntroduced
     | LinkMeasured
-    | RefreshMeasured
     | FrameArrived
     | FramesLost
     | IntervalChanged

@@ -34,7 +34,6 @@ from gswarm_tui.fleet.events import (
     MetricsChanged,
     NodeIntroduced,
     Phase,
-    RefreshMeasured,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -45,7 +44,6 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, HistoryAllocator, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
-from gswarm_tui.fleet.refresh import RefreshWatch
 from gswarm_tui.fleet.sessions import Session, SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -101,7 +99,6 @@ class Fleet:
         self._derive_events = derive_events
         self.allocation = allocation or {}
         self._throttling = ThrottleWatch()
-        self._refreshing = RefreshWatch()
         self._allocator = HistoryAllocator(len(self.nodes))
         self._pending: list[_PendingFrame] = []
 
@@ -124,8 +121,6 @@ class Fleet:
             case LinkMeasured():
                 node = self.nodes[event.node]
                 node.offset_s, node.round_trip_s = event.offset_s, event.round_trip_s
-                logged = []
-            case RefreshMeasured():
                 logged = []
             case IntervalChanged():
                 logged = self._change_interval(event)
@@ -204,10 +199,6 @@ class Fleet:
                 continue
             node.version += 1
         return self._log(logged)
-
-    def measure_refreshes(self, now: float) -> list[RefreshMeasured]:
-        """Return what is new about how often drivers refresh values that are sampled faster."""
-        return self._refreshing.measure(list(self.nodes.values()), now)
 
     def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
         self.event_log.extend(logged)

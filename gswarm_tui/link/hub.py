@@ -191,7 +191,6 @@ class Hub(LiveRun):
         """Hand all events since the last flush to the sinks, then call ``flushed``."""
         self._apply_frames()
         self._queued.extend(self.fleet.tick(self.now()))
-        self._queued.extend(self.fleet.measure_refreshes(self.now()))
         events, self._queued = self._queued, []
         if events:
             for sink in self.sinks:

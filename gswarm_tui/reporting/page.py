@@ -15,7 +15,6 @@ from gswarm_tui.analysis.summary_data import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
 from gswarm_tui.common.quantities import DASH, duration, energy, mebibytes, plural, watts
 from gswarm_tui.fleet.events import json_object
-from gswarm_tui.fleet.refresh import unmeasured_reasons
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.plotting.annotations import MOST_EVENTS as MOST_EVENTS_READ
 from gswarm_tui.plotting.timescale import moment, zone_name
@@ -405,7 +404,7 @@ class Report:
         """List the metrics that nodes can't measure, with reasons."""
         groups: dict[str, list[str]] = {}
         for row in self.facts.nodes:
-            for what, why in unmeasured_reasons(row["capabilities"]).items():
+            for what, why in json_object(row["capabilities"]).items():
                 if what in COUNTER_RIGHTS:  # not a metric
                     continue
                 groups.setdefault(f"{what}: {why}", []).append(str(row["node"]))

@@ -29,15 +29,11 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.link.hub import Hub
-from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import Database
-from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.sql.older_files import UNSIGNED
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, SCHEMA_VERSION
-from tests.unit.store_recording import INFO as RUN
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
 
@@ -250,28 +246,6 @@ def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None
     with np.errstate(invalid="ignore", divide="ignore"):
         parts = np.nan_to_num(used_mj * inside(used_ms) / (used_ms / 1000))
     assert whole.energy_j == pytest.approx(parts.sum() / 1000, abs=0.1)
-
-
-def test_how_often_the_driver_refreshes_a_metric_is_recorded(tmp_path: Path) -> None:
-    path, now = tmp_path / "run.duckdb", [T0]
-    hub = Hub(Fleet(["n1"], 100), clock=lambda: now[0])
-    recorder = Recorder(path, replace(RUN, interval_ms=100), lambda _status: None)
-    recorder.open()
-    hub.sinks.append(recorder)
-    hub.publish(introduced(gpus=1, capabilities={"mem_temp_c": "no sensor"}))
-    for seq in range(1, 301):
-        now[0] = T0 + seq / 10
-        hub.publish(arrived(seq, [gpu_row(util_pct=seq % 50, power_w=300 + seq // 10)], ts=now[0]))
-        if seq % 10 == 0:
-            hub.flush()
-    hub.publish(introduced(gpus=1, life="life2", capabilities={"mem_temp_c": "no sensor"}))
-    hub.flush()
-    assert recorder.close(T0 + 31).error == ""
-    ((capabilities,),) = query(path, "SELECT capabilities FROM nodes")
-    assert json.loads(capabilities) == {"mem_temp_c": "no sensor", "refresh_ms": {"power_w": 1000}}
-    with closing(FileSource(path)) as source:
-        fleet = RecordedSource(source, 1).fleet(T0 + 30)
-    assert fleet.nodes["n1"].unmeasured == {"mem_temp_c": "no sensor", "counters": "switched off"}
 
 
 def test_recipe_compares_sessions_only_if_none_overlaps(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from gswarm_tui.fleet.events import (
     MetricsChanged,
     NodeIntroduced,
     Phase,
-    RefreshMeasured,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -37,7 +36,6 @@ counts = st.integers(0, 2**62)
 PLAIN: dict[type[Any], st.SearchStrategy[Event]] = {
     LinkChanged: st.builds(LinkChanged, texts, times, st.sampled_from(Phase), texts, texts, maybe_time),
     LinkMeasured: st.builds(LinkMeasured, texts, times, times, times),
-    RefreshMeasured: st.builds(RefreshMeasured, texts, times, st.dictionaries(texts, counts)),
     FramesLost: st.builds(FramesLost, texts, times, times, texts, counts, texts),
     IntervalChanged: st.builds(IntervalChanged, times, counts),
     MetricsChanged: st.builds(MetricsChanged, times, st.lists(texts).map(tuple)),

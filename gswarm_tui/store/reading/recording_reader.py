@@ -33,7 +33,6 @@ from gswarm_tui.fleet.events import (
     new_groups,
     new_interval_ms,
 )
-from gswarm_tui.fleet.refresh import unmeasured_reasons
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import ArraySource
@@ -445,7 +444,7 @@ def hello_of(
             )
             for gpu in gpus
         ),
-        capabilities=unmeasured_reasons(row["capabilities"]),
+        capabilities={name: str(why) for name, why in json_object(row["capabilities"]).items()},
         gpu_columns=columns["gpu_samples"],
         host_columns=columns["host_samples"],
         process_columns=columns["process_samples"],

@@ -32,7 +32,6 @@ from gswarm_tui.fleet.events import (
     MetricsChanged,
     NodeIntroduced,
     Phase,
-    RefreshMeasured,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -269,10 +268,6 @@ class Batch:
                 if (speaking := self._node(event.node).life) is not None:
                     life = self._life(event.node, speaking)
                     life.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
-            case RefreshMeasured():
-                self._node(event.node)
-                node = self.ledger.refreshed(event.node, event.refresh_ms)
-                self._nodes[node.node_id] = node.row
             case LinkChanged():
                 node = self._node(event.node)
                 if event.phase is Phase.LIVE and self.ledger.came_live(event.node) and node.life is not None:

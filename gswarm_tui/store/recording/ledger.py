@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, GpuLink, Hello
-from gswarm_tui.fleet.events import json_object
-from gswarm_tui.fleet.refresh import REFRESH_MS
 from gswarm_tui.store.sql.schema import LINKS, NODES
 
 Row = dict[str, Any]
@@ -131,7 +129,7 @@ class Ledger:
         life = None if former else hello.life
         node = self.machines[key] = replace(
             node,
-            row=node.row | _host_row(hello, json_object(node.row["capabilities"]).get(REFRESH_MS)),
+            row=node.row | _host_row(hello),
             gpus=hello.gpus,
             life=life or node.life,
             was_live=now.was_live,
@@ -143,15 +141,6 @@ class Ledger:
         link = _link_row(node, hello.life) if known is None else known.link
         self.lives[name, hello.life] = KnownLife(link, node.node_id, node.gpu_ids)
         return node, new_gpus
-
-    def refreshed(self, name: str, refresh_ms: Mapping[str, int]) -> KnownNode:
-        """Take in how often a node's driver refreshes metrics; return its machine."""
-        node = self.nodes[name]
-        capabilities = json_object(node.row["capabilities"]) | {REFRESH_MS: dict(refresh_ms)}
-        node = self.nodes[name] = replace(node, row=node.row | {"capabilities": _json(capabilities)})
-        if node.key in self.machines:
-            self.machines[node.key] = node
-        return node
 
     def add_life(self, node: KnownNode, life: str) -> None:
         """Add a life that may never have sent a hello."""
@@ -174,13 +163,8 @@ class Ledger:
         return ids | facts | {"allocated": allocated}
 
 
-def _json(capabilities: Mapping[str, Any]) -> str:
-    return json.dumps(dict(capabilities), ensure_ascii=False)
-
-
-def _host_row(hello: Hello, refresh_ms: object) -> Row:
-    known = {} if refresh_ms is None else {REFRESH_MS: refresh_ms}
-    capabilities = _json({**hello.capabilities, **known})
+def _host_row(hello: Hello) -> Row:
+    capabilities = json.dumps(dict(hello.capabilities), ensure_ascii=False)
     agent = {"agent_version": hello.agent_version, "simulated": hello.simulated, "capabilities": capabilities}
     return asdict(hello.host) | agent
 

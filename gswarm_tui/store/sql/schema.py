@@ -121,8 +121,7 @@ NODES = TableSchema(
         ColumnSchema(
             "capabilities",
             "VARCHAR",
-            "JSON object: reasons by metric that could not be measured; refresh_ms has the metrics that the "
-            "driver refreshed more slowly than they were sampled, with the time between two values [ms]",
+            "JSON object: reasons by metric that could not be measured",
         ),
     ),
     key=("node_id",),

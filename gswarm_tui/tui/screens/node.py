@@ -233,7 +233,7 @@ class NodeScreen(ViewerScreen):
             rows = link_rows(node, node.hello, old=old) if node.hello.links else []
             self.query_one("#links", TableView).show_columns(link_columns(node.hello), rows)
         if node.hello is not None and self.query_one("#unmeasured", TableView).display:
-            self.query_one("#unmeasured", TableView).show(unmeasured_rows(node, now))
+            self.query_one("#unmeasured", TableView).show(unmeasured_rows(node))
 
     def _arrange(self) -> None:
         """Set the height of each widget."""

@@ -25,7 +25,6 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.gpu_links import HOST, capacity, gpu_index, peers, share_pct
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.fleet.refresh import slow_refreshes
 from gswarm_tui.tui.drawing.numbers import cell
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, tops
 from gswarm_tui.tui.drawing.spans import Span
@@ -80,8 +79,8 @@ UNMEASURED_TABLE = (
 )
 
 
-def unmeasured_rows(node: NodeState, now: float) -> list[Row]:
-    """Return a row per unmeasured metric with its reason, then metrics refreshed more slowly than sampled."""
+def unmeasured_rows(node: NodeState) -> list[Row]:
+    """Return a row per unmeasured metric with its reason."""
     rows: list[Row] = []
     for name, why in sorted(node.unmeasured.items()):
         where, _, metric = name.rpartition(".")
@@ -90,11 +89,6 @@ def unmeasured_rows(node: NodeState, now: float) -> list[Row]:
         of_host, of_gpus = metric in HOST_BY_NAME or name == CPU_COUNTERS, metric in GPU_BY_NAME
         place = where or ("host" if of_host else "all GPUs" if of_gpus or name == GPU_COUNTERS else "")
         rows.append((Span(clean(label)), Span(clean(place), "dim"), Span(clean(why))))
-    for name, (refresh_ms, interval_ms) in slow_refreshes(node, now).items():
-        words = (
-            f"refresh_ms {refresh_ms:.0f}: the driver refreshes it less often than every {interval_ms:.0f} ms"
-        )
-        rows.append((Span(GPU_BY_NAME[name].label), Span("all GPUs", "dim"), Span(words)))
     return rows
 
 
