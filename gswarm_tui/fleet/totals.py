@@ -76,10 +76,10 @@ def _measured(values: Floats, figure: Callable[[Floats], float]) -> float | None
 def _lowest_util(nodes: list[NodeState], util: Floats) -> tuple[str, int] | None:
     if not (util > 0).any():  # all are idle
         return None
-    own = [
-        (node.name, fact.index)
-        for node in nodes
-        for fact, mine in zip(node.facts, node.mine, strict=True)
-        if mine
-    ]
-    return own[int(np.nanargmin(util))]
+    place = int(np.nanargmin(util))
+    for node in nodes:
+        if place < (count := sum(node.mine)):
+            own = [fact.index for fact, mine in zip(node.facts, node.mine, strict=True) if mine]
+            return node.name, own[place]
+        place -= count
+    return None
