@@ -6,7 +6,6 @@ import errno
 import importlib
 import io
 import os
-import resource
 import sys
 from collections.abc import Sequence
 from typing import cast
@@ -22,10 +21,6 @@ from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, pri
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
 from gswarm_tui.run.supervisor import supervise
 
-LEAST_ADDRESS_SPACE = 1 << 30
-_MAPPING_FAILED = "failed to map segment"
-"""The dynamic loader's text about a library that doesn't fit into the address space."""
-
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -34,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     2 is an invalid command line, 1 a recording that could not be started or completed.
     """
-    _open_standard_files()
+    if not (sys.stdin and sys.stdout and sys.stderr):
+        print_notice("a standard file is closed; use /dev/null in its place.")
+        return 2
     _print_in_any_locale()
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         # NumPy would start a thread on each core. Not in os.environ, which commands of users start with.
@@ -45,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complete(os.environ)
     args = _command_first(sys.argv[1:] if argv is None else list(argv))
     try:
-        _check_address_space()
         for command in COMMANDS:
             if args[:1] == [command.name]:
                 return _command(command, args[1:])
@@ -65,32 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(error) != INTERRUPTED:
             raise
         return 130
-    except (MemoryError, ImportError) as error:
-        if not (isinstance(error, MemoryError) or _MAPPING_FAILED in str(error)):
-            raise
+    except MemoryError:
         print_notice("there isn't enough memory; raise the limit of this shell (ulimit -v) or of its job.")
         return 1
-
-
-def _check_address_space() -> None:
-    """Raise MemoryError below a limit at which libraries end the process with their own message, or none."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
-        raise MemoryError
-
-
-def _open_standard_files() -> None:
-    """Open the null device for each standard file that is closed, so that no other file takes its number."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-            os.set_inheritable(number, True)
-            file = open(number, mode, closefd=False)  # noqa: SIM115 - as long as the process
-            setattr(sys, name, file)
-            setattr(sys, f"__{name}__", file)
 
 
 def _print_in_any_locale() -> None:

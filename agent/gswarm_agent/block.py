@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-
-from gswarm_agent.frozen import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

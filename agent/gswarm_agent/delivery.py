@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from gswarm_agent.frame import ClockExchange, Hello
-from gswarm_agent.frozen import replace
 from gswarm_agent.spool import Record, Spool
 from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Packer, Ping, Pong, Start, encode
 

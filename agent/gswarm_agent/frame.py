@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from gswarm_agent import block
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 
 TYPE_CHECKING = False

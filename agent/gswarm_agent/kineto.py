@@ -17,9 +17,9 @@ import struct
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from gswarm_agent.folder import open_private
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.probes.procfs import RANK_VARIABLES, parse_process_uid, parse_ranks
 from gswarm_agent.wire import (
     TRACE_ASKED,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
 from gswarm_agent.frame import INFO, Frame, Note
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.probes.procfs import RANK_VARIABLES
 from gswarm_agent.requests import MARK, connect, send_request
 

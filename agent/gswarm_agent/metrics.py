@@ -10,7 +10,7 @@ Rates in MB/s count 10**6 bytes; memory in MiB counts 2**20.
 
 from __future__ import annotations
 
-from gswarm_agent.frozen import dataclass
+from dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,13 +2,8 @@
 
 It hides the value of a flag, variable or field whose name ends like that of a secret (``--hf-token X``,
 ``DB_PASS=X``, ``"password": "X"``), the password after a user (``-u me:X``) or after the ``-p`` of mysql and
-sshpass, user and password of a URL, an Authorization header, and tokens with a known form. It can't recognise
-other secrets.
-
-The forms of tokens are facts from the rule sets of gitleaks (config/gitleaks.toml, b58d3f1, MIT) and
-detect-secrets (detect_secrets/plugins, 5e14193, Apache-2.0), and from their issuers' documentation. Those
-rules demand exact lengths, because they search source code. The lengths here are lower bounds: a hidden word
-does no harm, and a shown secret does.
+sshpass, user and password of a URL, an Authorization header, and tokens of services that training jobs use.
+It can't recognise other secrets.
 """
 
 from __future__ import annotations
@@ -70,79 +65,20 @@ _IN_TEXT = (
     re.compile(r"(-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----)[\s\S]+?(?=-----END|\Z)"),
 )
 
-# Each form: the beginning of the token, and a pattern for the rest.
+# Each form: the beginning of the token, and a pattern for the rest. Lengths are lower bounds: a hidden word
+# does no harm, and a shown secret does.
 _FORMS = (
-    # Language models and machine learning
-    (r"sk-(?:ant|proj|svcacct|admin|or|lf|None)-", r"[\w-]{8,}"),
-    (r"sk-(?:[a-z]{2,6}-)?", r"\w{20,}"),
-    (r"hf_", r"\w{16,}"),
-    (r"api_org_", r"\w{16,}"),
-    (r"(?:nvapi|xai|pplx|gsk|r8|jina|tgp_v1|wandb_v1|lsv2_[ps]t)[-_]", r"[\w-]{20,}"),
-    (r"pnu_|fw_", r"[A-Za-z0-9]{20,}"),
-    (r"dapi", r"[a-f0-9]{32}"),
-    # Clouds
-    (r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)", r"[A-Z0-9]{16}"),
-    (r"ABSK", r"[\w+/]{60,}"),
-    (r"bedrock-api-key-", r"[\w+/=-]{16,}"),
-    (r"AIza", r"[\w-]{30,}"),
-    (r"ya29\.|GOCSPX-", r"[\w-]{20,}"),
-    (r"LTAI", r"[A-Za-z0-9]{16,}"),
-    (r"do[opr]_v1_", r"[a-f0-9]{40,}"),
+    (r"(?:sk|rk|pk)[-_](?:ant|proj|svcacct|admin|or|live|test|prod)[-_]|sk-(?=\w{20})", r"[\w-]{10,}"),
+    (r"hf_|api_org_", r"\w{16,}"),
+    (r"(?:nvapi|xai|pplx|gsk|r8|tgp_v1|wandb_v1|lsv2_[ps]t)[-_]", r"[\w-]{20,}"),
+    (r"(?:AKIA|ASIA|ABIA|ACCA)", r"[A-Z0-9]{16}"),
+    (r"AIza|ya29\.|GOCSPX-", r"[\w-]{20,}"),
     (r"[\w~.]{3}\dQ~", r"[\w~.-]{31,34}"),
-    (r"HRKU-", r"[\w-]{40,}"),
-    (r"(?:fo1|fm1[ar]|fm2)_", r"[\w+/=-]{40,}"),
-    (r"pscale_(?:tkn|oauth|pw)_", r"[\w=.-]{30,}"),
-    (r"sha256~", r"[\w-]{40,}"),
-    # Code and packages
-    (r"gh[opsru]_", r"\w{16,}"),
-    (r"github_pat_", r"\w{16,}"),
+    (r"gh[opsru]_|github_pat_", r"\w{16,}"),
     (r"gl(?:pat|dt|ft|imt|agent|oas|ptt|rt|soat|cbt|ffct)-", r"[\w.-]{10,}"),
-    (r"GR1348941", r"[\w-]{16,}"),
-    (r"npm_", r"[A-Za-z0-9]{20,}"),
-    (r"pypi-Ag", r"[\w-]{8,}"),
-    (r"rubygems_", r"[a-f0-9]{40,}"),
-    (r"(?i:clojars_)", r"[A-Za-z0-9]{50,}"),
-    (r"AKCp", r"[A-Za-z0-9]{60,}"),
-    (r"cmVmd", r"[A-Za-z0-9]{50,}"),
-    (r"ATATT3|ATCTT3|ATBB", r"[\w=-]{20,}"),
-    (r"sgp_", r"\w{40,}"),
-    (r"figd_", r"[\w-]{20,}"),
-    # Operations
+    (r"npm_(?=[A-Za-z0-9]{20})|pypi-Ag", r"[\w-]{8,}"),
     (r"xox[abeoprs][-.]|xapp-", r"[\w-]{10,}"),
-    (r"hv[bsr]\.", r"[\w-]{20,}"),
-    (r"dp\.(?:pt|st|ct|sa|scim|audit)\.", r"[\w.-]{20,}"),
-    (r"gl(?:sa|c)_", r"[\w+/=]{30,}"),
-    (r"sntry[su]_", r"[\w+/=]{30,}"),
-    (r"dt0c01\.", r"[A-Z0-9.]{20,}"),
-    (r"pul-", r"[a-f0-9]{40}"),
-    (r"ops_eyJ", r"[\w+/=]{30,}"),
-    (r"A3-[A-Z0-9]{6}-", r"[A-Z0-9-]{20,}"),
-    (r"AGE-SECRET-KEY-1", r"[A-Z0-9]{20,}"),
-    (r"PMAK-", r"[a-f0-9-]{40,}"),
-    (r"lin_(?:api|oauth)_", r"[A-Za-z0-9]{20,}"),
-    (r"ntn_", r"[A-Za-z0-9]{30,}"),
-    (r"pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
-    (r"rdme_", r"[a-z0-9]{40,}"),
-    (r"sm_[aps]at_", r"[A-Za-z0-9]{16,}"),
-    (r"tk-us-", r"[\w-]{40,}"),
-    # Mail, chat and money
-    (r"SG\.", r"[\w-]{16,}\.[\w-]{16,}"),
-    (r"xkeysib-", r"[a-f0-9-]{40,}"),
-    (r"key-", r"[a-f0-9]{32}"),
-    (r"[a-f0-9]{32}-us", r"\d{1,2}"),
-    (r"(?:SK|AC)", r"[a-f0-9]{32}"),
-    (r"\d{8,10}:AA", r"[\w-]{32,}"),
-    (r"[MNO][\w-]{23,27}\.[\w-]{6}\.", r"[\w-]{27,}"),
-    (r"[spr]k_(?:live|test|prod)_", r"[A-Za-z0-9]{10,}"),
-    (r"whsec_", r"[\w+/=]{20,}"),
-    (r"sq0(?:atp|csp)-|EAAA", r"[\w-]{22,}"),
-    (r"EAA[MC]", r"[A-Za-z0-9]{60,}"),
-    (r"shp(?:at|ca|pa|ss)_", r"[a-fA-F0-9]{32}"),
-    (r"FLWSECK(?:_TEST)?-", r"[A-Za-z0-9-]{12,}"),
-    (r"EZ[AT]K", r"[A-Za-z0-9]{50,}"),
-    (r"shippo_(?:live|test)_", r"[a-f0-9]{40}"),
-    (r"duffel_(?:live|test)_", r"[\w=-]{30,}"),
-    # Signed by anyone
+    (r"dapi|hv[bsr]\.", r"[\w-]{20,}"),
     (r"eyJ[\w-]{8,}\.eyJ", r"[\w-]{8,}\.[\w-]*"),
 )
 _TOKEN = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(f'(?:{start}){rest}' for start, rest in _FORMS)})")

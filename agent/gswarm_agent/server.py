@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from gswarm_agent import __version__, trace
 from gswarm_agent.connection import AgentConnection
@@ -37,7 +38,6 @@ from gswarm_agent.folder import (
     tops,
 )
 from gswarm_agent.frame import WARNING, Frame, Hello, Note
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
 from gswarm_agent.requests import STATUS, is_own

@@ -17,11 +17,11 @@ import struct
 import zlib
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.wire import WIRE_VERSION, Lost, encode
 
 TYPE_CHECKING = False

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 
 import msgpack
 
 from gswarm_agent.frame import ClockExchange, Frame, Hello
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire_payload import (
     MAX_PROCESSES,

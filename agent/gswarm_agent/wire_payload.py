@@ -7,6 +7,7 @@ does not fit raises ``WireError``.
 from __future__ import annotations
 
 import struct
+from dataclasses import fields
 from functools import lru_cache, partial
 
 import msgpack
@@ -138,9 +139,9 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
 
 def read_fields(kind: Type[_T], value: Any, what: str) -> _T:
     """Return a dataclass from an array in the order of its fields, checked by their annotations."""
-    fields = kind.__annotations__.items()
-    values = read_array(value, what, MAX_COLUMNS, len(fields))
-    return kind(*(_FIELD_CHECKS[type_](v, f"{what} {name}") for (name, type_), v in zip(fields, values)))
+    named = fields(kind)  # type: ignore[arg-type]
+    values = read_array(value, what, MAX_COLUMNS, len(named))
+    return kind(*(_FIELD_CHECKS[str(f.type)](v, f"{what} {f.name}") for f, v in zip(named, values)))
 
 
 def read_hello(body: List[Any]) -> Hello:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import DASH, file_size, mebibytes
-from gswarm_tui.doctor.findings import findings, subject
+from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
 from gswarm_tui.printing.formats import atomic_file
@@ -62,7 +62,7 @@ def _examine(
     except NoNodesError as error:
         here = check_here(environ, 0, Path())
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
-        return DoctorReport("", here, (), findings(here, ()))
+        return DoctorReport("", here, (), checks(here, ()))
     here = check_here(environ, len(plan.nodes), Path())
     nodes = event_loop.run(examine(options, plan, limit_s, counters_only=counters_only))
     if nodes is None:
@@ -74,7 +74,7 @@ def _examine(
             here = dataclasses.replace(here, notes=(*here.notes, f"Slurm's view is unknown: {problem}"))
     if counters_only and plan.counters_refusal:
         here = dataclasses.replace(here, notes=(*here.notes, f"not measured: {plan.counters_refusal}."))
-    return DoctorReport(plan.label, here, tuple(nodes), findings(here, nodes))
+    return DoctorReport(plan.label, here, tuple(nodes), checks(here, nodes))
 
 
 def _print(report: DoctorReport, *, counters_only: bool) -> None:
@@ -91,7 +91,7 @@ def _print(report: DoctorReport, *, counters_only: bool) -> None:
     if report.nodes:
         show(heads, map(row, report.nodes), sys.stdout)
         print()
-    for line in (*_finding_lines(report), verdict):
+    for line in (*_check_lines(report), verdict):
         print(printable(line))
 
 
@@ -121,12 +121,12 @@ def _counter_row(node: NodeReport) -> list[str]:
     ]
 
 
-def _finding_lines(report: DoctorReport) -> Iterator[str]:
+def _check_lines(report: DoctorReport) -> Iterator[str]:
     """Return what to fix, then the notes, each under a heading."""
     for heading, fix in (("To fix:", True), ("Notes:", False)):
-        if chosen := [finding for finding in report.findings if finding.fix is fix]:
+        if chosen := [check for check in report.checks if check.fix is fix]:
             yield heading
-            yield from (f"  {subject(finding)}: {finding.text}" for finding in chosen)
+            yield from (f"  {subject(check)}: {check.text}" for check in chosen)
 
 
 def _node_row(node: NodeReport) -> list[str]:

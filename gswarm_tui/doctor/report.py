@@ -1,4 +1,4 @@
-"""Reports of the nodes and of this machine, which the rules in ``findings`` judge."""
+"""Reports of the nodes and of this machine, which the rules in ``checks`` judge."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LocalReport:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """A sentence about some nodes, or about this machine if there are none; something to fix, or a note."""
 
     fix: bool
@@ -95,12 +95,12 @@ class DoctorReport:
     source: str
     here: LocalReport
     nodes: tuple[NodeReport, ...]
-    findings: tuple[Finding, ...]
+    checks: tuple[Check, ...]
 
     @property
-    def to_fix(self) -> tuple[Finding, ...]:
-        """Findings that somebody should fix."""
-        return tuple(finding for finding in self.findings if finding.fix)
+    def to_fix(self) -> tuple[Check, ...]:
+        """Checks that somebody should fix."""
+        return tuple(check for check in self.checks if check.fix)
 
     @property
     def verdict(self) -> str:
@@ -141,7 +141,7 @@ class DoctorReport:
             "gswarm_tui": __version__,
             "job": self.source or None,
             "verdict": self.verdict,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [asdict(check) for check in self.checks],
             "here": asdict(self.here),
             "nodes": [asdict(node) for node in self.nodes],
         }

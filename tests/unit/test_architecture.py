@@ -20,7 +20,6 @@ SPOKEN_BY_ALL = {
     "gswarm_agent",
     "gswarm_agent.block",
     "gswarm_agent.frame",
-    "gswarm_agent.frozen",
     "gswarm_agent.metrics",
     "gswarm_agent.redact",
     "gswarm_agent.wire",
@@ -33,7 +32,6 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.probes": set(),
     "gswarm_agent.block": set(),
     "gswarm_agent.frame": set(),
-    "gswarm_agent.frozen": set(),
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
     "gswarm_agent.wire_payload": set(),
@@ -333,7 +331,6 @@ def test_protocol_modules_import_each_other_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
         for name in (
-            "frozen",
             "metrics",
             "block",
             "frame",
@@ -342,14 +339,12 @@ def test_protocol_modules_import_each_other_in_one_order() -> None:
         )
     }
     assert own == {
-        "frozen": set(),
-        "metrics": {"gswarm_agent.frozen"},
-        "block": {"gswarm_agent.frozen"},
-        "frame": {"gswarm_agent.block", "gswarm_agent.frozen", "gswarm_agent.metrics"},
+        "metrics": set(),
+        "block": set(),
+        "frame": {"gswarm_agent.block", "gswarm_agent.metrics"},
         "wire_payload": {"gswarm_agent.block", "gswarm_agent.frame", "gswarm_agent.metrics"},
         "wire": {
             "gswarm_agent.frame",
-            "gswarm_agent.frozen",
             "gswarm_agent.metrics",
             "gswarm_agent.wire_payload",
         },
@@ -404,17 +399,6 @@ def test_the_agent_runs_from_its_bundle_alone(python: str, travelled: Path) -> N
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("gswarm-agent ")
-
-
-def test_slow_modules_are_imported_after_the_first_frame(travelled: Path) -> None:
-    script = (
-        f"import sys; sys.path.insert(0, {str(travelled)!r})\n"
-        "import gswarm_agent.attach, gswarm_agent.server, gswarm_agent.probes.node\n"
-        "slow = {'dataclasses', 'inspect', 'json', 'pathlib', 'traceback', 'typing'}\n"
-        "print(sorted(slow & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-ISB", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", AGENT_MODULES)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.checks import check
 from gswarm_tui.doctor.bundle import Placeholders
-from gswarm_tui.doctor.findings import findings, subject
+from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.local import check_here
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
@@ -45,8 +45,8 @@ def fleet(**changes: dict[str, Any]) -> list[NodeReport]:
 
 
 def told(nodes: list[NodeReport], here: LocalReport = HERE) -> list[str]:
-    """Return the findings as lines, those to fix with an exclamation mark."""
-    found = findings(here, nodes)
+    """Return the checks as lines, those to fix with an exclamation mark."""
+    found = checks(here, nodes)
     return [f"{'! ' if each.fix else ''}{subject(each)}: {each.text}" for each in found]
 
 
@@ -151,7 +151,7 @@ def test_what_is_to_fix_comes_first_and_is_counted() -> None:
     nodes = fleet(gpu01={"kernel": "6.1"}, gpu02={"failed_step": "connect", "reason": "no route"})
     lines = told(nodes)
     assert [line.startswith("!") for line in lines] == [True, False]
-    report = DoctorReport("", HERE, tuple(nodes), findings(HERE, nodes))
+    report = DoctorReport("", HERE, tuple(nodes), checks(HERE, nodes))
     assert report.verdict == "3 of 4 nodes ready, 1 thing to fix."
 
 

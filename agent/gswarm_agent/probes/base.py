@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts, Note, ProcessSample, Row
-from gswarm_agent.frozen import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS, OWN_PROCESSES
 from gswarm_agent.probes.procfs import UserNames, read_start
 

@@ -8,9 +8,9 @@ events and the columns made of them are in ``counter_tools.py``.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from gswarm_agent.frame import INFO, WARNING, Note
-from gswarm_agent.frozen import replace
 from gswarm_agent.metrics import COUNTER_COLUMNS, COUNTERS, HOST_BY_NAME, PROCESS_METRICS
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.counter_tools import (

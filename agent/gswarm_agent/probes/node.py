@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from gswarm_agent.frame import GpuFacts, GpuLink, HostFacts
-from gswarm_agent.frozen import replace
 from gswarm_agent.metrics import COUNTERS, HOST, PROC_COLUMNS, PROCESSES, columns_off
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.counters import CountersProbe

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gswarm_agent.frozen import dataclass
+from dataclasses import dataclass
+
 from gswarm_agent.probes.nvml import SUCCESS, Call, CallQuery, FieldQuery, Nvml
 
 TYPE_CHECKING = False

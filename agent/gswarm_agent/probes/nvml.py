@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import struct
-
-from gswarm_agent.frozen import dataclass
+from dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

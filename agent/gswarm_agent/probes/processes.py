@@ -7,12 +7,12 @@ import importlib.util
 import os
 import time
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from threading import Lock
 
 from gswarm_agent.frame import INFO, WARNING, Note, Number, ProcessSample
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import (
     FUNCTION_NOT_FOUND,

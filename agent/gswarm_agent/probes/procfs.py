@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-
-from gswarm_agent.frozen import dataclass
+from dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

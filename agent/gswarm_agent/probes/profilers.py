@@ -8,8 +8,8 @@ others are examined in small portions, for those that became a profiler late.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.procfs import KeptFile, UserNames, parse_process_uid, read_start
 from gswarm_agent.probes.rates import SECOND_NS
 

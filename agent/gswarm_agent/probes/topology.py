@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import dataclass
 
 from gswarm_agent.frame import GpuLink
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.nvlink import NVSWITCH, NvLink
 from gswarm_agent.probes.nvml import Nvml
 from gswarm_agent.probes.pcie import lane_bytes

@@ -5,9 +5,6 @@ It never prompts and never accepts a host key: where ssh would prompt, it report
 
 from __future__ import annotations
 
-from gswarm_tui.launch.ssh.library_search import linker_cache_alone
-
-with linker_cache_alone():
-    from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
 
 __all__ = ["SshLauncher", "SshSettings"]

@@ -1,4 +1,4 @@
-"""Rules of ``doctor``: findings about this machine and the nodes, one sentence each. No I/O."""
+"""Rules of ``doctor``: checks about this machine and the nodes, one sentence each. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gswarm_agent.metrics import COUNTER_RIGHTS, COUNTERS, OWN_PROCESSES
 from gswarm_tui.common.quantities import mebibytes, plural
-from gswarm_tui.doctor.report import Finding, LocalReport, NodeReport
+from gswarm_tui.doctor.report import Check, LocalReport, NodeReport
 from gswarm_tui.slurm import hosts
 
 MIN_SPOOL_MIB = 512
@@ -16,37 +16,37 @@ MAX_CLOCK_MS = 1000.0
 _ANY_NODE = "NODE"
 
 
-def findings(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Finding, ...]:
+def checks(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Check, ...]:
     """Return what to fix first, then notes."""
     found = [
-        *(Finding(True, (), text) for text in here.problems),
+        *(Check(True, (), text) for text in here.problems),
         *_unreachable(nodes),
         *_gpus(nodes),
         *_differences(nodes),
         *_by_slurm(nodes),
         *_spools(nodes),
         *_clocks(nodes),
-        *(Finding(False, (), text) for text in here.notes),
-        *counter_findings(nodes),
+        *(Check(False, (), text) for text in here.notes),
+        *counter_checks(nodes),
         *_unmeasured(nodes),
     ]
-    return tuple(sorted(found, key=lambda finding: not finding.fix))
+    return tuple(sorted(found, key=lambda check: not check.fix))
 
 
 def _grouped(
     fix: bool, nodes: Sequence[NodeReport], texts: Callable[[NodeReport], Iterable[str]]
-) -> Iterator[Finding]:
-    """Return a finding for each text on nodes, with all nodes that it is about."""
+) -> Iterator[Check]:
+    """Return a check for each text on nodes, with all nodes that it is about."""
     groups: dict[str, list[str]] = {}
     for node in nodes:
         for text in texts(node):
             groups.setdefault(text, []).append(node.node)
     for text, names in groups.items():
         shown = text if len(names) > 1 else text.replace(_ANY_NODE, names[0])
-        yield Finding(fix, tuple(names), shown)
+        yield Check(fix, tuple(names), shown)
 
 
-def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     def texts(node: NodeReport) -> Iterator[str]:
         if not node.ready:
             remedy = f"; {node.remedy}" if node.remedy else ""
@@ -56,7 +56,7 @@ def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     return _grouped(True, nodes, texts)
 
 
-def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     def texts(node: NodeReport) -> Iterator[str]:
         for name, reason in node.unmeasured.items():
             if name == "gpu":
@@ -68,7 +68,7 @@ def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     return _grouped(True, nodes, texts)
 
 
-def _differences(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _differences(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     ready = [node for node in nodes if node.ready]
     with_gpus = [node for node in ready if node.gpus]
     same = "ask the administrators for one version, as jobs over all of them may fail"
@@ -91,8 +91,8 @@ def _difference(
     what: str,
     value: Callable[[NodeReport], str | int | None],
     remedy: str,
-) -> Iterator[Finding]:
-    """Return a finding for each value that differs from that of most nodes."""
+) -> Iterator[Check]:
+    """Return a check for each value that differs from that of most nodes."""
     values = {node.node: str(found) for node in nodes if (found := value(node)) is not None}
     if len(set(values.values())) < 2:
         return
@@ -106,7 +106,7 @@ def _difference(
     yield from _grouped(fix, nodes, texts)
 
 
-def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     def texts(node: NodeReport) -> Iterator[str]:
         slurm = node.slurm
         if slurm is None:
@@ -123,7 +123,7 @@ def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     return _grouped(True, nodes, texts)
 
 
-def _spools(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _spools(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     def texts(node: NodeReport) -> Iterator[str]:
         if not node.python_version:  # it wasn't reached
             return
@@ -136,19 +136,19 @@ def _spools(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     return _grouped(True, nodes, texts)
 
 
-def _clocks(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _clocks(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     for node in nodes:
         if node.clock_offset_ms is not None and abs(node.clock_offset_ms) > MAX_CLOCK_MS:
             way = "ahead of" if node.clock_offset_ms > 0 else "behind"
             off = f"its clock is {abs(node.clock_offset_ms) / 1000:.1f} s {way} this machine's"
-            yield Finding(
+            yield Check(
                 True,
                 (node.node,),
                 f"{off}; samples are corrected, logs of jobs aren't: check its time service.",
             )
 
 
-def counter_findings(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def counter_checks(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     """Return a note for each sentence on who may use hardware counters, with what administrators can do."""
 
     def texts(node: NodeReport) -> Iterator[str]:
@@ -169,7 +169,7 @@ def counter_findings(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     return _grouped(False, nodes, texts)
 
 
-def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     """Return a note for each reason, with all metrics that it keeps from being measured."""
 
     def texts(node: NodeReport) -> Iterator[str]:
@@ -185,6 +185,6 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     return _grouped(False, nodes, texts)
 
 
-def subject(finding: Finding) -> str:
-    """Return whom a finding is about: a host list, or "here"."""
-    return hosts.fold(finding.nodes) if finding.nodes else "here"
+def subject(check: Check) -> str:
+    """Return whom a check is about: a host list, or "here"."""
+    return hosts.fold(check.nodes) if check.nodes else "here"
