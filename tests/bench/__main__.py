@@ -17,24 +17,9 @@ from pathlib import Path
 from tests.bench.figures import Bench, BenchOptions, Figure, markdown
 from tests.bytecode import write_bytecode
 
-USUAL = (
-    "start",
-    "fanout",
-    "once",
-    "agent",
-    "throughput",
-    "record",
-    "viewers",
-    "server",
-    "disk",
-    "profiles",
-    "screen",
-    "after_the_run",
-    "past",
-)
-LONG = ("memory", "growth", "soak")
-"""Benches of minutes, a quarter of an hour and an hour; they run only when named."""
-BENCHES = (*USUAL, *LONG)
+USUAL = ("fanout", "agent", "throughput", "server", "disk", "screen", "day")
+BENCHES = (*USUAL, "memory")
+"""All benches; the last one takes minutes and runs only when named."""
 BUSY_LOAD = 0.5
 
 
@@ -45,7 +30,6 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="only see that all run: little load, no meaning")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the simulated nodes")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave recordings and plots there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="duration of the soak (default: an hour)")
     asked = parser.parse_args()
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
@@ -56,7 +40,7 @@ def main() -> int:
     print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-    options = BenchOptions(asked.smoke, asked.seed, (asked.keep or Path()).absolute(), asked.minutes)
+    options = BenchOptions(asked.smoke, asked.seed, (asked.keep or Path()).absolute())
     _run(names, options, kept=asked.keep is not None)
     return 0
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder
@@ -23,10 +22,8 @@ from gswarm_agent.probes.rates import SECOND_NS
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from gswarm_tui.link.hub import ACK_EVERY_COMMITS
 from tests.bench.figures import BenchOptions, Figure
-from tests.bench.processes import children, cpu_s, peak_mib
-from tests.bench.standin import stand_in
+from tests.bench.processes import children, cpu_s, peak_mib, stand_in
 from tests.bench.throughput import recorded
-from tests.cluster.standin import Return
 
 GPUS = 8
 RECORDING, NODE = "bench", "node"
@@ -34,14 +31,6 @@ DEADLINE_S = 30.0
 COMMIT_EVERY_S = 0.5
 """The shortest time between two commits of the recorder."""
 PLAIN_MSGPACK = {"MSGPACK_PUREPYTHON": "1"}
-PCIE: dict[str, tuple[str, dict[str, Any]]] = {
-    "narrow": ("PCIe counters have 32 bits, no GPM", {"has_gpm": 0}),
-    "none": (
-        "PCIe has no counters",
-        {"has_gpm": 0, "answers": dict.fromkeys((197, 198), Return.NOT_SUPPORTED)},
-    ),
-}
-"""GPUs whose PCIe traffic is read between ticks: up to 18 times a second, or for 20 ms at a time."""
 GOALS = {
     "core, host and processes": ((CORE, HOST, PROCESSES), 0.35),
     "all usual groups": (DEFAULT_GROUPS, 0.6),
@@ -99,11 +88,6 @@ def run(options: BenchOptions) -> Iterator[Figure]:
                 pieces = recorded("sim01", 0, 1, ticks, options.seed)[1:]
                 sent = sum(map(len, pieces)) / ticks / GPUS
                 yield Figure("wire, the same of simulated GPUs that train", sent, "bytes", 80)
-        for name, (what, unusual) in PCIE.items():
-            environ = {**stand_in(options.folder, GPUS, pids, **unusual), **PLAIN_MSGPACK}
-            with Attached(environ, options.folder / name, 1000) as agent:
-                share = sum(agent.shares(round(options.seconds(30)), 1))
-            yield Figure(f"the same at 1 Hz where {what}", share, "% of a core")
     yield Figure("looking who may and does use hardware counters", _look_us(options), "µs a tick", 300)
 
 

@@ -1,8 +1,14 @@
-"""A generated recording of a day of many GPUs: phases, dips, gaps, throttling, processes."""
+"""Commands on a generated recording: a day of many GPUs with phases, dips, gaps, throttling, processes."""
 
 from __future__ import annotations
 
+import json
+import statistics
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +22,6 @@ from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
 from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.recording.database import Database, RecordingInfo
 from gswarm_tui.store.recording.minutes import add_all_sums
-from gswarm_tui.store.recording.sorting import Sorter
 from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
     GPUS,
@@ -26,11 +31,13 @@ from gswarm_tui.store.sql.schema import (
     SESSIONS,
     TableSchema,
 )
+from tests.bench.figures import BenchOptions, Figure
+from tests.bench.processes import PROGRAM
 
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 _TICKS_AT_ONCE = 2_000
 _PROCESSES_EVERY = 5
-_VERSION = 4  # changes with what is made, so that a kept file of another kind isn't taken
+_VERSION = 5  # changes with what is made, so that a kept file of another kind isn't taken
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,57 @@ class Size:
     def samples(self) -> int:
         """The number of GPU samples."""
         return self.nodes * self.gpus * self.seconds
+
+
+_STARTER = """
+import json, os, subprocess, sys, time
+began = time.monotonic()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), time.monotonic() - began, used.ru_maxrss / 1024]))
+"""
+
+
+def run(options: BenchOptions) -> Iterator[Figure]:
+    """Measure time and memory of commands on a day of 64 GPUs, and the plot of an hour of 512."""
+    day = kept(Size(seconds=options.count(86_400, 600)))
+    hour = kept(Size(nodes=options.count(64, 4), seconds=options.count(3600, 60)))
+    runs, scanned = options.count(3, 1), _scan(day)
+    for what, path, words, goal in (
+        ("summary of a day of 64 GPUs", day, ("summary", "day"), 1.0),
+        ("compare the day with six hours of it", day, ("compare", "day", "morning"), None),
+        ("plot of an hour of 512 GPUs", hour, ("plot", "day", "--force", "-o", "hour.pdf"), 5.0),
+        ("report of a day of 64 GPUs", day, ("report", "day", "--force", "-o", "day.html"), None),
+        ("export of a day of 64 GPUs", day, ("export", "day", "--force", "-o", "day.parquet"), 10.0),
+    ):
+        results = [_command([*words, "--db", str(path)], options.folder) for _ in range(runs)]
+        wall_s = statistics.median(took_s for took_s, _ in results)
+        yield Figure(f"{what}, the whole command", wall_s, "s", goal, limit="one scan", beside=scanned)
+        yield Figure("  its memory", max(peak_mib for _, peak_mib in results), "MiB")
+
+
+def _command(words: list[str], folder: Path) -> tuple[float, float]:
+    """Return wall time [s] and peak memory [MiB] of ``gswarm-tui`` with these arguments.
+
+    A process counts what its starter had in memory as its own, so a small one starts it.
+    """
+    starter = [sys.executable, "-S", "-c", _STARTER, *PROGRAM, *words]
+    done = subprocess.run(starter, stdout=subprocess.PIPE, text=True, check=True, cwd=folder)
+    status, took_s, peak_mib = json.loads(done.stdout)
+    if status:
+        raise subprocess.CalledProcessError(status, words)
+    return took_s, peak_mib
+
+
+def _scan(path: Path) -> float:
+    """Return the time DuckDB takes to read the columns once and aggregate them by GPU."""
+    with duckdb.connect(str(path), read_only=True, config={"threads": 2}) as connection:
+        began = time.monotonic()
+        connection.execute(
+            "SELECT gpu_id, max(ts), sum(interval_ms), sum(util_pct), sum(power_w), max(mem_used_mib), "
+            "max(energy_mj), max(clock_reasons) FROM gpu_samples GROUP BY gpu_id"
+        ).fetchall()
+        return time.monotonic() - began
 
 
 def kept(size: Size) -> Path:
@@ -68,15 +126,11 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
         RecordingInfo(BEGAN, "login1", "ada", "gswarm-tui", 1000, "0.1.0", slurm_job_id="4711")
     )
     database.write(_things(recording, size))
-    sorter = Sorter(database)
     energy = np.zeros(size.nodes * size.gpus)
     for first in range(0, size.seconds, _TICKS_AT_ONCE):
         ticks = np.arange(first, min(first + _TICKS_AT_ONCE, size.seconds))
         tables = _samples(ticks, size, energy, random)
         database.write(tables)
-        sorter.added(tables)
-        for _ in tables:
-            sorter.work()
         database.checkpoint()
     database.end_recording(recording, BEGAN + size.seconds)
     database.checkpoint()

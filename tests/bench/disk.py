@@ -1,4 +1,4 @@
-"""Disk space per GPU sample while recording and afterwards, and the CPU time of sorting rows.
+"""Disk space per GPU sample while recording and afterwards.
 
 Nodes are simulated second by second, four seconds a commit so that it ends some day. Power
 has the noise of a real board, in NVML's milliwatts. Host and process rows are counted in.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
-from typing import Any
-from unittest.mock import patch
 
 from gswarm_agent.frame import Hello
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
@@ -21,9 +19,8 @@ from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.launch.simulated import simulated_names
-from gswarm_tui.store.recording.database import Database, RecordingInfo
+from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
-from gswarm_tui.store.recording.sorting import Sorter
 from tests.bench.figures import BenchOptions, Figure
 
 GPUS = 8
@@ -39,29 +36,25 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     last_status = _LastStatus()
     recorder = Recorder(options.folder / "disk.duckdb", _INFO, last_status, commit_every_s=0)
     recorder.open()
-    writing, sorting = _Cpu(Database.write), _Cpu(Sorter.work)
     sizes = []
-    with patch.object(Database, "write", writing.method), patch.object(Sorter, "work", sorting.method):
-        waiting: list[Event] = []
-        for second, events in enumerate(_seconds(nodes, seconds, options.seed), 1):
-            waiting += events
-            if second % A_COMMIT:
-                continue
-            recorder.submit(waiting)
-            waiting = []
-            status = last_status.wait(second * nodes)
-            sizes.append(status.file_bytes / (second * nodes * GPUS))
-        began = time.monotonic()
-        closed = recorder.close(BEGAN + seconds, 60)
-        close_s = time.monotonic() - began
+    waiting: list[Event] = []
+    for second, events in enumerate(_seconds(nodes, seconds, options.seed), 1):
+        waiting += events
+        if second % A_COMMIT:
+            continue
+        recorder.submit(waiting)
+        waiting = []
+        status = last_status.wait(second * nodes)
+        sizes.append(status.file_bytes / (second * nodes * GPUS))
+    began = time.monotonic()
+    closed = recorder.close(BEGAN + seconds, 60)
+    close_s = time.monotonic() - began
     samples = nodes * GPUS * seconds
     running = sizes[len(sizes) // 2 :]
     hours = f"{seconds / 3600:.2g} h × {nodes * GPUS} GPUs"
     yield Figure(f"disk, a GPU-sample, closed, {hours}", closed.file_bytes / samples, "bytes", 26)
     yield Figure("disk, a GPU-sample, running, second half", median(running), "bytes", 45)
     yield Figure("disk, a GPU-sample, running, worst moment of that", max(running), "bytes", 45)
-    yield Figure("sorting rows, CPU per GPU-sample", 1e6 * sorting.s / samples, "µs",
-                 limit="the insert", beside=1e6 * writing.s / samples)  # fmt: skip
     yield Figure("writing the last frames and closing", close_s, "s")
 
 
@@ -90,22 +83,6 @@ class _LastStatus:
             if not self._changed.wait_for(on_disk, 60) or self._status is None:
                 raise TimeoutError(f"{frames} frames were not committed within a minute")
             return self._status
-
-
-class _Cpu:
-    """Measures the CPU seconds of this process in a method, DuckDB's threads included."""
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self.s = 0.0
-
-        def timed(*arguments: Any) -> Any:
-            before = time.process_time()
-            try:
-                return method(*arguments)
-            finally:
-                self.s += time.process_time() - before
-
-        self.method = timed
 
 
 def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:

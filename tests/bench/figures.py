@@ -10,15 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Options of a bench: ``smoke`` only shows that it works, with little load and for a short time.
-
-    ``minutes`` is the duration of the soak, None for its default.
-    """
+    """Options of a bench: ``smoke`` only shows that it works, with little load and for a short time."""
 
     smoke: bool
     seed: int
     folder: Path
-    minutes: float | None = None
 
     def seconds(self, full: float) -> float:
         """Seconds to measure; fewer in a smoke run."""

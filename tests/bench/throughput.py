@@ -8,6 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
 
 from gswarm_agent.frame import Hello
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
@@ -24,12 +29,15 @@ from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.bench.alone import alone
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, STORAGE_VERSION, literal
 from tests.bench.figures import BenchOptions, Figure, number
 
 GPUS = 8
 TOGETHER = 16
 """Seconds of frames in one insert: 16,384 GPU-samples, about DuckDB's best size."""
+_TABLES = tuple(table.name for table in (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES))
+_SECOND_US = 1_000_000
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
@@ -41,23 +49,23 @@ def run(options: BenchOptions) -> Iterator[Figure]:
         for turn in range(options.count(5, 1))
     ]
     _, samples, file_bytes = floods[0]
-    bare = alone(options.folder / "flood-0.duckdb", options.folder / "flood-alone.duckdb", TOGETHER)
+    bare = _alone(options.folder / "flood-0.duckdb", options.folder / "flood-alone.duckdb", TOGETHER)
     rates = [samples / cpu_s for cpu_s, samples, _ in floods]
     print(f"hub + recorder, GPU-samples/CPU s: {' '.join(map(number, rates))}", file=sys.stderr)
     yield Figure(
         "hub + recorder, no screen, committed", statistics.median(rates), "GPU-samples/CPU s",
         100_000, at_least=True, limit=f"DuckDB alone, the same rows, {TOGETHER} s of them in a transaction",
-        beside=bare.samples / bare.cpu_s,
+        beside=1 / bare,
     )  # fmt: skip
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = options.count(1024, 8)
     path = options.folder / "pace.duckdb"
     share = event_loop.run(pace(path, nodes, GPUS, 1000, options.seconds(30), options.seed))
-    bare = alone(path, options.folder / "pace-alone.duckdb", 1)
+    bare = _alone(path, options.folder / "pace-alone.duckdb", 1)
     yield Figure(
         f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15,
         limit="DuckDB alone, the same rows, a second of them in a transaction",
-        beside=100 * bare.cpu_s / bare.samples * nodes * GPUS,
+        beside=100 * bare * nodes * GPUS,
     )  # fmt: skip
 
 
@@ -203,3 +211,63 @@ async def pace(path: Path, nodes: int, gpus: int, interval_ms: int, seconds: flo
         await asyncio.gather(running, return_exceptions=True)
         await launcher.close()
         recorder.close(time.time(), 60)
+
+
+def _alone(recording: Path, into: Path, seconds: int) -> float:
+    """Return DuckDB's CPU seconds for each GPU sample of a recording that it inserts into a new file.
+
+    A transaction has some seconds of samples. No key is looked up and no row is sorted: only inserting,
+    committing and the checkpoints that DuckDB makes by itself count. The arrays are made beforehand; whole
+    numbers with gaps come as floats, as from pandas.
+    """
+    cpu_s, samples = 0.0, 0
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute(f"ATTACH {literal(str(recording))} AS rec (READ_ONLY)")
+        connection.execute(
+            f"ATTACH {literal(str(into))} AS bare (STORAGE_VERSION {literal(STORAGE_VERSION)})"
+        )
+        for table in _TABLES:
+            connection.execute(f"CREATE TABLE bare.{table} AS FROM rec.{table} LIMIT 0")
+        for parts in _stretches(connection, seconds):
+            began = time.process_time()
+            connection.execute("BEGIN")
+            for table, arrays in parts.items():
+                connection.register("arrays", arrays)
+                connection.execute(f"INSERT INTO bare.{table} SELECT * FROM arrays")
+            connection.execute("COMMIT")
+            cpu_s += time.process_time() - began
+            samples += len(parts[GPU_SAMPLES.name]["ts"])
+        for table in _TABLES:
+            ((alike,),) = connection.execute(
+                f"SELECT (SELECT count(*) FROM bare.{table}) = (SELECT count(*) FROM rec.{table})"
+            ).fetchall()
+            if not alike:
+                raise RuntimeError(f"{table} has other rows than the recording")
+    return cpu_s / samples
+
+
+def _stretches(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[dict[str, Arrays]]:
+    """Yield the rows of each table, one transaction's rows at a time, in their order."""
+    spans = " UNION ALL ".join(f"SELECT ts FROM rec.{table}" for table in _TABLES)
+    ((first, last),) = connection.execute(
+        f"SELECT epoch_us(min(ts)), epoch_us(max(ts)) FROM ({spans})"
+    ).fetchall()
+    for begin in range(first, last + 1, seconds * _SECOND_US):
+        within = f"ts >= make_timestamp({begin}) AND ts < make_timestamp({begin + seconds * _SECOND_US})"
+        found = {
+            table: connection.execute(f"FROM rec.{table} WHERE {within} ORDER BY ts").fetchnumpy()
+            for table in _TABLES
+        }
+        yield {
+            table: {name: _without_mask(column) for name, column in columns.items()}
+            for table, columns in found.items()
+        }
+
+
+def _without_mask(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array without its mask: DuckDB reads None and NaN as NULL, but no masks."""
+    if not np.ma.is_masked(column):
+        return np.ma.getdata(column)
+    if column.dtype == object:
+        return np.ma.filled(column, None)
+    return np.ma.filled(column.astype(np.float64), np.nan)
