@@ -72,7 +72,7 @@ def plan_of(runs: Sequence[Ran]) -> TrialPlan:
         TrialRun(number, Placement(run.nodes, GPUS), max(1, run.repeat), warm_up=run.repeat == 0)
         for number, run in enumerate(runs, 1)
     )
-    return TrialPlan("t1", ("python", "train.py", "--steps", "500"), planned, seed=1)
+    return TrialPlan("t1", ("python", "train.py", "--steps", "500"), planned)
 
 
 def run_trial(made: Scene, runs: Sequence[Ran] = RUNS, done: int | None = None) -> None:

@@ -14,7 +14,7 @@ from gswarm_tui.printing import formats
 from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.trials.figures import measure
-from gswarm_tui.trials.outcome import REPEATED, RunOutcome
+from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import CAUSES, PlacementResult, TrialResults, trial_results
@@ -25,31 +25,23 @@ def load_results(source: QuerySource, trial: RecordedTrial) -> TrialResults:
     return trial_results(trial.plan, measure(source, trial.outcomes))
 
 
-def write_results(results: TrialResults, form: formats.OutputOptions) -> None:
-    """Print results, or write them to a file. Raises StoreError."""
+def write_results(results: TrialResults, form: formats.OutputOptions, plot: Path | None) -> None:
+    """Print results, or write them to a file; draw them into a .pdf, .png or .svg file. Raises StoreError."""
     if form.format in ("csv", "parquet"):
         formats.write(placements_result(results), form)
-        return
-    with formats.text_out(form.out) as out:
-        if form.format == "json":
-            print_json(results_json(results), out)
-        elif form.format == "markdown":
-            _write_markdown(results, out)
-        else:
-            _write_text(results, out)
+    else:
+        writers = {"json": _write_json, "markdown": _write_markdown}
+        with formats.text_out(form.out) as out:
+            writers.get(form.format, _write_text)(results, out)
+    if plot is not None:
+        from gswarm_tui.plotting.trial_plot import draw_trial
 
-
-def write_plot(results: TrialResults, path: Path) -> None:
-    """Draw the results into a .pdf, .png or .svg file. Raises StoreError."""
-    from gswarm_tui.plotting.trial_plot import draw_trial
-
-    with formats.atomic_file(path) as part:
-        part.write_bytes(draw_trial(results, path.suffix[1:].lower()))
+        with formats.atomic_file(plot) as part:
+            part.write_bytes(draw_trial(results, plot.suffix[1:].lower()))
 
 
 def _heading(results: TrialResults) -> str:
-    outcomes = [run.outcome for run in results.runs]
-    done = len({one.run.number for one in outcomes if one.status not in REPEATED and not one.run.warm_up})
+    done = sum(not run.outcome.run.warm_up for run in results.runs)
     planned = sum(not run.warm_up for run in results.plan.runs)
     failed = done - sum(len(row.complete) for row in results.rows)
     ended = f"{done} of {plural(planned, 'run')} ended" + (f", {failed} failed" if failed else "")
@@ -95,8 +87,6 @@ _COLUMNS: dict[str, tuple[str, _Value]] = {
     "spread": ("DOUBLE", lambda _, row: row.spread),
     "speed_up": ("DOUBLE", lambda _, row: row.speed_up),
     "efficiency": ("DOUBLE", lambda _, row: row.efficiency),
-    "efficiency_min": ("DOUBLE", lambda _, row: row.efficiencies and row.efficiencies[0]),
-    "efficiency_max": ("DOUBLE", lambda _, row: row.efficiencies and row.efficiencies[1]),
     "knee": ("BOOLEAN", lambda made, row: row is made.knee),
     "reason": ("VARCHAR", lambda _, row: row.reason or None),
     "unit": ("BIGINT", lambda made, _: made.unit),
@@ -107,7 +97,7 @@ _COLUMNS: dict[str, tuple[str, _Value]] = {
     "util_mean_pct": ("DOUBLE", lambda _, row: row.util_mean_pct),
     "balance": ("DOUBLE", lambda _, row: row.balance),
     "waiting_share": ("DOUBLE", lambda _, row: row.waiting),
-    **{f"waiting_{cause}_share": ("DOUBLE", _wait(cause)) for cause in CAUSES},
+    **{f"waiting_{each}_share": ("DOUBLE", _wait(each)) for each in CAUSES},
 }
 
 
@@ -117,9 +107,12 @@ def placements_result(results: TrialResults) -> Result:
     return Result(tuple(_COLUMNS), tuple(kind for kind, _ in _COLUMNS.values()), iter([rows]))
 
 
+def _write_json(results: TrialResults, out: TextIO) -> None:
+    print_json(results_json(results), out)
+
+
 def results_json(results: TrialResults) -> dict[str, Any]:
-    """Return the trial, its placements, its runs and the fit as one JSON object; times are in UTC."""
-    fit = results.fit
+    """Return the trial, its placements and its runs as one JSON object; times are in UTC."""
     runs = sorted((run.outcome for run in results.runs), key=lambda one: one.started_at)
     return {
         "trial": results.plan.trial_id,
@@ -127,16 +120,6 @@ def results_json(results: TrialResults) -> dict[str, Any]:
         "throughput": results.plan.throughput or results.plan.throughput_mark,
         "sentence": sentence(results),
         "placements": placements_result(results).dicts(),
-        "fit": None
-        if fit is None
-        else {
-            "serial_s": fit.serial_s,
-            "serial_s_range": results.serial_range,
-            "serial_share": fit.serial_share,
-            "parallel_s": fit.parallel_s,
-            "communication_s": fit.communication_s,
-            "relative_error": fit.error,
-        },
         "runs": [_run(outcome) for outcome in runs],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 from argparse import ArgumentTypeError
@@ -15,8 +16,8 @@ from gswarm_tui.options.arguments import CommandParser, Options, UsageError, giv
 from gswarm_tui.options.profile_options import number_to, salloc_options, seconds, split_words
 
 PLACEMENTS = ("packed", "spread")
-MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS, MOST_RUNS = 10_000, 64, 1024, 100, 1000
-DEFAULT_REPEATS, DEFAULT_FLOOR = 3, 0.7
+MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS = 10_000, 64, 1024, 100
+DEFAULT_REPEATS = 3
 _RUN = (
     *("job", "launcher", "user", "ssh_config", "jump", "setup", "agent_python"),
     *("interval", "metrics", "db", "linger", "spool_mib", "query_memory", "config"),
@@ -24,22 +25,21 @@ _RUN = (
 """Options that the recorder of the trial shares with other runs."""
 _ALLOCATION = ("partition", "time", "account", "constraint", "salloc")
 _OF_PLAN = (
-    *("node_counts", "gpus_per_node", "placements", "repeat", "auto", "floor", "timeout", "throughput"),
+    *("node_counts", "gpus_per_node", "placements", "repeat", "timeout", "max_gpu_hours", "throughput"),
     *("throughput_mark", "ntasks_per_node", "srun", "submit", *_ALLOCATION),
 )
-"""Options that make the plan, which a resumed trial has already."""
+"""Options that make the plan, which ``--results`` takes from the recording."""
 
 
 class TrialOptions(NamedTuple):
     """Options of ``trial``; ``run`` has those that its recorder shares with other runs.
 
-    ``node_counts`` and ``gpus_per_node`` are empty for those that the job has. ``floor`` is None for a fixed
-    plan. ``salloc`` has the options of each run's allocation, None to run within a job. ``words`` are the
-    flags of the recorder.
+    ``node_counts`` and ``gpus_per_node`` are empty for those that the job has. ``salloc`` has the options of
+    each run's allocation, None to run within a job. ``words`` are the flags of the recorder.
 
-    A trial starts processes of its own: ``trial`` is its ID then, ``only`` the number of a single run, and
-    one that ``drives`` does the runs below a recorder. ``results`` is whether to print those of a recording.
-    ``output`` has the flags of another module, for the format of results.
+    A trial starts processes of its own: ``only`` is the number of the single run that one does, and one that
+    ``drives`` does runs below a recorder. ``results`` is whether to print those of a recording. ``output``
+    has the flags of another module, for the format of results.
     """
 
     run: Options
@@ -47,21 +47,17 @@ class TrialOptions(NamedTuple):
     gpus_per_node: tuple[int, ...]
     placements: tuple[str, ...]
     repeat: int
-    floor: float | None
     timeout_s: float | None
     throughput: str | None
     throughput_mark: str | None
     max_gpu_hours: float | None
     ntasks_per_node: int | None
     srun: tuple[str, ...]
-    seed: int | None
     salloc: tuple[str, ...] | None
     dry_run: bool
-    resume: bool
     results: bool
     plot: Path | None
     output: argparse.Namespace
-    trial: str | None
     only: int | None
     drives: bool
     words: tuple[str, ...]
@@ -90,23 +86,19 @@ def parse_trial(
         run=options._replace(record=True),
         node_counts=given.node_counts,
         gpus_per_node=given.gpus_per_node,
-        placements=given.placements or (PLACEMENTS if given.auto else PLACEMENTS[:1]),
+        placements=given.placements or PLACEMENTS[:1],
         repeat=given.repeat or DEFAULT_REPEATS,
-        floor=(given.floor or DEFAULT_FLOOR) if given.auto else None,
         timeout_s=given.timeout,
         throughput=given.throughput,
         throughput_mark=given.throughput_mark,
         max_gpu_hours=given.max_gpu_hours,
         ntasks_per_node=given.ntasks_per_node,
         srun=split_words("--srun", given.srun),
-        seed=given.seed,
         salloc=salloc_options(given, options, _ALLOCATION) if given.submit else None,
         dry_run=given.dry_run,
-        resume=given.resume,
         results=given.results,
         plot=given.plot,
         output=given,
-        trial=given.trial,
         only=given.only,
         drives=given.drives,
         words=tuple(flags),
@@ -115,17 +107,13 @@ def parse_trial(
 
 
 def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
-    if given.trial:
+    if given.only or given.drives:
         return
-    if given.resume and given.results:
-        raise UsageError("--resume and --results exclude each other; remove one of them.")
-    if given.resume or given.results:
-        action = "--resume" if given.resume else "--results"
+    if given.results:
         if made := [key for key in _OF_PLAN if getattr(given, key)]:
-            raise UsageError(f"{action} keeps the plan of the trial; remove --{made[0].replace('_', '-')}.")
+            raise UsageError(f"--results runs nothing; remove --{made[0].replace('_', '-')}.")
         if command:
-            does = "runs the trial's own command" if given.resume else "runs nothing"
-            raise UsageError(f"{action} {does}; remove -- and the command after it.")
+            raise UsageError("--results runs nothing; remove -- and the command after it.")
         return
     if not command:
         raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
@@ -137,8 +125,6 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
         raise UsageError(
             "--submit needs --node-counts and --gpus-per-node, as there is no job yet to take them from."
         )
-    if given.floor and not given.auto:
-        raise UsageError("--floor is for --auto; add --auto, or remove it.")
     if given.throughput and given.throughput_mark:
         raise UsageError("--throughput and --throughput-mark exclude each other; remove one of them.")
     if given.throughput_mark == "":
@@ -149,7 +135,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "trial",
         "[--node-counts N,...] [--gpus-per-node N,...] [--placements packed,spread] [--repeat N] [options] "
-        "-- COMMAND ...\n--resume [--db PATH]\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
+        "-- COMMAND ...\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
         "Run COMMAND under several placements (numbers of nodes and GPUs), each a session of one recording, "
         "and compare them. The runs are steps of this job, or jobs of their own with --submit. The exit "
         "status is 0 if all runs succeeded, 1 if a run failed, 3 if the trial ended before its last run, and "
@@ -177,7 +163,7 @@ def _parser() -> CommandParser:
         type=_placements,
         metavar="WORDS",
         help="packed (fewest nodes), spread (same number of GPUs, most nodes), or packed,spread (default: "
-        "packed; with --auto both)",
+        "packed)",
     )
     add(
         "--ntasks-per-node",
@@ -188,17 +174,12 @@ def _parser() -> CommandParser:
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
     repeat_help = f"runs of each placement (default: {DEFAULT_REPEATS})"
     add("--repeat", type=number_to(MOST_REPEATS), metavar="N", help=repeat_help)
-    add("--auto", action="store_true", help="try larger sizes until the efficiency falls below --floor")
-    floor_help = f"lowest efficiency for --auto (default: {DEFAULT_FLOOR})"
-    add("--floor", type=_floor, metavar="SHARE", help=floor_help)
-    seed_help = "repeat the random order of a trial that printed this seed"
-    add("--seed", type=number_to(10**9), metavar="N", help=seed_help)
     add = parser.add_argument_group("limits").add_argument
     add("--timeout", type=seconds, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
-    add("--max-gpu-hours", type=_hours, metavar="N", help="end the trial before it costs more")
+    add("--max-gpu-hours", type=_hours, metavar="N", help="start no run that would exceed this")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     add = parser.add_argument_group("comparison", "Default: the wall time of each run.").add_argument
-    throughput_help = "compare a number in the output: 'samples/s: ([0-9.,]+)'"
+    throughput_help = "compare a number in the output: 'samples/s: ([0-9.]+)'"
     add("--throughput", type=_pattern, metavar="PATTERN", help=throughput_help)
     add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")
     add = parser.add_argument_group("jobs").add_argument
@@ -209,7 +190,6 @@ def _parser() -> CommandParser:
     add("--constraint", metavar="FEATURE", help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
     add = parser.add_argument_group("recording").add_argument
-    add("--resume", action="store_true", help="continue the newest trial: do the runs that are left")
     add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
     add("--interval", metavar="TIME", help="time between samples (default: 1)")
@@ -220,8 +200,7 @@ def _parser() -> CommandParser:
     parser.add_connection_options("connection")
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
-    add("--trial", help=argparse.SUPPRESS)
-    add("--only", type=number_to(MOST_RUNS), help=argparse.SUPPRESS)
+    add("--only", type=int, help=argparse.SUPPRESS)
     add("--drives", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -246,24 +225,11 @@ def _plot(text: str) -> Path:
     return path
 
 
-def _floor(text: str) -> float:
-    if not 0 < (floor := _number(text)) <= 1:
-        raise ArgumentTypeError(f"{quote(text)} isn't an efficiency such as 0.7")
-    return floor
-
-
 def _hours(text: str) -> float:
-    if not 0 < (hours := _number(text)) < math.inf:
-        raise ArgumentTypeError(f"{quote(text)} isn't a number of hours such as 2.5")
-    return hours
-
-
-def _number(text: str) -> float:
-    """Return a number, NaN for any other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    with contextlib.suppress(ValueError):
+        if 0 < (hours := float(text)) < math.inf:
+            return hours
+    raise ArgumentTypeError(f"{quote(text)} isn't a number of hours such as 2.5")
 
 
 def _pattern(text: str) -> str:
@@ -274,6 +240,6 @@ def _pattern(text: str) -> str:
     if pattern.groups != 1:
         raise ArgumentTypeError(
             f"{quote(text)} has {pattern.groups or 'no'} groups; put the number, and nothing "
-            "else, in parentheses: 'samples/s: ([0-9.,]+)'"
+            "else, in parentheses: 'samples/s: ([0-9.]+)'"
         )
     return text

@@ -108,10 +108,6 @@ def _draw_speed_up(axes: Axes, results: TrialResults) -> None:
         ends = [min(sizes), max(sizes)]
         faint: Any = {"color": style.FAINT, "linewidth": 0.7, "linestyle": (0, (4, 2)), "zorder": 1}
         axes.plot(ends, [end / first for end in ends], label="ideal", **faint)
-        if (fit := results.fit) is not None:
-            steps = [ends[0] * (ends[1] / ends[0]) ** (step / 60) for step in range(61)]
-            fitted = [(results.baseline.seconds or 0.0) / fit.seconds(gpus / first) for gpus in steps]
-            axes.plot(steps, fitted, color=style.DIM, linewidth=0.7, label="fit", zorder=2)
     _points(axes, results, lambda row: row.speed_up, "measured")
     if (knee := results.knee) is not None and knee.speed_up is not None:
         ring: Any = {"marker": "o", "s": 60, "facecolors": "none", "edgecolors": style.INK, "zorder": 5}
@@ -124,19 +120,8 @@ def _draw_speed_up(axes: Axes, results: TrialResults) -> None:
 
 def _draw_efficiency(axes: Axes, results: TrialResults) -> None:
     panels.write_title(axes, "Efficiency", _PANEL)
-    for spread, colour, _ in _SERIES:
-        own = [row for row in results.compared if row.placement.spread == spread and row.efficiencies]
-        bars = [
-            (row.placement.gpus, row.efficiencies)
-            for row in own
-            if row.efficiencies and len(row.complete) > 1
-        ]
-        for gpus, (low, high) in bars:
-            axes.plot([gpus, gpus], [low, high], color=colour, linewidth=1.6, alpha=0.5, zorder=2)
     _points(axes, results, lambda row: row.efficiency, "")
-    if (floor := results.plan.floor) is not None:
-        axes.axhline(floor, color=style.FAINT, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
-    most = max((row.efficiencies[1] for row in results.compared if row.efficiencies), default=1.0)
+    most = max((row.efficiency for row in results.compared if row.efficiency), default=1.0)
     axes.set_ylim(0, max(1.05, most * 1.05))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
 

@@ -1,27 +1,29 @@
-"""Outcome of one run of a trial: how it ended, and what is compared."""
+"""Outcomes of a trial's runs, and what the runs left are expected to cost."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from gswarm_tui.slurm.hosts import expand, fold
-from gswarm_tui.trials.plan import MOST_COUNTED, Placement, TrialRun
+from gswarm_tui.trials.plan import Placement, TrialError, TrialPlan, TrialRun
 
-OK, FAILED, TIMEOUT, REQUEUED, NODE_LOST = "ok", "failed", "timeout", "requeued", "node_lost"
-OVER_LIMIT, INTERRUPTED, REFUSED = "over_limit", "interrupted", "refused"
+OK, FAILED, TIMEOUT, INTERRUPTED, REFUSED = "ok", "failed", "timeout", "interrupted", "refused"
 """Only runs that are ``ok`` are compared; the others are kept and shown.
 
 Slurm refused to start a run that is ``refused``.
 """
-REPEATED = (REQUEUED, NODE_LOST, OVER_LIMIT, INTERRUPTED, REFUSED)
-"""Runs with such an outcome are repeated when their trial is resumed: their placement isn't the reason."""
-LONGEST_S = 1e9
-"""Longer times are only in crafted recordings."""
+
+
+class StoppedTrialError(TrialError):
+    """The trial ended before all its runs."""
+
+    exit_status = 3
 
 
 @dataclass(frozen=True)
@@ -91,23 +93,17 @@ class RunOutcome:
         """Return the outcome of a row of ``trial_runs``. Raises KeyError, TypeError, ValueError."""
         placement = Placement(int(row["nodes"]), int(row["gpus_per_node"]), str(row["placement"]))
         wall_s, throughput = float(row["wall_s"]), row["throughput"]
-        if not (
-            0 < placement.nodes <= MOST_COUNTED
-            and 0 < placement.gpus_per_node <= MOST_COUNTED
-            and 0 <= wall_s <= LONGEST_S
-            and (throughput is None or math.isfinite(throughput))
-        ):
+        if placement.nodes < 1 or placement.gpus_per_node < 1 or not 0 <= wall_s < math.inf:
             raise ValueError("a number is out of range")
-        run = TrialRun(int(row["run"]), placement, int(row["repeat"]), bool(row["warm_up"]))
         node_list = str(row["node_list"] or "")
         return cls(
             trial_id=str(row["trial"]),
-            run=run,
+            run=TrialRun(int(row["run"]), placement, int(row["repeat"]), bool(row["warm_up"])),
             status=str(row["status"]),
             started_at=row["ts"].replace(tzinfo=UTC).timestamp(),
-            wall_s=float(row["wall_s"]),
+            wall_s=wall_s,
             nodes=expand([node_list], "the nodes of a trial's run") if node_list else (),
-            throughput=row["throughput"],
+            throughput=None if throughput is None else float(throughput),
             exit_status=row["exit_status"],
             reason=str(row["reason"] or ""),
             job=str(row["job"] or ""),
@@ -115,8 +111,57 @@ class RunOutcome:
         )
 
 
-def failures(outcomes: Iterable[RunOutcome]) -> int:
-    """Return how many runs failed; one that was repeated and then ended well doesn't count."""
-    outcomes = list(outcomes)
-    ok = {outcome.run.number for outcome in outcomes if outcome.ok}
-    return len({outcome.run.number for outcome in outcomes} - ok)
+class ExpectedCost(NamedTuple):
+    """GPU-hours and seconds of runs; ``bound`` if they are the most that ``--timeout`` allows."""
+
+    gpu_hours: float
+    seconds: float
+    bound: bool = False
+
+
+def expected_s(run: TrialRun, outcomes: Sequence[RunOutcome]) -> float | None:
+    """Return the wall time to expect of a run: that of its placement, else of the nearest smaller one.
+
+    A larger placement is rarely slower, so this is more often too high than too low. None before a run ended
+    well.
+    """
+    ended = [outcome for outcome in outcomes if outcome.ok]
+    own = [outcome for outcome in ended if outcome.run.placement == run.placement]
+    if not own:
+        sizes = {outcome.run.placement.gpus for outcome in ended}
+        smaller = [size for size in sizes if size <= run.placement.gpus]
+        nearest = max(smaller, default=min(sizes, default=0))
+        own = [outcome for outcome in ended if outcome.run.placement.gpus == nearest]
+    measured = [outcome for outcome in own if not outcome.run.warm_up] or own
+    return median(outcome.wall_s for outcome in measured) if measured else None
+
+
+def expected_cost(
+    plan: TrialPlan, runs: Iterable[TrialRun], outcomes: Sequence[RunOutcome] = ()
+) -> ExpectedCost | None:
+    """Return the cost to expect of runs; before the first ended, the most that it can be, or None."""
+    hours = seconds = 0.0
+    bound = False
+    for run in runs:
+        wall_s = expected_s(run, outcomes)
+        if wall_s is None:
+            wall_s, bound = plan.timeout_s, True
+        if wall_s is None:
+            return None
+        hours += run.placement.gpus * wall_s / 3600
+        seconds += wall_s
+    return ExpectedCost(hours, seconds, bound)
+
+
+def check_gpu_hours(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun) -> None:
+    """Raise StoppedTrialError if the next run would exceed ``--max-gpu-hours``."""
+    if plan.max_gpu_hours is None:
+        return
+    used = sum(outcome.gpu_hours for outcome in outcomes)
+    expected = expected_cost(plan, [run], outcomes)
+    cost = expected.gpu_hours if expected and not expected.bound else 0.0
+    if used + cost >= plan.max_gpu_hours:
+        about = f", and the next run takes about {cost:.3g}" if cost else ""
+        raise StoppedTrialError(
+            f"the runs took {used:.3g} GPU-hours{about}; --max-gpu-hours is {plan.max_gpu_hours:g}."
+        )

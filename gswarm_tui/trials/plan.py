@@ -6,17 +6,13 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import plural
 
 PACKED, SPREAD = "packed", "spread"
-SPREADS = (PACKED, SPREAD)
-MOST_COUNTED = 1_000_000
-"""More nodes or GPUs are only in crafted recordings."""
-MOST_RUNS = 1000
-"""Runs of a plan; their outcomes fit into the events screen of a recording."""
+MOST_RUNS = 500
+"""Runs of a plan, which is passed on in an environment variable: Linux limits one to 128 KiB."""
 
 
 class TrialError(UserError):
@@ -88,23 +84,20 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """All that a trial needs to start, and to be resumed.
+    """All that a trial needs to start.
 
     ``throughput`` is a pattern whose group is a number in the command's output, ``throughput_mark`` the key
-    of a mark's value; without either, wall times are compared. ``floor`` is the efficiency below which a
-    trial that plans itself stops, None for a fixed plan. ``salloc`` has the options of the allocation of each
-    run, None to run within the surrounding one. ``ntasks_per_node`` is None for a rank on each GPU. ``srun``
-    has more options of each step.
+    of a mark's value; without either, wall times are compared. ``salloc`` has the options of the allocation
+    of each run, None to run within the surrounding one. ``ntasks_per_node`` is None for a rank on each GPU.
+    ``srun`` has more options of each step.
     """
 
     trial_id: str
     command: tuple[str, ...]
     runs: tuple[TrialRun, ...]
-    seed: int = 0
     timeout_s: float | None = None
     throughput: str | None = None
     throughput_mark: str | None = None
-    floor: float | None = None
     max_gpu_hours: float | None = None
     salloc: tuple[str, ...] | None = None
     ntasks_per_node: int | None = None
@@ -126,51 +119,18 @@ class TrialPlan:
 
     @classmethod
     def from_json(cls, text: str) -> TrialPlan:
-        """Return the plan of a JSON object. Raises ValueError."""
+        """Return the plan of a JSON object, which may come from a recording. Raises ValueError."""
         try:
-            plan = cls(**_restored(json.loads(text)))
-            _check(plan)
+            values = json.loads(text)
+            runs = [TrialRun(**{**run, "placement": Placement(**run["placement"])}) for run in values["runs"]]
+            words = {name: tuple(values[name]) for name in ("command", "srun")}
+            salloc = None if values["salloc"] is None else tuple(values["salloc"])
+            plan = cls(**{**values, **words, "runs": tuple(runs), "salloc": salloc})
+            if min(min(one.nodes, one.gpus_per_node) for one in plan.placements) < 1:
+                raise ValueError("a placement has no GPUs")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError("it isn't the plan of a trial") from error
         return plan
-
-
-def _restored(values: dict[str, Any]) -> dict[str, Any]:
-    runs = tuple(TrialRun(**{**run, "placement": Placement(**run["placement"])}) for run in values["runs"])
-    salloc = values.get("salloc")
-    return {
-        **values,
-        "command": tuple(values["command"]),
-        "runs": runs,
-        "salloc": None if salloc is None else tuple(salloc),
-        "srun": tuple(values.get("srun", ())),
-    }
-
-
-def _check(plan: TrialPlan) -> None:
-    """Raise ValueError, TypeError for what no plan of this program has."""
-    if len(plan.runs) > MOST_RUNS:
-        raise ValueError("it has too many runs")
-    for run in plan.runs:
-        counts: tuple[object, ...] = (
-            run.placement.nodes,
-            run.placement.gpus_per_node,
-            run.number,
-            run.repeat,
-        )
-        if not all(isinstance(one, int) and 0 < one <= MOST_COUNTED for one in counts):
-            raise ValueError("a number is out of range")
-        if run.placement.spread not in SPREADS:
-            raise ValueError("a placement is neither packed nor spread")
-    texts: tuple[object, ...] = (
-        plan.trial_id,
-        *plan.command,
-        plan.throughput or "",
-        plan.throughput_mark or "",
-    )
-    numbers = (plan.timeout_s or 1, plan.floor or 1, plan.max_gpu_hours or 1)
-    if not all(isinstance(one, str) for one in texts) or not all(0 < one < 1e12 for one in numbers):
-        raise ValueError("a value is of another type")
 
 
 def placements_of(
@@ -184,13 +144,21 @@ def placements_of(
     Without ``node_counts`` they are 1, 2, 4 … and all nodes, without ``gpus_per_node`` all GPUs of a node.
     Raises TrialError for a placement that the nodes can't have.
     """
-    each = gpus_per_node or _all_gpus(available)
+    if not gpus_per_node:
+        gpus_per_node = (min(available.gpus.values(), default=0),)
+        if gpus_per_node[0] < 1:
+            where = f"Slurm counts no GPUs of job {available.job}" if available.job else "no GPUs are named"
+            raise TrialError(f"{where}; name the number of each node with --gpus-per-node.")
     found: dict[tuple[int, int], Placement] = {}
-    for gpus in each:
+    for gpus in gpus_per_node:
         most = len(available.with_gpus(gpus))
         for nodes in node_counts or _doubled(most):
             if nodes > most or not most:
-                raise TrialError(_too_large(nodes, gpus, available))
+                raise TrialError(
+                    f"no placement on {plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')} in job "
+                    f"{available.job}, which has {plural(most, 'such node')}; name smaller --node-counts or "
+                    "--gpus-per-node, or add --submit to allocate each run's nodes."
+                )
             packed = Placement(nodes, gpus)
             if PACKED in spreads:
                 found.setdefault((nodes, gpus), packed)
@@ -204,37 +172,24 @@ def placements_of(
     return sorted(found.values(), key=lambda one: (one.gpus, one.nodes, one.spread))
 
 
-def ordered_runs(
-    placements: Sequence[Placement], repeats: int, seed: int, *, ascending: bool = False
-) -> tuple[TrialRun, ...]:
+def ordered_runs(placements: Sequence[Placement], repeats: int, seed: str) -> tuple[TrialRun, ...]:
     """Return the warm-up run, on the smallest placement, then all runs in random order.
 
     Each repeat has all placements once (a randomised block design), so that a drift of the cluster meets all
-    of them alike. With ``ascending`` the numbers of GPUs come in order, as a trial that may stop needs it.
-
-    Raises TrialError for too many runs.
+    of them alike. Raises TrialError for too many runs.
     """
     total = len(placements) * repeats + 1
     if total > MOST_RUNS:
         raise TrialError(f"this plan has {total:,} runs; {MOST_RUNS:,} are possible: use a lower --repeat.")
     shuffled = random.Random(seed)  # noqa: S311 - an order, not a secret
-    sizes = sorted({one.gpus for one in placements})
-    groups = [[one for one in placements if one.gpus == size] for size in sizes]
-    order: list[tuple[Placement, int]] = []
-    for group in groups if ascending else [list(placements)]:
-        for repeat in range(1, repeats + 1):
-            order += [(one, repeat) for one in shuffled.sample(group, len(group))]
+    order = [
+        (one, repeat)
+        for repeat in range(1, repeats + 1)
+        for one in shuffled.sample(placements, len(placements))
+    ]
     smallest = min(placements, key=lambda one: (one.gpus, one.nodes))
     runs = [TrialRun(1, smallest, 1, warm_up=True)]
     return (*runs, *(TrialRun(number, *each) for number, each in enumerate(order, 2)))
-
-
-def _all_gpus(available: AvailableNodes) -> tuple[int, ...]:
-    most = min(available.gpus.values(), default=0)
-    if most < 1:
-        where = f"Slurm counts no GPUs of job {available.job}" if available.job else "no GPUs are named"
-        raise TrialError(f"{where}; name the number of each node with --gpus-per-node.")
-    return (most,)
 
 
 def _doubled(most: int) -> Iterator[int]:
@@ -253,12 +208,3 @@ def _spread(packed: Placement, available: AvailableNodes) -> Placement | None:
         if packed.gpus % nodes == 0 and len(available.with_gpus(each)) >= nodes:
             return Placement(nodes, each, SPREAD)
     return None
-
-
-def _too_large(nodes: int, gpus: int, available: AvailableNodes) -> str:
-    wanted = f"{plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')}"
-    fitting = plural(len(available.with_gpus(gpus)), "such node")
-    return (
-        f"no placement on {wanted} in job {available.job}, which has {fitting}; name smaller --node-counts "
-        "or --gpus-per-node, or add --submit to allocate each run's nodes."
-    )

@@ -16,23 +16,19 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.store.querying.results import QuerySource
-from gswarm_tui.trials.cost import expected_cost, expected_s
 from gswarm_tui.trials.figures import KnownFigures, measure
-from gswarm_tui.trials.outcome import NODE_LOST, OVER_LIMIT, TIMEOUT, RunOutcome, failures
+from gswarm_tui.trials.outcome import RunOutcome, expected_cost, expected_s
 from gswarm_tui.trials.plan import TrialRun
 from gswarm_tui.trials.recorded import RecordedTrial, load_trials
 from gswarm_tui.trials.result_text import PlacementNames
 from gswarm_tui.trials.results import MeasuredRun, TrialResults, trial_results
-
-_STATES = {TIMEOUT: "timed out", NODE_LOST: "lost node", OVER_LIMIT: "over limit"}
-"""Words for those outcomes whose names aren't words."""
 
 
 @dataclass(frozen=True)
 class TrialProgress:
     """A trial so far. ``running`` is the current run, and ``since`` when it began (Unix time).
 
-    ``active`` is false once its recorder has ended: then what is left needs ``trial --resume``.
+    ``active`` is false once its recorder has ended: then the runs that are left aren't done.
     """
 
     trial: RecordedTrial
@@ -45,18 +41,6 @@ class TrialProgress:
     def waiting(self) -> list[TrialRun]:
         """The runs that haven't started."""
         return [run for run in self.trial.left if run != self.running]
-
-    @property
-    def done(self) -> list[RunOutcome]:
-        """The outcomes of the runs that are done; those of runs to be repeated aren't among them."""
-        left = {run.number for run in self.trial.left}
-        return [outcome for outcome in self.trial.outcomes if outcome.run.number not in left]
-
-    @property
-    def done_share(self) -> tuple[int, int]:
-        """The number of runs that are done, and of all."""
-        done = len({outcome.run.number for outcome in self.done})
-        return done, done + len(self.trial.left)
 
     @property
     def finished(self) -> bool:
@@ -114,8 +98,8 @@ def follow(progress: TrialProgress, fleet: Fleet, *, ended: bool) -> TrialProgre
     Runs that ended meanwhile have no figures of their samples yet. ``ended`` is whether the recorder has.
     """
     trial, results = progress.trial, progress.results
-    known = {_run_key(outcome) for outcome in trial.outcomes}
-    new = [outcome for outcome in _logged(fleet, trial.plan.trial_id) if _run_key(outcome) not in known]
+    left = {run.number for run in trial.left}
+    new = [outcome for outcome in _logged(fleet, trial.plan.trial_id) if outcome.run.number in left]
     if new:
         if (key := trial.plan.throughput_mark) is not None:
             new = [replace(outcome, throughput=_marked(fleet, key, outcome)) for outcome in new]
@@ -146,28 +130,23 @@ def _marked(fleet: Fleet, key: str, outcome: RunOutcome) -> float | None:
     return median(values) if values else None
 
 
-def _run_key(outcome: RunOutcome) -> tuple[int, int]:
-    return outcome.run.number, round(1000 * outcome.started_at)
-
-
 def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = None) -> list[LabelledLine]:
     """Return what is done, running and left, the cost so far, and the expected end."""
-    trial, names, failed = progress.trial, placement_names(progress), failures(progress.done)
-    done = f"{progress.done_share[0]} of {plural(progress.done_share[1], 'run')} done"
+    trial, names = progress.trial, PlacementNames(progress.trial.plan.placements)
+    failed = sum(not outcome.ok for outcome in trial.outcomes)
+    done = f"{len(trial.outcomes)} of {plural(len(trial.plan.runs), 'run')} done"
     lines = [("runs", done + (f", {failed} of them failed" if failed else ""))]
     words = f"{_hours(progress.gpu_hours(now))} GPU-h"
     if progress.finished:
         return [*lines, ("cost", words)]
     if not progress.active:
-        left = plural(len(trial.left), "run")
-        how = "gswarm-tui trial --resume does them"
-        if trial.plan.salloc is not None:
-            how = f"attach again during the next run; if the trial has ended, {how}"
-        return [*lines, ("cost", words), ("ended", f"{left} left; {how}")]
+        again = "; attach again during the next one" if trial.plan.salloc is not None else ""
+        return [*lines, ("cost", words), ("ended", f"{plural(len(trial.left), 'run')} left{again}")]
     if (run := progress.running) is not None:
         expected = expected_s(run, trial.outcomes)
         about = "" if expected is None else f" of about {duration(expected)}"
-        lines.append(("running", f"{run_name(names, run)}: {duration(now - progress.since)}{about}"))
+        which = f"{names.name(run.placement)}, {'warm-up' if run.warm_up else f'repeat {run.repeat}'}"
+        lines.append(("running", f"{which}: {duration(now - progress.since)}{about}"))
     else:
         lines.append(("running", "none" if trial.plan.salloc is None else "none; waiting for nodes"))
     cost = expected_cost(trial.plan, progress.waiting, trial.outcomes)
@@ -192,52 +171,22 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     ]
 
 
-def placement_names(progress: TrialProgress) -> PlacementNames:
-    """Return short names of all placements of the plan."""
-    return PlacementNames(progress.trial.plan.placements)
-
-
-def run_name(names: PlacementNames, run: TrialRun) -> str:
-    """Return a run in words: "4 nodes, repeat 2"."""
-    return f"{names.name(run.placement)}, {'warm-up' if run.warm_up else f'repeat {run.repeat}'}"
-
-
 def plan_table(progress: TrialProgress, now: float) -> TextTable:
-    """Return a row for each run in the order of the plan: its state, time, nodes, and why it failed.
-
-    A run that was repeated has a row of each time.
-    """
-    names = placement_names(progress)
+    """Return a row for each run in the order of the plan: its state, time, nodes, and why it failed."""
+    names = PlacementNames(progress.trial.plan.placements)
+    ended = {outcome.run.number: outcome for outcome in progress.trial.outcomes}
     rows: list[tuple[str, ...]] = []
     for run in progress.trial.plan.runs:
-        ended = [one for one in progress.trial.outcomes if one.run.number == run.number]
-        rows += [_outcome_row(names, one) for one in ended]
-        if run == progress.running:
-            rows.append((*_named(names, run), "running", duration(now - progress.since), DASH, ""))
-        elif run in progress.trial.left:
-            rows.append((*_named(names, run), "left", DASH, DASH, ""))
+        which = (str(run.number), names.name(run.placement), "warm-up" if run.warm_up else str(run.repeat))
+        if (outcome := ended.get(run.number)) is not None:
+            nodes = fold(outcome.nodes) if outcome.nodes else DASH
+            rows.append((*which, outcome.status, duration(outcome.wall_s), nodes, outcome.reason))
+        elif run == progress.running:
+            rows.append((*which, "running", duration(now - progress.since), DASH, ""))
+        else:
+            rows.append((*which, "left", DASH, DASH, ""))
     columns = ("run", "placement", "repeat", "state", "time", "nodes", "reason")
     return TextTable(columns, rows, frozenset({0, 4}))
-
-
-def row_sessions(progress: TrialProgress) -> list[float | None]:
-    """Return when the run of each row of ``plan_table`` began (Unix time); None for one that hasn't."""
-    found: list[float | None] = []
-    for run in progress.trial.plan.runs:
-        found += [one.started_at for one in progress.trial.outcomes if one.run.number == run.number]
-        if run in progress.trial.left:
-            found.append(progress.since if run == progress.running else None)
-    return found
-
-
-def _outcome_row(names: PlacementNames, outcome: RunOutcome) -> tuple[str, ...]:
-    state = _STATES.get(outcome.status, outcome.status)
-    nodes = fold(outcome.nodes) if outcome.nodes else DASH
-    return (*_named(names, outcome.run), state, duration(outcome.wall_s), nodes, outcome.reason)
-
-
-def _named(names: PlacementNames, run: TrialRun) -> tuple[str, str, str]:
-    return str(run.number), names.name(run.placement), "warm-up" if run.warm_up else str(run.repeat)
 
 
 def _hours(hours: float) -> str:

@@ -18,23 +18,12 @@ from gswarm_tui.common.quantities import (
     percent,
     plural,
 )
-from gswarm_tui.trials.outcome import (
-    FAILED,
-    INTERRUPTED,
-    NODE_LOST,
-    OK,
-    OVER_LIMIT,
-    REFUSED,
-    REQUEUED,
-    TIMEOUT,
-)
+from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, OK, REFUSED, TIMEOUT
 from gswarm_tui.trials.plan import SPREAD, Placement
 from gswarm_tui.trials.results import (
-    COMMUNICATION,
     CPU,
     DISKS,
     NETWORK,
-    SERIAL,
     SLOWEST,
     UNKNOWN,
     MeasuredRun,
@@ -51,8 +40,6 @@ _REASONS = {
     DISKS: "mostly waiting on disks",
     CPU: "mostly waiting on one CPU core",
     SLOWEST: "mostly waiting for the slowest GPU",
-    SERIAL: "mostly its serial part",
-    COMMUNICATION: "mostly communication",
     "": "",
 }
 _WAITS = {
@@ -66,9 +53,6 @@ _STATUSES = {
     OK: "no throughput in its output",
     FAILED: "failed",
     TIMEOUT: "timed out",
-    REQUEUED: "was requeued by Slurm",
-    NODE_LOST: "lost a node",
-    OVER_LIMIT: "ended by --max-gpu-hours",
     INTERRUPTED: "was interrupted",
     REFUSED: "was refused by Slurm",
 }
@@ -208,7 +192,7 @@ _MAIN_WAIT: _Column = ("mostly for", _main_wait)
 
 
 def notes(results: TrialResults) -> Iterator[str]:
-    """Yield notes on the tables: the knee, the fit, what figures refer to, and runs that aren't averaged."""
+    """Yield notes on the tables: the knee, what figures refer to, and runs that aren't averaged."""
     baseline, name = results.baseline, names_of(results).name
     if baseline is None:
         yield from _incomplete(results)
@@ -220,46 +204,9 @@ def notes(results: TrialResults) -> Iterator[str]:
             "Speed-up and efficiency, T1 / (n · Tn), compare medians with those of "
             f"{name(baseline.placement)} on n times the GPUs{work}."
         )
-    yield f"GPU time, energy and traffic are {_per(results)}; ± is half the range of the runs."
-    yield from fit_notes(results)
-    # In all runs, as those of one placement differ.
-    least = {name(row.placement): row.efficiencies[0] for row in results.compared if row.efficiencies}
-    if above := [placement for placement, efficiency in least.items() if round(efficiency, 3) > 1]:
-        yield (
-            f"Efficiency above 100 %: {', '.join(above)} took less GPU time than {name(baseline.placement)}, "
-            "as when data fits into caches or GPU memory only there."
-        )
+    per = f"per {results.unit:,} of the throughput's unit" if results.plan.higher_is_better else "per run"
+    yield f"GPU time, energy and traffic are {per}; ± is half the range of the runs."
     yield from _incomplete(results)
-
-
-def fit_notes(results: TrialResults) -> Iterator[str]:
-    """Yield what the fit of the times says."""
-    fit, baseline = results.fit, results.baseline
-    if fit is None or baseline is None:
-        if results.knee is not None:
-            yield "No fit: the times follow neither Amdahl's law nor it with linear communication."
-        return
-    of = "times per unit of work" if results.plan.higher_is_better else "times"
-    terms = f"{_time(fit.serial_s)} + {_time(fit.parallel_s)} / n"
-    if fit.communication_s:
-        terms += f" + {_time(fit.communication_s)} · (n - 1)"
-    law = "Amdahl's law" + (" with linear communication" if fit.communication_s else "")
-    sure = ""
-    if results.serial_range is not None:
-        low, high = map(_time, results.serial_range)
-        sure = f", {low} to {high} by single repeats"
-    yield (
-        f"Fit to the {of} ({law}): T(n) = {terms}. Serial part: {_time(fit.serial_s)}{sure}, "
-        f"{share(fit.serial_share)} of the time on {names_of(results).name(baseline.placement)}."
-    )
-    if not fit.checked:
-        yield "The fit has as many terms as sizes, so nothing checks it; add node counts."
-
-
-def _per(results: TrialResults) -> str:
-    if not results.plan.higher_is_better:
-        return "per run"
-    return f"per {results.unit:,} of the throughput's unit" if results.unit > 1 else "per unit of throughput"
 
 
 def _incomplete(results: TrialResults) -> Iterator[str]:
@@ -285,11 +232,3 @@ def _three(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _time(seconds: float) -> str:
-    """Return a time of the fit with three digits."""
-    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if 0 < seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"

@@ -1,4 +1,4 @@
-"""Results of a trial: each placement's time, speed-up, efficiency and cost, the knee, and a fit of the time.
+"""Results of a trial: each placement's time, speed-up, efficiency and cost, and the knee.
 
 Failed runs are kept, but enter no figure. Speed-up and efficiency are those of ``compare``, relative to the
 smallest placement with a complete run: S = T1 / Tn and E = S / n, with n times the GPUs.
@@ -12,19 +12,16 @@ from statistics import median
 
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.plan import PACKED, Placement, TrialPlan
-from gswarm_tui.trials.scaling import ScalingFit, fit_scaling
 
 NETWORK, DISKS, CPU, SLOWEST, UNKNOWN = "network", "disks", "cpu", "slowest_gpu", "unknown"
 CAUSES = (NETWORK, DISKS, CPU, SLOWEST, UNKNOWN)
 """Causes for which a GPU waits, as far as samples show; the first that applies counts."""
-SERIAL, COMMUNICATION = "serial", "communication"
-"""Terms of the fit, as reasons of a loss."""
 LOSS_WITH_REASON = 0.2
 """A lower loss of efficiency gets no reason: it is common, and runs differ by 8 % on other GPUs anyway."""
+MOSTLY = 0.5
+"""A wait that makes up more than this share of a loss is its reason."""
 SHORTEST_S, MOST_PER_S = 1e-6, 1e30
-"""Shorter times and larger throughputs, or their inverses, are only in crafted recordings."""
-_MOSTLY, _CLEARLY = 0.5, 2 / 3
-"""Shares of a loss from which on a wait, or a term of the fit, is its reason."""
+"""Shorter times, and throughputs above or below, would overflow a figure and are left out."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +53,9 @@ class PlacementResult:
     """Medians over the complete runs of a placement; None where nothing was measured or compared.
 
     ``size`` is the number of GPUs relative to the baseline. ``seconds`` is the time that is compared: of a
-    run, or of a unit of work. ``spread`` is half the range of the runs' times, relative to their median, and
-    ``efficiencies`` are the lowest and the highest efficiency of a run. ``gpu_s``, ``energy_j`` and the
-    traffic are per run, or per ``TrialResults.unit`` of work. ``reason`` is one of ``CAUSES``, ``SERIAL``,
-    ``COMMUNICATION`` or empty.
+    run, or of a unit of work. ``spread`` is half the range of the runs' times, relative to their median.
+    ``gpu_s``, ``energy_j`` and the traffic are per run, or per ``TrialResults.unit`` of work. ``reason`` is
+    one of ``CAUSES`` or empty.
     """
 
     placement: Placement
@@ -72,7 +68,6 @@ class PlacementResult:
     size: float | None = None
     speed_up: float | None = None
     efficiency: float | None = None
-    efficiencies: tuple[float, float] | None = None
     gpu_s: float | None = None
     energy_j: float | None = None
     util_mean_pct: float | None = None
@@ -86,21 +81,18 @@ class PlacementResult:
 
 @dataclass(frozen=True)
 class TrialResults:
-    """Results of a trial by placement, smallest first; ``baseline`` is what speed-ups are relative to.
-
-    ``unit`` is the amount of work to which GPU time and energy refer: 1 is one run of the command, or with
-    throughputs a power of 1,000. ``serial_range`` are the lowest and highest serial part of fits to single
-    repeats.
-    """
+    """Results of a trial by placement, smallest first; ``baseline`` is what speed-ups are relative to."""
 
     plan: TrialPlan
     rows: tuple[PlacementResult, ...]
     warm_ups: tuple[MeasuredRun, ...]
     baseline: PlacementResult | None
     knee: PlacementResult | None
-    fit: ScalingFit | None
-    serial_range: tuple[float, float] | None
-    unit: int
+
+    @property
+    def unit(self) -> int:
+        """The amount of work to which GPU time and energy refer: one run, or 1,000 units of throughput."""
+        return _unit(self.plan)
 
     @property
     def compared(self) -> list[PlacementResult]:
@@ -127,23 +119,15 @@ def trial_results(plan: TrialPlan, runs: Iterable[MeasuredRun]) -> TrialResults:
         key=lambda one: (one.gpus, one.nodes, one.spread != PACKED),
     )
     rows = [_row(plan, placement, runs) for placement in placements]
-    unit = _unit(rows) if plan.higher_is_better else 1
-    baseline = next((row for row in rows if row.seconds), None)
-    if baseline is not None:
-        rows = [_costed(_compared(row, baseline, plan), unit, plan) for row in rows]
-        baseline = next(row for row in rows if row.seconds)
-    fit, serial_range = _fits(plan, rows, baseline)
-    rows = [replace(row, reason=_reason(row, baseline, fit)) for row in rows]
-    baseline = next((row for row in rows if row.seconds), None)
+    first = next((row for row in rows if row.seconds), None)
+    if first is not None:
+        rows = [_compared(row, first, plan) for row in rows]
     return TrialResults(
         plan,
         tuple(rows),
         tuple(run for run in runs if run.outcome.run.warm_up),
-        baseline,
+        next((row for row in rows if row.seconds), None),
         find_knee(rows),
-        fit,
-        serial_range,
-        unit,
     )
 
 
@@ -199,117 +183,53 @@ def _seconds(plan: TrialPlan, run: MeasuredRun) -> float | None:
 
 
 def _compared(row: PlacementResult, baseline: PlacementResult, plan: TrialPlan) -> PlacementResult:
+    """Add the comparison with the baseline, and what a run costs, or with throughputs a unit of work."""
     size = row.placement.gpus / baseline.placement.gpus
     if row.seconds is None or baseline.seconds is None:
         return replace(row, size=size)
-    single = [baseline.seconds / seconds / size for run in row.complete if (seconds := _seconds(plan, run))]
-    speed_up = baseline.seconds / row.seconds
+
+    def per_unit(value_of: Callable[[RunFigures], float | None]) -> float | None:
+        values = []
+        for run in row.complete:
+            value, seconds = None if run.figures is None else value_of(run.figures), _seconds(plan, run)
+            if value is not None and seconds is not None:
+                values.append(value * unit * seconds / run.outcome.wall_s)
+        return _median(values)
+
+    unit, speed_up = _unit(plan), baseline.seconds / row.seconds
     return replace(
         row,
         size=size,
         speed_up=speed_up,
         efficiency=speed_up / size,
-        efficiencies=(min(single), max(single)),
-    )
-
-
-def _costed(row: PlacementResult, unit: int, plan: TrialPlan) -> PlacementResult:
-    """Add what a run costs, or with throughputs a unit of work."""
-
-    def per_unit(value_of: Callable[[RunFigures], float | None]) -> float | None:
-        values = []
-        for run in row.complete:
-            value = None if run.figures is None else value_of(run.figures)
-            if value is not None:
-                values.append(value * _share_of_run(run, unit, plan))
-        return _median(values)
-
-    if row.seconds is None:
-        return row
-    return replace(
-        row,
         gpu_s=row.placement.gpus * row.seconds * unit,
         energy_j=per_unit(lambda one: one.energy_j),
         nvlink_mb=per_unit(lambda one: one.nvlink_mb),
         network_mb=per_unit(lambda one: one.network_mb),
+        reason=_reason(row, baseline, speed_up / size),
     )
 
 
-def _share_of_run(run: MeasuredRun, unit: int, plan: TrialPlan) -> float:
-    """Return the part of a run in which it does a unit of work."""
-    seconds = _seconds(plan, run)
-    if not plan.higher_is_better or seconds is None or run.outcome.wall_s <= 0:
-        return 1.0
-    return unit * seconds / run.outcome.wall_s
+def _unit(plan: TrialPlan) -> int:
+    return 1000 if plan.higher_is_better else 1
 
 
-def _unit(rows: Sequence[PlacementResult]) -> int:
-    """Return the power of 1,000 units of work that take at least a second of GPU time."""
-    unit = 1
-    least = min((row.placement.gpus * row.seconds for row in rows if row.seconds), default=1.0)
-    while least * unit < 1 and unit < 10**12:
-        unit *= 1000
-    return unit
-
-
-def _fits(
-    plan: TrialPlan, rows: Sequence[PlacementResult], baseline: PlacementResult | None
-) -> tuple[ScalingFit | None, tuple[float, float] | None]:
-    """Return the fit to the medians, and the range of the serial part in fits to single repeats."""
-    if baseline is None:
-        return None, None
-    fitted = [
-        row for row in rows if row.seconds and row.size and row.placement.spread == baseline.placement.spread
-    ]
-    fit = fit_scaling([(row.size or 0.0, row.seconds or 0.0) for row in fitted])
-    if fit is None:
-        return None, None
-    serial = []
-    for repeat in {run.outcome.run.repeat for row in fitted for run in row.complete}:
-        times = [
-            (row.size or 0.0, seconds)
-            for row in fitted
-            for run in row.complete
-            if run.outcome.run.repeat == repeat and (seconds := _seconds(plan, run)) is not None
-        ]
-        if len(times) == len(fitted) and (single := fit_scaling(times)) is not None:
-            serial.append(single.serial_s)
-    return fit, (min(*serial, fit.serial_s), max(*serial, fit.serial_s)) if len(serial) > 1 else None
-
-
-def _reason(row: PlacementResult, baseline: PlacementResult | None, fit: ScalingFit | None) -> str:
-    """Return the main cause of a placement's loss: see ``PlacementResult.reason``.
+def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) -> str:
+    """Return the main cause of a placement's loss, one of ``CAUSES`` or empty.
 
     The GPU time that a placement takes beyond the baseline's is its loss. A cause explains it if GPUs waited
-    for it longer than in the baseline by more than half of the loss. Where samples show no cause, the terms
-    of the fit are compared in the same way.
+    for it longer than in the baseline by more than half of the loss.
     """
-    if baseline is None or row.efficiency is None or row is baseline:
-        return ""
-    loss = 1 - row.efficiency
-    if loss < LOSS_WITH_REASON:
+    loss = 1 - efficiency
+    if row is baseline or loss < LOSS_WITH_REASON:
         return ""
     grown = {
-        cause: share - baseline.waits.get(cause, 0.0) * row.efficiency
+        cause: share - baseline.waits.get(cause, 0.0) * efficiency
         for cause, share in row.waits.items()
         if cause != UNKNOWN and baseline.waits
     }
     cause = max(grown, key=lambda each: grown[each], default="")
-    if cause and grown[cause] > _MOSTLY * loss:
-        return cause
-    if (
-        fit is None
-        or not fit.checked
-        or row.size is None
-        or row.placement.spread != baseline.placement.spread
-    ):
-        return ""
-    terms = {
-        SERIAL: fit.serial_s * (row.size - 1),
-        COMMUNICATION: fit.communication_s * (row.size - 1) * row.size,
-    }
-    larger = max(terms, key=lambda each: terms[each])
-    return larger if terms[larger] > _CLEARLY * sum(terms.values()) else ""
+    return cause if cause and grown[cause] > MOSTLY * loss else ""
 
 
 def _of_figures(runs: Sequence[MeasuredRun], value_of: Callable[[RunFigures], float | None]) -> float | None:

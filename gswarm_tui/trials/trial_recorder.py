@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,18 +16,14 @@ from gswarm_tui.control.client import (
     RefusedIntentError,
     RequestError,
     carry_out,
-    list_sessions,
     running_heads,
 )
-from gswarm_tui.control.head_source import HeadSource
 from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NOTE
-from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN, TRIAL_RUN_STARTED
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.profiling.profile_run import command_line
-from gswarm_tui.trials.cost import StoppedTrialError
-from gswarm_tui.trials.outcome import RunOutcome
-from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
-from gswarm_tui.trials.recorded import RecordedTrial, load_trials
+from gswarm_tui.trials.outcome import RunOutcome, StoppedTrialError
+from gswarm_tui.trials.plan import TrialError, TrialPlan
 
 RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
 """Longest wait for a recorder that is being restarted, and the time between two attempts."""
@@ -52,12 +47,6 @@ class TrialRecorder:
         """Log the plan, without secrets of its command. Raises TrialError."""
         await self._carry_out(LogTrial(TRIAL_PLANNED, *plan_texts(plan)))
 
-    async def log_started(self, plan: TrialPlan, run: TrialRun) -> None:
-        """Log that a run starts. Raises TrialError."""
-        detail = {"trial_id": plan.trial_id, "run": run.number, "session": run.session}
-        text = f"run {run.number} of {len(plan.runs)} starts: {run}"
-        await self._carry_out(LogTrial(TRIAL_RUN_STARTED, text, json.dumps(detail)))
-
     async def log_outcome(self, outcome: RunOutcome, text: str) -> None:
         """Log the outcome of a run. Raises TrialError."""
         await self._carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
@@ -66,27 +55,19 @@ class TrialRecorder:
         """Start a session, and return it with its times as Unix times. Raises TrialError."""
         return await self._carry_out(StartSession(name, note=note))
 
-    async def stop_session(self, name: str, ended_at: float | None = None) -> None:
-        """Stop a session now or in the past, if it runs and the recorder does."""
+    async def stop_session(self, name: str) -> None:
+        """Stop a session, if it runs and the recorder does."""
         with contextlib.suppress(TrialError):
-            await self._carry_out(StopSession(name, ended_at))
+            await self._carry_out(StopSession(name))
 
-    async def stop_sessions(self, ends: Mapping[str, float]) -> None:
-        """Stop the running sessions that a killed trial left, by name, at these times. Raises TrialError."""
-        for session in await self._request(list_sessions):
-            if session["ended_at"] is None and (end := ends.get(session["name"])) is not None:
-                await self.stop_session(session["name"], max(end, session["started_at"]))
+    async def recording(self) -> Path:
+        """Return the recording's file. Raises TrialError."""
 
-    async def trial(self, trial_id: str) -> tuple[Path, RecordedTrial | None]:
-        """Return the recording's file, and the trial if it has it. Raises TrialError, StoreError."""
-
-        def read(head: Head) -> tuple[Path, RecordedTrial | None]:
+        def path(head: Head) -> Path:
             assert head.path is not None  # noqa: S101 - it records
-            with contextlib.closing(HeadSource(head, head.path)) as source:
-                found = [one for one in load_trials(source) if one.plan.trial_id == trial_id]
-            return head.path, found[0] if found else None
+            return head.path
 
-        return await self._request(read)
+        return await self._request(path)
 
     async def _carry_out(self, intent: Intent) -> dict[str, Any]:
         return await self._request(lambda head: carry_out(head, intent))

@@ -1,10 +1,9 @@
-"""``gswarm-tui trial`` with real Slurm: runs under srun, failures, kills, denied allocations, Ctrl-C."""
+"""``gswarm-tui trial`` with real Slurm: runs under srun, failures, kills, limits, denied allocations."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -110,133 +109,71 @@ def test_placements_run_under_srun_and_failures_are_kept(cluster: Cluster, folde
     nothing_is_left(cluster)
 
 
-def test_trial_is_resumed_after_a_killed_head_and_ends_with_its_recording(
-    cluster: Cluster, folder: Path
-) -> None:
+def test_killed_or_stopped_trial_ends_its_step(cluster: Cluster, folder: Path) -> None:
     with allocated(cluster) as job:
         words = [f"--job={job}", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1"]
-        popen = start_trial(cluster, folder, *words, "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
-        wait_until((folder / "waits").exists, "the start of a run that waits")
-        os.killpg(popen.pid, signal.SIGKILL)
-        assert ended(popen)[0] == -signal.SIGKILL
-        steps = ["squeue", "--steps", "--noheader", "--format=%j"]
-        wait_until(lambda: "gswarm-trial" not in cluster.run(steps).stdout, "the end of the killed step")
-        (folder / "waits").unlink()
-        popen = start_trial(cluster, folder, "--resume", f"--job={job}")
-        wait_until((folder / "waits").exists, "the start of a run that waits")
-        stop = ["gswarm-tui", "recording", "stop"]
-        subprocess.run(stop, env=user_env(cluster), check=True, capture_output=True)
-        status, _, said = ended(popen)
-        assert status == 3, said
-        assert "the trial was interrupted, and its step has ended." in said
-        (folder / "go").touch()
-        status, _, said = ended(start_trial(cluster, folder, "--resume", f"--job={job}"))
-        assert status == 0, said
-        assert "resuming the trial of bash -c " in said
-        status, _, said = ended(start_trial(cluster, folder, "--resume", f"--job={job}"))
-        assert (status, said) == (
-            2, "gswarm-tui: nothing to resume: all 2 runs of the newest trial in run.duckdb ended.\n",
-        )  # fmt: skip
-    assert (folder / "started").read_text() == "1\n" * 4, (
-        "the killed run, the stopped one, and both of the resumed trial"
-    )
-    runs = "SELECT run, status FROM trial_runs ORDER BY run, ts"
-    assert ask(folder / "run.duckdb", runs) == [
-        (1, "interrupted"), (1, "interrupted"), (1, "ok"), (2, "ok")
-    ]  # fmt: skip
+        for name in ("killed", "stopped"):
+            popen = start_trial(cluster, folder, *words, f"--db={name}.duckdb", "--", "bash", "-c", UNTIL_GO)
+            wait_until((folder / "waits").exists, "the start of a run that waits")
+            if name == "killed":
+                os.killpg(popen.pid, signal.SIGKILL)
+                assert ended(popen)[0] == -signal.SIGKILL
+            else:
+                stop = ["gswarm-tui", "recording", "stop"]
+                subprocess.run(stop, env=user_env(cluster), check=True, capture_output=True)
+                status, _, said = ended(popen)
+                assert status == 3, said
+                assert "the trial was interrupted, and its step has ended." in said
+            steps = ["squeue", "--steps", "--noheader", "--format=%j"]
+            wait_until(lambda: "gswarm-trial" not in cluster.run(steps).stdout, "the end of the step")  # noqa: B023
+            (folder / "waits").unlink()
+    assert ask(folder / "stopped.duckdb", "SELECT name FROM sessions") == [("trial-warm-up",)]
+    closed_properly(folder / "stopped.duckdb")
     nothing_is_left(cluster)
 
 
-def test_submitted_trial_reaches_its_limit_is_interrupted_resumed_and_denied_an_allocation(
+def test_submitted_trial_is_denied_an_allocation_reaches_its_limit_and_is_interrupted(
     cluster: Cluster, folder: Path
 ) -> None:
-    words = ["--submit", "--node-counts=1", "--gpus-per-node=1,32", "--repeat=1", "--salloc=-w gpu01"]
-    words += ["--max-gpu-hours=0.0006", "--db=run.duckdb", "--seed=1"]
-    status, _, said = ended(start_trial(cluster, folder, *words, "--", "bash", "-c", UNTIL_GO))
-    assert status == 3, said
-    assert said.count("--max-gpu-hours is 0.0006. Raise it to resume.") == 1
-    (folder / "waits").unlink()
-    popen = start_trial(cluster, folder, "--resume", "--max-gpu-hours=1")
-    wait_until((folder / "waits").exists, "the start of a run that waits")
-    popen.send_signal(signal.SIGINT)
-    status, _, said = ended(popen)
-    assert status == 130, said
-    assert "the trial was interrupted" in said
-    assert "to do the runs that are left: gswarm-tui trial --resume --db " in said
-    nothing_is_left(cluster)
+    words = ["--submit", "--node-counts=1", "--repeat=1", "--salloc=-w gpu01", "--gpus-per-node"]
     (folder / "go").touch()
-    status, _, said = ended(start_trial(cluster, folder, "--resume"))
+    status, _, said = ended(
+        start_trial(cluster, folder, *words, "1,32", "--db=denied.duckdb", "--", "bash", "-c", UNTIL_GO)
+    )
     assert status == 1, said
     runs = (
         "SELECT gpus_per_node, status, starts_with(reason, 'Slurm denied the allocation: ') FROM trial_runs"
     )
-    assert sorted(ask(folder / "run.duckdb", runs)) == [
-        (1, "interrupted", False), (1, "ok", False), (1, "ok", False), (1, "over_limit", False),
-        (32, "refused", True),
-    ]  # fmt: skip
-    closed_properly(folder / "run.duckdb")
+    assert sorted(ask(folder / "denied.duckdb", runs)) == [(1, "ok", False)] * 2 + [(32, "refused", True)]
+    closed_properly(folder / "denied.duckdb")
+    limit = ["--max-gpu-hours=0.00001", "--db=limited.duckdb"]
+    status, _, said = ended(start_trial(cluster, folder, *words, "1", *limit, "--", "sleep", "1"))
+    assert status == 3, said
+    assert "the runs took 0.000" in said
+    assert "GPU-hours, and the next run takes about 0.000" in said
+    assert ask(folder / "limited.duckdb", "SELECT run, status FROM trial_runs") == [(1, "ok")]
+    (folder / "go").unlink()
+    popen = start_trial(cluster, folder, *words, "1", "--db=run.duckdb", "--", "bash", "-c", UNTIL_GO)
+    wait_until((folder / "waits").exists, "the start of a run that waits")
+    popen.send_signal(signal.SIGINT)
+    status, _, said = ended(popen)
+    assert status == 130, said
+    assert "the trial was interrupted, and its job has ended." in said
+    assert ask(folder / "run.duckdb", "SELECT run, status FROM trial_runs") == [(1, "interrupted")]
     nothing_is_left(cluster)
 
 
-def test_run_of_a_requeued_job_is_kept_with_that_reason(cluster: Cluster, folder: Path) -> None:
-    words = ["gswarm-tui", "trial", "--node-counts=1", "--repeat=1", "--ntasks-per-node=1", "--db=run.duckdb"]
-    script = folder / "job.sh"
-    script.write_text(f"#!/bin/bash\n{shlex.join([*words, '--', 'bash', '-c', UNTIL_GO])}\n")
-    submit = ["sbatch", "--parsable", "-w", "gpu01", "--gres=gpu:1", "--requeue", f"--chdir={folder}"]
-    env = user_env(cluster)
-    done = subprocess.run([*submit, str(script)], env=env, capture_output=True, text=True, check=True)
-    job = done.stdout.strip()
-    try:
-        wait_until((folder / "waits").exists, "the start of a run that waits")
-        cluster.run(["scontrol", "requeue", job])
-        wait_until(lambda: "to do the runs that are left" in output(folder), "the end of the trial")
-    finally:
-        cluster.run(["scancel", job])
-    runs = "SELECT run, status, reason FROM trial_runs"
-    assert ask(folder / "run.duckdb", runs) == [(1, "requeued", "the job was requeued")]
-    closed_properly(folder / "run.duckdb")
-
-
-def test_runs_that_slurm_refused_are_done_when_the_trial_is_resumed(cluster: Cluster, folder: Path) -> None:
-    words = ["--submit", "--node-counts=1", "--gpus-per-node=1", "--repeat=1"]
-    words += ["--salloc=-w gpu01 --immediate=1", "--db=run.duckdb"]
-    said = cluster.run("salloc -w gpu01 --exclusive --no-shell").stderr
-    job = said.rpartition(" ")[2].strip()
-    try:
-        status, _, said = ended(start_trial(cluster, folder, *words, "--", "true"))
-    finally:
-        cluster.run(["scancel", job])
-    assert status == 1, said
-    assert "warm-up: refused: Slurm denied the allocation: Unable to allocate resources: " in said
-    assert "to do the runs that are left: gswarm-tui trial --resume --db " in said
-    status, _, said = ended(start_trial(cluster, folder, "--resume"))
-    assert status == 0, said
-    runs = "SELECT warm_up, status FROM trial_runs ORDER BY run, ts"
-    assert ask(folder / "run.duckdb", runs) == [
-        (True, "refused"), (True, "ok"), (False, "refused"), (False, "ok")
-    ]  # fmt: skip
-    closed_properly(folder / "run.duckdb")
-    nothing_is_left(cluster)
-
-
-def test_steps_that_slurm_refused_are_done_in_another_job(cluster: Cluster, folder: Path) -> None:
+def test_steps_with_too_few_cpus_are_refused(cluster: Cluster, folder: Path) -> None:
     words = ["--node-counts=1", "--gpus-per-node=2", "--repeat=1", "--db=run.duckdb", "--", "true"]
-    for cpus, expected, trial in ((1, 1, words), (2, 0, ["--resume"])):
-        with allocated(cluster, f"-N1 --cpus-per-task={cpus}") as job:
-            status, _, said = ended(start_trial(cluster, folder, f"--job={job}", *trial))
-        assert status == expected, said
-    runs = "SELECT warm_up, status, reason[:68] FROM trial_runs ORDER BY run, ts"
+    with allocated(cluster, "-N1 --cpus-per-task=1") as job:
+        status, _, said = ended(start_trial(cluster, folder, f"--job={job}", *words))
+    assert status == 1, said
     refused = "Slurm refused the step: the job has fewer CPUs on a node than ranks;"
-    assert ask(folder / "run.duckdb", runs) == [
-        (True, "refused", refused), (True, "ok", ""), (False, "refused", refused), (False, "ok", "")
-    ]  # fmt: skip
+    assert (
+        ask(folder / "run.duckdb", "SELECT status, reason[:68] FROM trial_runs") == [("refused", refused)] * 2
+    )
     closed_properly(folder / "run.duckdb")
     nothing_is_left(cluster)
-
-
-def output(folder: Path) -> str:
-    """Return what the batch job in a folder has printed."""
-    return "".join(path.read_text() for path in folder.glob("slurm-*.out"))
 
 
 def test_run_that_loses_its_node_is_kept_and_the_next_one_follows(cluster: Cluster, folder: Path) -> None:
@@ -252,5 +189,5 @@ def test_run_that_loses_its_node_is_kept_and_the_next_one_follows(cluster: Clust
     status, _, said = ended(popen)
     assert status == 1, said
     runs = "SELECT warm_up, status, reason FROM trial_runs ORDER BY run"
-    assert ask(folder / "run.duckdb", runs) == [(True, "node_lost", "gpu02 failed"), (False, "ok", "")]
+    assert ask(folder / "run.duckdb", runs) == [(True, "failed", "gpu02 failed"), (False, "ok", "")]
     nothing_is_left(cluster)

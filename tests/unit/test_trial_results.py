@@ -1,15 +1,13 @@
-"""Results of trials: figures, knee, fit and reasons, and the sentence, tables and notes made from them."""
+"""Results of trials: figures, knee and reasons, and the sentence, tables and notes made from them."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from statistics import median
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.printing.table import show
-from gswarm_tui.trials.outcome import FAILED, NODE_LOST, OK, TIMEOUT, RunOutcome
+from gswarm_tui.trials.outcome import FAILED, OK, TIMEOUT, RunOutcome
 from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
 from gswarm_tui.trials.progress import TrialProgress, follow
 from gswarm_tui.trials.recorded import RecordedTrial
@@ -38,7 +36,6 @@ from gswarm_tui.trials.results import (
     TrialResults,
     trial_results,
 )
-from gswarm_tui.trials.scaling import fit_scaling
 
 Times = Mapping[Placement, Sequence[float]]
 
@@ -105,15 +102,6 @@ def test_crafted_times_and_throughputs_do_not_end_the_results() -> None:
     assert draw_trial(made, "svg")
 
 
-def test_fit_is_the_same_in_any_unit_of_time() -> None:
-    times = [(1, 22.0), (2, 12.6), (4, 8.8), (8, 8.7)]
-    for unit in (1e-12, 1.0, 1e12):
-        fit = fit_scaling([(size, seconds * unit) for size, seconds in times])
-        assert fit is not None
-        terms = fit.serial_s / unit, fit.parallel_s / unit, fit.communication_s / unit
-        assert terms == pytest.approx((2, 20, 0.6))
-
-
 def test_waiting_is_the_median_of_the_runs_though_each_waits_for_something_else() -> None:
     made = results(
         measured(nodes(1), 1, 8, waits={NETWORK: 0.3}),
@@ -131,8 +119,6 @@ def test_published_rapids_and_dask_figures_are_reproduced() -> None:
     assert column(table, "speed-up") == ["1.00 ×", "1.97 ×"]
     assert column(table, "efficiency") == ["100.0 %", "* 98.7 %"]
     assert column(table, "GPU time") == ["4.23 min", "4.29 min"]
-    assert made.fit is not None
-    assert made.fit.serial_share == pytest.approx((1 / 1.9736 - 1 / 2) / (1 - 1 / 2), abs=1e-4)  # Karp, Flatt
 
 
 def test_sentence_names_knee_and_largest_placement_with_the_reason() -> None:
@@ -147,13 +133,12 @@ def test_sentence_names_knee_and_largest_placement_with_the_reason() -> None:
     )
 
 
-def test_median_spread_and_range_of_efficiency_are_of_the_repeats() -> None:
+def test_median_and_half_the_range_are_of_the_repeats() -> None:
     made = of_times({nodes(1): [100.0, 104.0, 96.0], nodes(2): [50.0, 62.5, 51.0]})
     first, second = made.rows
     assert (first.seconds, second.seconds) == (100.0, 51.0)
     assert first.spread == pytest.approx(0.04)
     assert second.spread == pytest.approx(12.5 / 2 / 51)
-    assert second.efficiencies == pytest.approx((0.8, 1.0))
 
 
 def test_failed_runs_are_shown_and_not_averaged() -> None:
@@ -162,14 +147,14 @@ def test_failed_runs_are_shown_and_not_averaged() -> None:
         measured(nodes(2), 1, 52.0),
         measured(nodes(2), 2, 3.0, status=FAILED, reason="exit status 1"),
         measured(nodes(4), 1, 600.0, status=TIMEOUT),
-        measured(nodes(4), 2, 20.0, status=NODE_LOST),
+        measured(nodes(4), 2, 20.0, status=FAILED, reason="gpu02 failed"),
     )
     assert column(scaling_table(made), "time") == ["00:01:40", "52 s", "–"]
     assert column(usage_table(made), "runs") == ["1", "1/2", "0/2"]
     assert [note for note in notes(made) if note.startswith("Not averaged")] == [
         "Not averaged: 2 nodes, repeat 2: exit status 1 (3 s).",
         "Not averaged: 4 nodes, repeat 1: timed out (00:10:00).",
-        "Not averaged: 4 nodes, repeat 2: lost a node (20 s).",
+        "Not averaged: 4 nodes, repeat 2: gpu02 failed (20 s).",
     ]
 
 
@@ -214,31 +199,6 @@ def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
     assert first.nvlink_mb == pytest.approx(1000.0)
     assert "per 1,000 of the throughput's unit" in " ".join(notes(made))
     assert "4 nodes, repeat 1: no throughput in its output (60 s)" in " ".join(notes(made))
-
-
-@pytest.mark.parametrize("law", [(10.0, 90.0, 0.0), (10.0, 90.0, 0.5), (5.0, 200.0, 3.0), (0.0, 50.0, 0.0)])
-def test_fit_finds_the_terms_of_a_law(law: tuple[float, float, float]) -> None:
-    serial, parallel, communication = law
-    fit = fit_scaling([(n, serial + parallel / n + communication * (n - 1)) for n in (1, 2, 4, 8)])
-    assert fit is not None
-    assert (fit.serial_s, fit.parallel_s, fit.communication_s) == pytest.approx(law, abs=1e-6)
-
-
-def test_fit_finds_the_serial_part_within_5_percent_of_noisy_times() -> None:
-    noise = random.Random(1)
-    times = [
-        (n, median((10 + 90 / n + 0.5 * (n - 1)) * noise.gauss(1, 0.002) for _ in range(3)))
-        for n in (1, 2, 4, 8)
-    ]
-    fit = fit_scaling(times)
-    assert fit is not None
-    assert fit.serial_s == pytest.approx(10, rel=0.05)
-
-
-def test_times_that_follow_no_law_get_no_fit() -> None:
-    assert fit_scaling([(1, 100.0), (2, 20.0), (4, 100.0), (8, 15.0)]) is None
-    made = of_times({nodes(1): [100.0], nodes(2): [20.0], nodes(4): [100.0], nodes(8): [15.0]})
-    assert any(note.startswith("No fit") for note in notes(made))
 
 
 @pytest.mark.parametrize(
@@ -286,8 +246,6 @@ def test_tables_fit_80_columns_without_hidden_figures() -> None:
         {"wall_s": float("inf")},
         {"wall_s": -1.0},
         {"nodes": -3},
-        {"gpus_per_node": 2**31 - 1},
-        {"throughput": float("nan")},
         {"node_list": "n[1-100000000]"},
     ],
 )
@@ -306,11 +264,8 @@ def test_crafted_outcomes_are_refused(change: dict[str, object]) -> None:
     ("old", "new"),
     [
         ('"nodes": 1,', '"nodes": "x",'),
-        ('"nodes": 1,', '"nodes": 1e300,'),
-        ('"repeat": 1,', '"repeat": [],'),
-        ('"packed"', '"sideways"'),
-        ('"timeout_s": null', '"timeout_s": NaN'),
-        ('["python", "train.py"]', "[1, 2]"),
+        ('"nodes": 1,', '"nodes": 0,'),
+        ('"command"', '"colour"'),
         ('{"trial_id"', "[" * 10_000),
     ],
 )
@@ -318,7 +273,7 @@ def test_crafted_plans_are_refused(old: str, new: str) -> None:
     plan = TrialPlan("t", ("python", "train.py"), (TrialRun(1, nodes(1), 1),))
     assert TrialPlan.from_json(plan.to_json()) == plan
     assert old in plan.to_json()
-    with pytest.raises(ValueError, match=r"out of range|plan of a trial|neither|another type"):
+    with pytest.raises(ValueError, match=r"no GPUs|plan of a trial"):
         TrialPlan.from_json(plan.to_json().replace(old, new))
 
 
@@ -336,7 +291,7 @@ def test_progress_follows_a_live_fleet_also_with_throughputs_of_marks() -> None:
     fleet.apply(EventLogged(110.0, TRIAL_RUN, INFO, "damaged", detail="{}"))
     fleet.apply(SessionStarted("s2", 111.0, two.session, 111.0))
     progress = follow(loaded, fleet, ended=False)
-    assert (progress.done_share, progress.running, progress.since) == ((1, 2), two, 111.0)
+    assert (progress.waiting, progress.running, progress.since) == ([], two, 111.0)
     assert progress.results.rows[0].throughput == 20
     after = follow(loaded, fleet, ended=True)
     assert (after.running, after.active, after.finished) == (None, False, False)

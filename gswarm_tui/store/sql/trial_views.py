@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 
-# A trial that is resumed writes its plan again. A session's number changes when a recording is imported, its
-# start doesn't. A run that a requeue interrupted has its session in the recording before.
 TRIALS = f"""
-SELECT min(ts) AS ts, plan ->> 'trial_id' AS trial, arg_max(message, ts) AS command,
-       arg_max(plan, ts) AS plan, min(recording_id) AS recording_id
+SELECT ts, plan ->> 'trial_id' AS trial, message AS command, plan, recording_id
 FROM (SELECT *, TRY_CAST(CASE WHEN kind = '{TRIAL_PLANNED}' THEN detail END AS JSON) AS plan FROM events
       WHERE kind = '{TRIAL_PLANNED}')
 WHERE plan ->> 'trial_id' IS NOT NULL
-GROUP BY 2
 ORDER BY 1
 """  # noqa: S608 (own names)
+# A session's number changes when a recording is imported, its start doesn't.
 TRIAL_RUNS = f"""
 SELECT r.started_at AS ts, r.trial, r.run, r.nodes, r.gpus_per_node, r.placement, r."repeat", r.warm_up,
        r.status, r.wall_s, r.throughput, r.exit_status, r.reason, r.node_list, r.job,

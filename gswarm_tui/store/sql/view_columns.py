@@ -156,7 +156,7 @@ MEANINGS = {
     "wait_ms": "Time that this rank waited in the collective for the last one [ms]",
     "last_rank": "Rank that joined last: its collective was the shortest",
     "trial": "Identifier of the trial",
-    "plan": "Plan of the trial as a JSON object, from which it can be resumed",
+    "plan": "Plan of the trial as a JSON object",
     "run": "Number of the run in the order of the plan, from 1",
     "nodes": "Number of nodes",
     "gpus_per_node": "Number of GPUs on each node",

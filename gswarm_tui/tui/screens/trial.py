@@ -18,7 +18,6 @@ from gswarm_tui.trials.progress import (
     load_progress,
     plan_table,
     progress_lines,
-    row_sessions,
 )
 from gswarm_tui.trials.result_text import (
     command_text,
@@ -132,9 +131,8 @@ class TrialScreen(ComputedScreen[TrialProgress]):
 
     def _bar(self, result: TrialProgress) -> Spans:
         """Return a bar of the runs that are done."""
-        done, every = result.done_share
         cells = min(BAR_MOST, self.size.width - 2)
-        filled = cells * done // max(1, every)
+        filled = cells * len(result.trial.outcomes) // max(1, len(result.trial.plan.runs))
         return (Span(" "), Span("━" * filled, "accent"), Span("━" * (cells - filled), "faint"))
 
     # Actions
@@ -143,10 +141,11 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         """The session of the run under the cursor."""
         if (current := self.current()) is None or self.view != RUNS:
             return None
-        rows, cursor = row_sessions(current), self.query_one(TableView).cursor
-        began = rows[cursor] if cursor < len(rows) else None
-        every = self.fleet.sessions.sessions.values()
-        return next((one for one in every if began is not None and abs(one.started_at - began) < 1e-3), None)
+        runs, cursor = current.trial.plan.runs, self.query_one(TableView).cursor
+        begun = cursor < len(runs) and runs[cursor] not in current.waiting
+        name = runs[cursor].session if begun else ""
+        named = [one for one in self.fleet.sessions.sessions.values() if one.name == name]
+        return named[-1] if named else None
 
     def on_table_view_chosen(self) -> None:
         """Open the session of the run."""
