@@ -19,7 +19,7 @@ from gswarm_tui.plotting.grid import MetricGrid
 from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.plotting.outliers import find_outliers, strongest
 from gswarm_tui.plotting.plot_data import PlotData
-from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, zone_name
+from gswarm_tui.plotting.timescale import clock_ticks, moment, zone_name
 
 DPI = 220
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -34,7 +34,6 @@ _METADATA: dict[str, dict[str, str | None]] = {
 WIDTH = 7.2
 _RIGHT, _BAR = 0.6, 0.075
 _HEAD, _FOOT = 0.44, 0.5
-_ELAPSED = 0.3
 _TITLE, _CLOSE = 0.26, 0.08
 _CURVE, _VALUES = 0.78, 0.62
 _A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
@@ -81,7 +80,6 @@ class FigureBuilder:
         self._strip_height = panels.LANE_IN * len(self._lanes)
         self._height = (
             self._head
-            + _ELAPSED
             + self._strip_height
             + sum(block.above + block.height for block in self._blocks)
             + (_FOOT - 0.16 if inline else _FOOT)
@@ -120,8 +118,7 @@ class FigureBuilder:
     def draw(self) -> Figure:
         """Return the figure."""
         figure = Figure(figsize=(WIDTH, self._height))
-        top = self._head + _ELAPSED
-        ruler = self._add(figure, top, 0.001)
+        top = self._head
         drawn: list[Axes] = []
         if self._lanes:
             axes = self._add(figure, top, self._strip_height)
@@ -135,7 +132,6 @@ class FigureBuilder:
             drawn.append(axes)
             top += block.height
         self._clock(drawn[-1])
-        self._elapsed(ruler)
         self._lines(drawn)
         if not self._inline:
             self._heading(figure)
@@ -186,26 +182,6 @@ class FigureBuilder:
         last.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
         last.set_xlabel(
             f"local time, {zone_name(period.started_at, self._zone)}", fontsize=style.SMALL, labelpad=2
-        )
-
-    def _elapsed(self, ruler: Axes) -> None:
-        """Draw the elapsed time above all panels."""
-        ticks = elapsed_ticks(self._seconds)
-        ruler.set_yticks([])
-        ruler.xaxis.tick_top()
-        ruler.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
-        ruler.tick_params(axis="x", pad=1.5)
-        ruler.spines[["left", "bottom"]].set_visible(False)
-        ruler.spines["top"].set_visible(True)
-        ruler.annotate(
-            "elapsed",
-            (0, 1),
-            xycoords="axes fraction",
-            xytext=(-4, 4),
-            textcoords="offset points",
-            ha="right",
-            fontsize=style.SMALL,
-            color=style.DIM,
         )
 
     def _lines(self, drawn: list[Axes]) -> None:

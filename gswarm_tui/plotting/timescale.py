@@ -1,4 +1,4 @@
-"""Ticks of the time axes: round local times below, round elapsed times above."""
+"""Ticks of the time axis at round local times, and times as text."""
 
 from __future__ import annotations
 
@@ -61,24 +61,6 @@ def _floored(local: datetime, step: int) -> datetime:
 def _is_round(local: datetime, step: int) -> bool:
     second = local.hour * 3600 + local.minute * 60 + local.second
     return second % min(step, 86_400) == 0
-
-
-def elapsed_ticks(seconds: float) -> list[Tick]:
-    """Return round elapsed times: "0", "30 s", "1:30 min", "2 h", "1 d 12 h"."""
-    step = _step(seconds)
-    return [Tick(at, _tick_label(at)) for at in range(0, int(seconds) + 1, step)]
-
-
-def _tick_label(whole: int) -> str:
-    if whole < 60:
-        return f"{whole} s" if whole else "0"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min" if whole % 60 else f"{whole // 60} min"
-    if whole < 86_400:
-        minutes = whole % 3600 // 60
-        return f"{whole // 3600}:{minutes:02d} h" if minutes else f"{whole // 3600} h"
-    hours = whole % 86_400 // 3600
-    return f"{whole // 86_400} d {hours} h" if hours else f"{whole // 86_400} d"
 
 
 def zone_name(at: datetime, zone: tzinfo | None) -> str:

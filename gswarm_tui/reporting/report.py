@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from html import escape
 
+from markupsafe import Markup
+
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.plotting import style
 from gswarm_tui.plotting.annotations import value_names
@@ -14,8 +16,7 @@ from gswarm_tui.plotting.figure import draw, reading_hint
 from gswarm_tui.plotting.metric_choice import MetricChoice, metric_named
 from gswarm_tui.plotting.plot_data import NothingMeasuredError, PlotData, load_plot_data
 from gswarm_tui.plotting.trial_plot import draw_trial
-from gswarm_tui.reporting.html import Html
-from gswarm_tui.reporting.page import Report, figure
+from gswarm_tui.reporting.page import Report
 from gswarm_tui.reporting.report_data import load_report_data
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.results import TrialResults
@@ -62,7 +63,7 @@ def build_report(
     )
 
 
-def _plots(data: PlotData, zone: tzinfo | None) -> list[Html]:
+def _plots(data: PlotData, zone: tzinfo | None) -> list[tuple[Markup, str]]:
     util = _only(data, "util")
     bare = replace(data, others=(), incidents=())
     rest = _only(bare, *_CURVES[1:])
@@ -78,16 +79,16 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[Html]:
         (marked, "marks", "Values of the job's marks."),
     )
     return [
-        figure(inline(part, zone, name, caption), f"{caption} {reading_hint(part)}".strip())
+        (inline(part, zone, name, caption), f"{caption} {reading_hint(part)}".strip())
         for part, name, caption in captions
         if part.grids or part.values
     ]
 
 
-def _trial_plot(results: TrialResults) -> Html:
+def _trial_plot(results: TrialResults) -> tuple[Markup, str]:
     caption = "Speed-up, efficiency, cost and balance of the trial's placements."
     drawn = draw_trial(results, "svg", inline=True).decode()
-    return figure(_fitted(drawn, "trial", caption), caption)
+    return _fitted(drawn, "trial", caption), caption
 
 
 def _only(data: PlotData, *shorts: str) -> PlotData:
@@ -119,13 +120,13 @@ ROLES = {
 """CSS variables for the colours of plots, which the dark theme redefines."""
 
 
-def inline(data: PlotData, zone: tzinfo | None, name: str, label: str) -> Html:
+def inline(data: PlotData, zone: tzinfo | None, name: str, label: str) -> Markup:
     """Return a plot as an inline SVG element; ``name`` must be unique on the page."""
     drawn = draw(data, zone, "svg", inline=True).decode()
     return _fitted(drawn, name, label)
 
 
-def _fitted(drawn: str, name: str, label: str) -> Html:
+def _fitted(drawn: str, name: str, label: str) -> Markup:
     svg = drawn[drawn.index("<svg") :]
     svg = re.sub(r"<(metadata|title|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
     opening, _, body = svg.partition(">")
@@ -147,7 +148,8 @@ def _fitted(drawn: str, name: str, label: str) -> Html:
 
     # Change tags only, never text.
     body = re.sub(r"<[^>]+>", fit, body)
-    return Html(f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{body}')
+    # Matplotlib escapes the texts that it draws.
+    return Markup(f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{body}')  # noqa: S704
 
 
 def _variable(colour: str) -> str:

@@ -40,7 +40,7 @@ from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.outliers import find_outliers, spaced, strongest
 from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
-from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, zone_name
+from gswarm_tui.plotting.timescale import clock_ticks, zone_name
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.plot_recording import record_training
@@ -133,7 +133,6 @@ def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> Non
     assert {"node lost", "XID", "throttled"} <= set(texts)
     assert "local time, CET (UTC+1)" in texts
     assert {"15:02", "15:10"} <= set(texts)  # 14:00 UTC
-    assert {"elapsed", "2 min", "10 min"} <= set(texts)
     assert any(text.startswith("2026-03-02 15:00:10 – 15:10:") for text in texts)
     assert any("job 4711" in text and "6 nodes, 12 × NVIDIA H100" in text for text in texts)
 
@@ -484,27 +483,11 @@ def test_clock_ticks_are_round_local_times(zone: ZoneInfo, seconds: int) -> None
 
 @given(st.floats(min_value=0.2, max_value=1e7), st.integers(min_value=-12, max_value=14))
 def test_ticks_are_sorted_and_few(seconds: float, hours: int) -> None:
-    zone = timezone(timedelta(hours=hours))
-    for ticks in (
-        clock_ticks(datetime.fromisoformat("2026-01-01 05:59:59"), seconds, zone),
-        elapsed_ticks(seconds),
-    ):
-        places = [tick.at for tick in ticks]
-        assert places == sorted(set(places))
-        assert len(places) <= 12
-        assert all(0 <= place <= seconds for place in places)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "labels"),
-    [
-        (90, ["0", "15 s", "30 s", "45 s", "1 min", "1:15 min", "1:30 min"]),
-        (7200, ["0", "15 min", "30 min", "45 min", "1 h", "1:15 h", "1:30 h", "1:45 h", "2 h"]),
-        (129_600, ["0", "6 h", "12 h", "18 h", "1 d", "1 d 6 h", "1 d 12 h"]),
-    ],
-)
-def test_elapsed_times_have_short_labels(seconds: float, labels: list[str]) -> None:
-    assert [tick.label for tick in elapsed_ticks(seconds)] == labels
+    began = datetime.fromisoformat("2026-01-01 05:59:59")
+    places = [tick.at for tick in clock_ticks(began, seconds, timezone(timedelta(hours=hours)))]
+    assert places == sorted(set(places))
+    assert len(places) <= 12
+    assert all(0 <= place <= seconds for place in places)
 
 
 def test_zone_name_contains_the_utc_offset() -> None:

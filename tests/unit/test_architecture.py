@@ -196,6 +196,8 @@ HOMES: dict[str, set[str]] = {
     "textual": {"gswarm_tui.tui"},
     "rich": {"gswarm_tui.tui", "gswarm_tui.printing"},
     "ijson": {"gswarm_tui.exchange.json_stream"},
+    "jinja2": {"gswarm_tui.reporting"},
+    "markupsafe": {"gswarm_tui.reporting"},
     "matplotlib": {"gswarm_tui.plotting"},
     "numpy": {
         "gswarm_tui.control.profiles",
