@@ -13,7 +13,6 @@ from textual.screen import Screen
 
 from gswarm_tui.analysis.profiles import Profile
 from gswarm_tui.tui.actions import (
-    ACTIONS,
     FLEET,
     LIVE,
     MODES,
@@ -22,15 +21,13 @@ from gswarm_tui.tui.actions import (
     QUERY,
     REPLAY,
     SCREENS,
-    SESSIONS,
     SQL,
     TRACE,
     actions_of,
 )
-from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
-from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
+from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
 from gswarm_tui.tui.screens.trace import TraceScreen
@@ -86,15 +83,6 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str) -> None
                     assert (bound.node, bound.binding.action) == (owner, action.name), mode
 
 
-async def test_help_of_a_narrow_terminal_says_that_something_is_hidden() -> None:
-    for cells, hidden in ((80, True), (120, False)):
-        app = app_on(scene(2, 2, 5))
-        async with app.run_test(size=(cells, 30)) as pilot:
-            await pilot.press("question_mark")
-            await pilot.pause()
-            assert ("Hidden (terminal has only 80 columns)" in screen_text(app)) is hidden
-
-
 FRAME = 5
 """Columns of help's border, padding and scroll bar."""
 
@@ -108,20 +96,6 @@ def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> N
     foot = "".join(span.text for span in footer_line(screen, 300, mode))
     for action in actions_of(screen, mode):
         assert (f" {action.label}" in foot) or not action.footer
-
-
-@pytest.mark.parametrize(("screen", "mode"), REACHABLE)
-def test_help_wraps_on_a_small_terminal(screen: str, mode: str) -> None:
-    lines = ["".join(span.text for span in line) for line in help_lines(screen, mode, 40)]
-    assert [line for line in lines if cell_len(line) > 40 - FRAME] == []
-
-
-@pytest.mark.parametrize("cells", [1, 10, 25])
-def test_help_of_a_tiny_terminal_has_every_action(cells: int) -> None:
-    shown = "".join(span.text for line in help_lines("fleet", LIVE, cells) for span in line)
-    joined = "".join(shown.split())
-    for action in actions_of("fleet", LIVE):
-        assert "".join(f"{action.keys_shown}{action.help}".split()) in joined
 
 
 def help_text(screen: str, mode: str = LIVE) -> str:
@@ -181,15 +155,6 @@ def test_footer_fits_and_always_shows_help_and_quit(width: int, mode: str) -> No
         assert "q quit" in foot
 
 
-@pytest.mark.parametrize(("screen", "label"), [(FLEET, "S sessions"), (SESSIONS, "c compare")])
-def test_footer_of_a_small_terminal_keeps_important_keys(screen: str, label: str) -> None:
-    assert label in "".join(span.text for span in footer_line(screen, 80))
-
-
-def test_footer_of_120_columns_has_the_worst_gpus() -> None:
-    assert "W worst" in "".join(span.text for span in footer_line(FLEET, 120))
-
-
 @pytest.mark.parametrize(
     ("typed", "first"),
     [
@@ -217,14 +182,6 @@ async def test_palette_finds_actions_by_the_words_of_users(typed: str, first: st
     assert len(found) <= 12
 
 
-@pytest.mark.parametrize("typed", ["xyzzy", "zm", "pwr gpu", "sess xyz"])
-async def test_palette_lists_only_commands_that_contain_the_words(typed: str) -> None:
-    app = app_on(scene(2, 2, 5))
-    async with app.run_test(size=(120, 40)):
-        entries = list(palette_entries(app.front))
-    assert [one.title for one in entries if match_score(typed, one.title, one.words)] == []
-
-
 async def test_palette_command_filters_idle_gpus() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -237,16 +194,3 @@ async def test_palette_command_filters_idle_gpus() -> None:
             while "filter util<20 %: " not in screen_text(app):
                 await pilot.pause(0.01)
         assert app.front.SCREEN == "fleet"
-
-
-async def test_palette_lists_every_action_metric_and_node() -> None:
-    app: GswarmApp = app_on(scene(2, 2, 5))
-    async with app.run_test(size=(120, 40)):
-        viewer: ViewerApp = app  # the app has all that its screens use
-        assert app.front.viewer is viewer
-        offered = {entry.title for entry in palette_entries(app.front)}
-    for action in ACTIONS:
-        live = not action.modes or LIVE in action.modes
-        if live and action.palette and (not action.screens or "fleet" in action.screens):
-            assert action.help in offered
-    assert {"Show NVLink tx", "Show node iowait", "Open gpu02", "Theme light"} <= offered

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC
-from pathlib import Path
 
 import pytest
 from textual import events
 from textual._compositor import ChopsUpdate, LayoutUpdate
-from textual.geometry import Size
-from textual.widgets import Input
 
-from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.events import RecorderStatus
-from gswarm_tui.run.watch import is_first_demo
 from gswarm_tui.tui.app import HINTS_S, GswarmApp
-from gswarm_tui.tui.palette import ActionPalette
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text, shows
 from tests.tui.scene import scene
@@ -34,49 +28,6 @@ async def test_session_starts_with_a_suggested_name_and_stops() -> None:
         await pilot.pause()
         assert not made.fleet.sessions.running
         assert "no session" in screen_text(app)
-
-
-async def test_painted_is_set_after_the_first_screen() -> None:
-    app = app_on(scene(2, 2, 60).recording())
-    assert not app.painted.is_set()
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.pause()
-        assert app.painted.is_set()
-
-
-@pytest.mark.parametrize("size", [(80, 3), (80, 1), (1, 24)])
-async def test_palette_works_in_a_tiny_terminal(size: tuple[int, int]) -> None:
-    app = app_on(scene(2, 2, 60).recording())
-    async with app.run_test(size=size) as pilot:
-        await pilot.press("colon", "down", "pagedown", "pageup")
-        assert isinstance(app.screen, ActionPalette)
-        await pilot.press("escape")
-        assert not isinstance(app.screen, ActionPalette)
-
-
-async def test_fleet_updates_behind_a_dialog() -> None:
-    made = scene(2, 2, 60).recording()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("s", "enter", "s")
-        made.advance(35)
-        await pilot.pause()
-        shown = screen_text(app)
-        assert "start session" in shown
-        assert "● session-1 35 s" in shown
-
-
-async def test_outdated_resize_is_ignored() -> None:
-    app = app_on(scene(2, 2, 60).recording())
-    async with app.run_test(size=(100, 30)) as pilot:
-        drawn_for: set[int] = set()
-        app.screen.screen_layout_refresh_signal.subscribe(
-            app.screen, lambda screen: drawn_for.add(screen.outer_size.height)
-        )
-        app.screen.post_message(events.Resize(Size(100, 31), Size(100, 31)))
-        await pilot.pause()
-        await pilot.resize_terminal(100, 40)
-        assert drawn_for == {30, 40}
 
 
 @pytest.mark.parametrize(
@@ -105,19 +56,6 @@ async def test_redraw_repairs_an_overwritten_screen(by: str, monkeypatch: pytest
         await pilot.pause()
         assert "gpu01" in before
         assert seen.text() == before
-
-
-async def test_dialog_closes_once_for_two_keys() -> None:
-    made = scene(2, 2, 60).recording()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("s")
-        field = app.screen.query_one(Input)
-        for _ in range(2):  # as by a key that is pressed again before the first was dealt with
-            field.post_message(Input.Submitted(field, field.value))
-        await pilot.pause()
-        assert len(made.fleet.sessions.running) == 1
-        assert "no session" not in screen_text(app)
 
 
 async def test_session_can_be_backdated() -> None:
@@ -149,37 +87,6 @@ async def test_invalid_start_time_is_reported_in_the_dialog() -> None:
         assert '"2h ago" isn\'t in the recording, which goes from 14:00:00 to 14:01:00' in screen_text(app)
         await pilot.press("escape")
         assert not made.fleet.sessions.sessions
-
-
-async def test_form_error_wraps_in_a_small_terminal() -> None:
-    app = app_on(scene(2, 2, 60).recording())
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("s", "tab", *"when it got interesting at last", "enter")
-        await pilot.pause()
-        text = " ".join(line.strip(" │") for line in screen_text(app).splitlines())
-        wrong = 'can\'t read "when it got interesting at last" as a time; write '
-        assert wrong in text
-        assert "…" not in text.partition(wrong)[2].partition("╰")[0]
-
-
-async def test_form_is_usable_in_the_smallest_terminal() -> None:
-    app = app_on(scene(2, 2, 60).recording())
-    async with app.run_test(size=(40, 10)) as pilot:
-        await pilot.press("M", *"one", "tab", "tab")
-        await pilot.pause()
-        for shown in ("one", "values", "at  ", "now", "accept"):
-            assert shown in screen_text(app)
-        await pilot.press(*["delete"] * 3, *"then", "enter")
-        await shows(app, pilot, 'can\'t read "then"')
-
-
-@pytest.mark.parametrize(("since", "text"), [("now", "started one"), ("-30s", "started one, backdated 30 s")])
-async def test_starting_a_session_shows_a_notice(since: str, text: str) -> None:
-    app = app_on(scene(2, 2, 60).recording())
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("e", "s", *"one", "tab", *since, "enter")
-        await pilot.pause()
-        assert [n.message for n in app._notifications] == [text]
 
 
 async def test_session_to_stop_is_picked_from_several() -> None:
@@ -259,13 +166,6 @@ async def test_q_goes_back_from_a_detail_screen() -> None:
 @pytest.mark.parametrize("seconds", [5, 60])
 async def test_quit_of_a_short_run_needs_no_confirmation(seconds: int) -> None:
     app = app_on(scene(2, 2, seconds).recording())
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("q")
-    assert app.return_value == "quit"
-
-
-async def test_quit_without_a_recording_needs_no_confirmation() -> None:
-    app = app_on(scene(2, 2, 300))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("q")
     assert app.return_value == "quit"
@@ -355,17 +255,6 @@ async def test_detaching_is_refused_where_nothing_could_go_on() -> None:
         await shows(app, pilot, "can't detach: nothing is recorded")
 
 
-async def test_no_single_key_changes_the_interval() -> None:
-    made = scene(2, 2, 5)
-    app = app_on(made)
-    async with app.run_test(size=(120, 30)) as pilot:
-        for keys in (("plus", "minus"), ("i", "escape"), ("i", "enter")):
-            await pilot.press(*keys)
-            await pilot.pause()
-            assert made.fleet.interval_s == 1, keys
-            assert "interval_changed" not in {event.kind for event in made.fleet.event_log}, keys
-
-
 async def test_footer_without_a_recording_has_only_keys_that_work() -> None:
     made = scene(2, 2, 5)
     app = app_on(made)
@@ -439,38 +328,6 @@ async def test_key_without_effect_says_why() -> None:
             assert app.is_running
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_notice_covers_only_the_end_of_the_title(size: tuple[int, int]) -> None:
-    app = app_on(scene(4, 8, 30).recording())
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await pilot.pause()
-        before = screen_text(app).splitlines()
-        app.show_notice("every node is live")
-        await pilot.pause()
-        first, *rest = screen_text(app).splitlines()
-        assert first.startswith(before[0][:30])
-        assert first.endswith("every node is live")
-        assert rest == before[1:]
-
-
-@pytest.mark.parametrize("keys", ["e", "S", "enter", "m", "question_mark", "colon"])
-async def test_notice_disappears_with_its_screen_unless_it_is_an_error(keys: str) -> None:
-    app = app_on(scene(4, 8, 30).recording())
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        app.show_notice("every node is live")
-        await pilot.press(keys)
-        await pilot.pause()
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "every node is live" not in screen_text(app)
-        app.show_notice("gpu03 can't be read", error=True)
-        await pilot.press(keys)
-        await pilot.pause()
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "gpu03 can't be read" in screen_text(app)
-
-
 async def test_first_demo_shows_hints_that_go_away() -> None:
     made = scene(2, 2, 5).recording()
     app = GswarmApp(made.hub, timezone=UTC, hints=True)
@@ -486,23 +343,6 @@ async def test_first_demo_shows_hints_that_go_away() -> None:
         await pilot.pause()
         assert "⏎ opens a node" not in screen_text(app)
     assert 0 < HINTS_S <= 60
-
-
-def test_only_the_first_demo_has_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert [is_first_demo(), is_first_demo()] == [True, False]
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert not is_first_demo()
-
-
-async def test_theme_key_cycles_through_themes() -> None:
-    app = app_on(scene(2, 2, 5))
-    async with app.run_test(size=(100, 30)) as pilot:
-        for theme in (*THEME_NAMES[1:], THEME_NAMES[0]):
-            await pilot.press("t")
-            await pilot.pause()
-            assert app.theme == theme
 
 
 async def test_help_shows_the_keys_of_its_screen() -> None:

@@ -116,18 +116,6 @@ def test_terminal_shows_the_last_of_any_frames(drawn: list[list[tuple[Strip, Str
     assert terminal.frame(chops(drawn[-1], EVERYWHERE), CONSOLE) == ""
 
 
-@given(frames, frames)
-def test_only_the_updated_part_is_compared(
-    before: list[tuple[Strip, Strip]], after: list[tuple[Strip, Strip]]
-) -> None:
-    terminal, screen = TerminalCells(), DirtyTerminal()
-    screen.take(terminal.frame(layout(before), CONSOLE))
-    screen.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE))
-    want = [Strip.join(pair) for pair in before]
-    want[1] = Strip.join([before[1][0], after[1][1]])
-    assert screen.lines == shown(want)
-
-
 def test_changed_number_takes_few_bytes() -> None:
     plain, other = STYLES[1], STYLES[2]
     terminal = TerminalCells()
@@ -136,15 +124,6 @@ def test_changed_number_takes_few_bytes() -> None:
     frame[1] = (frame[1][0], Strip([Segment("  75 % ", plain)]))
     text = terminal.frame(chops(frame, EVERYWHERE), CONSOLE)
     assert text == "\x1b[2;9H\x1b[38;2;216;221;230;48;2;15;18;23m5\x1b[0m"
-
-
-def test_forgotten_cells_are_written_again() -> None:
-    terminal, screen = TerminalCells(), DirtyTerminal()
-    frame = [(Strip([Segment("gpu01", None)]), Strip([Segment("  98   ", STYLES[3])]))] * HIGH
-    terminal.frame(layout(frame), CONSOLE)
-    terminal.forget()
-    screen.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE))
-    assert screen.lines == shown([Strip.join(pair) for pair in frame])
 
 
 def test_frame_of_the_old_size_leaves_nothing_on_a_smaller_terminal() -> None:

@@ -65,22 +65,6 @@ def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals | str) -> Non
         assert running.exit_status() == 0
 
 
-@pytest.mark.parametrize(
-    ("key", "shows"),
-    [("i", "sampling interval"), ("?", "help: fleet"), ("\x10", "Search commands")],
-    ids=["a form", "the help", "the palette"],
-)
-def test_ctrl_z_suspends_in_dialogs_too(key: str, shows: str) -> None:
-    command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--no-record"]
-    with InTerminal(command, size=(100, 30)) as running:
-        running.wait_for("sim02")
-        running.press(key)
-        running.wait_for(shows)
-        running.press("\x1a")
-        wait_until_stopped(running.process.pid)
-        os.killpg(running.process.pid, signal.SIGCONT)
-
-
 CONTINUED = """
 import asyncio, os, signal, termios
 from gswarm_tui.tui.textual_internals.app import TerminalApp

@@ -43,24 +43,6 @@ async def test_events_match_picture(
         matches_picture(app, f"events-{size[0]}x{size[1]}")
 
 
-async def test_long_details_of_a_group_use_the_empty_columns_of_node_and_gpu() -> None:
-    made = Scene(nodes=2, gpus=8)
-    words = "XID 92 (high single-bit ECC error rate)"
-    for gpu in range(3):
-        made.hub.publish(EventLogged(made.time, "xid", WARNING, words, f"gpu{gpu % 2 + 1:02}", gpu))
-    made.hub.publish(EventLogged(made.time, "xid", WARNING, "XID 13", "gpu01", 0))
-    made.hub.flush()
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("e")
-        await pilot.pause()
-        assert line_with(app, words).endswith(f"▲ xid              {words}: gpu01:0,…")
-        heading, alone = line_with(app, "details"), line_with(app, "XID 13")
-        assert [alone.index(text) for text in ("gpu01", "XID 13")] == [
-            heading.index(column) for column in ("node", "details")
-        ]
-
-
 async def test_table_follows_the_newest_event() -> None:
     made = scene_with_events(100)
     app = app_on(made)
@@ -82,20 +64,6 @@ async def test_table_follows_the_newest_event() -> None:
         log_events(made, 1)
         await pilot.pause()
         assert line_with(app, "▸").endswith("thing 107")
-
-
-async def test_mouse_wheel_stops_following() -> None:
-    made = scene_with_events(100)
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("e")
-        await pilot.pause()
-        table = app.screen.query_one("TableView")
-        table.scroll_to(y=0, animate=False)
-        await pilot.pause()
-        log_events(made, 1)
-        await pilot.pause()
-        assert "thing 1\n" in screen_text(app)
 
 
 async def test_oldest_events_are_dropped_above_the_limit() -> None:

@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Processes
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_BRAKE
+from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_BRAKE
 from gswarm_tui.fleet.events import EventLogged, RecorderStatus
-from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.layout import Zoom
 from gswarm_tui.tui.drawing.themes import palette
-from gswarm_tui.tui.widgets.lines import Canvas
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -56,14 +54,6 @@ async def test_many_gpus_fit_without_scrolling(nodes: int, size: tuple[int, int]
         assert app.fleet_screen.heatmap.max_scroll_y == 0
 
 
-async def test_columns_of_nodes_show_sparklines() -> None:
-    app = app_on(scene(64, 8, 10))
-    async with app.run_test(size=(200, 60)) as pilot:
-        await pilot.pause()
-        assert line_with("last 1 min", app).count("last 1 min") == 2
-        assert any(block in line_with("gpu33", app)[-40:] for block in "▂▃▄▅▆▇█")
-
-
 @pytest.mark.parametrize(("nodes", "size"), [(1, (200, 60)), (1, (120, 40)), (4, (200, 60))])
 async def test_few_nodes_get_plots_of_each_gpu(
     nodes: int, size: tuple[int, int], matches_picture: Matches
@@ -94,38 +84,6 @@ async def test_plots_of_the_cursors_node_follow_it(size: tuple[int, int]) -> Non
         assert line_with("now", app).rstrip().endswith("now")
 
 
-async def test_wide_terminals_plot_power_beside_utilisation() -> None:
-    app = app_on(scene(8, 8, 110))
-    async with app.run_test(size=(200, 60)) as pilot:
-        await pilot.pause()
-        assert "─ power ─" in line_with("gpu01: GPU util, last 2 min", app)
-        assert line_with("−1 min", app).count("−1 min") == 2
-        await pilot.press("3")
-        await pilot.pause()
-        assert "─ GPU util ─" in line_with("gpu01: power, last 2 min", app)
-
-
-async def test_a_long_reason_takes_lines_from_the_plots_of_a_small_terminal() -> None:
-    made = scene(4, 8, 110)
-    made.lose("gpu02", "connection reset by peer " * 12, "check that the node is up")
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        assert "gpu01: GPU util, last" in screen_text(app)
-        await pilot.press("down")
-        await pilot.pause()
-        assert "check that the node is up" in screen_text(app)
-        assert "GPU util, last" not in screen_text(app)
-
-
-@pytest.mark.parametrize(("nodes", "size"), [(64, (120, 40)), (10, (80, 24))])
-async def test_plots_are_hidden_where_none_fits(nodes: int, size: tuple[int, int]) -> None:
-    app = app_on(scene(nodes, 8, 10))
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        assert "GPU util, last" not in screen_text(app)
-
-
 async def test_plots_fit_after_a_resize() -> None:
     app = app_on(scene(1, 8, 90, seed=3))
     async with app.run_test(size=(200, 60)) as pilot:
@@ -139,20 +97,6 @@ async def test_plots_fit_after_a_resize() -> None:
         assert screen_text(app) == first
 
 
-async def test_plots_are_redrawn_at_most_every_five_seconds() -> None:
-    made = scene(1, 8, 280, seed=3)
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        canvas = app.fleet_screen.query_one("#minutes", Canvas)
-        seen = [canvas.lines]
-        for _ in range(10):
-            made.advance(1)
-            await pilot.pause()
-            seen.append(canvas.lines)
-        assert 1 < len(set(seen)) <= 3
-
-
 async def test_cursor_scrolls_the_heatmap() -> None:
     app = app_on(scene(1024, 8, 1))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -162,14 +106,6 @@ async def test_cursor_scrolls_the_heatmap() -> None:
         assert heatmap.layout_plan.zoom is Zoom.HALVES
         assert heatmap.scroll_y == heatmap.max_scroll_y > 0
         assert line_with(" gpu1024:0  ", app)
-
-
-async def test_cursor_is_visible_in_the_smallest_size() -> None:
-    app = app_on(scene(1024, 8, 1))
-    async with app.run_test(size=(200, 60)) as pilot:
-        await pilot.press("right", "right")
-        await pilot.pause()
-        assert line_with(" gpu0001  ", app).startswith(" gpu0001  ▁▁+▁▁▁▁▁ ")
 
 
 async def test_node_states_are_shown_as_text() -> None:
@@ -210,45 +146,6 @@ async def test_reason_and_remedy_of_a_lost_node_wrap_completely(
         assert rows == [line[:30] for line in shown if line.startswith(" gpu0")][:4], "nodes stay in place"
 
 
-async def test_lost_node_stays_visible_above_its_reason() -> None:
-    made = Scene(2, 2).connect().advance(90)
-    for _ in range(4):
-        made.lose("gpu01", "it was cut off").advance(1).bring_back("gpu01").advance(1)
-    made.lose("gpu02", *NO_PYTHON, retry_in=30).advance(1)
-    app = app_on(made)
-    async with app.run_test(size=(80, 33)) as pilot:
-        await pilot.press("n")
-        for height in (33, 34, 35, 36, 40):
-            await pilot.resize_terminal(80, height)
-            await pilot.pause()
-            for _ in range(2):
-                made.advance(1)
-                app.fleet_screen.update_view()
-                await pilot.pause()
-            assert line_with(" gpu01  ", app), height
-            assert line_with(" gpu02  ", app), height
-
-
-async def test_reason_is_cut_before_the_remedy() -> None:
-    made = Scene(17, 8).connect().advance(10)
-    made.lose("gpu09", "it can't be reached: no route to host, as of the last ten tries", "try `ssh gpu09`")
-    app = app_on(made.advance(1))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("n")
-        await pilot.pause()
-        lines = [line for line in screen_text(app).splitlines() if "gpu09" in line]
-        assert len(lines) == 2
-        assert all(": it can't be reached" in line and "… · try `ssh gpu09`" in line for line in lines)
-        assert all(line_with(f" {name} ", app) for name in made.names)
-
-
-async def test_scale_is_right_without_gpus() -> None:
-    app = app_on(Scene(2, 8))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        assert line_with("GPU util %", app).split()[-4:] == ["0", "100", "–", "unmeasured"]
-
-
 async def test_throttle_reason_comes_before_the_clock() -> None:
     made = Scene(2, 8, seed=3).connect().advance(30)
     hot = next(e for e in made.fleet.event_log if e.kind == "throttle" and e.severity == WARNING)
@@ -263,26 +160,6 @@ async def test_throttle_reason_comes_before_the_clock() -> None:
         assert "°C  ▲ thermal (hardware)…" in line_with(f"{hot.node}:{hot.gpu}  util", app)
 
 
-async def test_large_counts_have_separators() -> None:
-    made = Scene(1001, 1).connect().advance(1)
-    app = app_on(made, title="")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("slash", *"gpu1*", "enter")
-        await pilot.pause()
-        assert "1,001 nodes · 1,001 GPUs" in line_with("gswarm", app)
-        assert "nodes 1,001/1,001" in screen_text(app)
-        assert " of 1,001 nodes" in line_with("filter gpu1*: ", app)
-
-
-async def test_small_blocks_have_headings_only_above_nodes() -> None:
-    app = app_on(scene(2, 8, 2))
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.fleet_screen.heatmap.zoom_wanted = Zoom.PLAIN
-        app.update_view()
-        await pilot.pause()
-        assert line_with("01234567", app).split() == ["01234567"] * 2
-
-
 async def test_ages_and_countdowns_update_without_frames() -> None:
     made = troubled()
     app = app_on(made)
@@ -292,21 +169,6 @@ async def test_ages_and_countdowns_update_without_frames() -> None:
         await pilot.pause()
         assert "lost 4 s ago" in line_with("gpu04 ", app)
         assert "retry in 1 s" in line_with("gpu04 ", app)
-
-
-async def test_frame_redraws_only_changed_lines() -> None:
-    made = scene(4, 8, 20)
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        heatmap = app.fleet_screen.heatmap
-        drawn = {line: heatmap.render_line(line) for line in range(4)}
-        for name in ("gpu01", "gpu02", "gpu04"):
-            made.silence(name)
-        made.advance(2)
-        await pilot.pause()
-        same = [line for line in range(4) if heatmap.render_line(line) is drawn[line]]
-        assert same == [0, 1, 3]
 
 
 async def test_cursor_shows_the_gpu_and_opens_the_node() -> None:
@@ -397,31 +259,6 @@ async def test_metric_list_is_filtered_as_one_types() -> None:
         assert line_with("unmeasured", app).startswith(" temperature °C")
 
 
-async def test_metric_list_has_matching_names_before_matching_meanings() -> None:
-    app = app_on(scene(2, 8, 5))
-    async with app.run_test(size=(120, 40)) as pilot:
-        for typed, title in (
-            ("idle disks", " iowait %"),
-            ("power", " power W"),
-            ("cpu", " CPU %"),
-            ("iowait", " iowait %"),
-        ):
-            await pilot.press("m", *typed, "enter")
-            await pilot.pause()
-            assert line_with("unmeasured", app).startswith(title)
-
-
-async def test_metric_list_wraps_meanings_in_a_small_terminal() -> None:
-    app = app_on(scene(2, 8, 5))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("m")
-        await pilot.pause()
-        lines = [line.split("│")[1].strip() for line in screen_text(app).splitlines() if "│" in line]
-        at = next(number for number, line in enumerate(lines) if line.startswith("power throttle"))
-        meaning = lines[at].removeprefix("power throttle").strip() + " " + lines[at + 1]
-        assert meaning == GPU_BY_NAME["throttle_power_pct"].meaning
-
-
 async def test_sort_by_metric_puts_the_lowest_first() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -430,22 +267,6 @@ async def test_sort_by_metric_puts_the_lowest_first() -> None:
         order = [line.split()[0] for line in screen_text(app).splitlines() if line.startswith(" gpu0")][:4]
         assert order[0] == "gpu03"
         assert "lowest first" in screen_text(app)
-
-
-async def test_equal_nodes_are_redrawn_after_sorting() -> None:
-    given = ["gpu04", "gpu03", "gpu02", "gpu01"]
-    made = Scene(names=given).connect().advance(30)
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.fleet_screen.heatmap.zoom_wanted = Zoom.BLOCKS
-        app.fleet_screen.action_metric("ecc_uncorrected")
-        await pilot.pause()
-        for order in (Order.NAME, Order.GIVEN):
-            app.fleet_screen.sort(order)
-            await pilot.pause()
-            lines = screen_text(app).splitlines()
-            named = [line.split()[0] for line in lines if line.startswith(" gpu0") and ":" not in line]
-            assert named == (sorted(given) if order is Order.NAME else given)
 
 
 async def test_filter_applies_while_typing_and_marks_errors() -> None:
@@ -468,19 +289,6 @@ async def test_filter_applies_while_typing_and_marks_errors() -> None:
         assert "\n gpu01 " in screen_text(app)
 
 
-@pytest.mark.parametrize("size", [(40, 10), (60, 20), (80, 24), (200, 60)])
-async def test_filter_in_use_is_shown_at_every_size(size: tuple[int, int]) -> None:
-    app = app_on(scene(4, 8, 30))
-    async with app.run_test(size=size) as pilot:
-        await pilot.press("slash", *"util<5", "enter")
-        for metric in ("util_pct", "clock_reasons", "nvlink_tx_mb_s"):
-            app.show_metric(metric)
-            await pilot.pause()
-            assert "filter util<5" in screen_text(app), metric
-            if size[0] >= 80:
-                assert "filter util<5 %: 1 GPU on 1 of 4 nodes" in screen_text(app), metric
-
-
 async def test_typing_a_filter_leaves_every_node_in_its_place() -> None:
     app = app_on(scene(64, 8, 10).recording())
     async with app.run_test(size=(80, 24)) as pilot:
@@ -495,32 +303,6 @@ async def test_typing_a_filter_leaves_every_node_in_its_place() -> None:
         assert "? help" in screen_text(app).splitlines()[-1]
 
 
-async def test_sorted_blocks_without_names_name_the_first_nodes() -> None:
-    app = app_on(scene(64, 8, 10))
-    async with app.run_test(size=(120, 24)) as pilot:
-        app.fleet_screen.heatmap.zoom_wanted = Zoom.PLAIN
-        await pilot.press("o", "o", "o")
-        await pilot.pause()
-        first = [node.name for node in app.fleet_screen.heatmap.picture.nodes[:3]]
-        assert f"lowest first: {', '.join(first)} … · small blocks" in line_with("GPU util", app)
-
-
-async def test_help_lists_the_columns_that_a_narrow_terminal_hides() -> None:
-    app = app_on(scene(2, 8, 30))
-    async with app.run_test(size=(80, 40)) as pilot:
-        await pilot.press("question_mark")
-        await pilot.pause()
-        words = " ".join(screen_text(app).replace("│", " ").split())
-        assert "the columns cpu, mem, GB/s in/out, iowait; some figures" in words
-        await pilot.press("end")
-        await pilot.pause()
-        assert "state:throttled GPUs whose clocks" in " ".join(screen_text(app).split())
-    async with app_on(scene(2, 8, 30)).run_test(size=(160, 40)) as pilot:
-        await pilot.press("question_mark")
-        await pilot.pause()
-        assert "Hidden" not in screen_text(pilot.app)  # type: ignore[arg-type]
-
-
 async def test_filter_shows_the_unit_that_a_number_is_in() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -533,21 +315,6 @@ async def test_filter_shows_the_unit_that_a_number_is_in() -> None:
         await pilot.press(*"MiB", "enter")
         await pilot.pause()
         assert "filter mem>1000MiB: 31 GPUs on 4 of 4 nodes" in screen_text(app)
-
-
-async def test_filter_counts_gpus_and_nodes_at_one_time() -> None:
-    made = scene(4, 8, 30)
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("slash", *"util>=0", "enter")
-        await pilot.pause()
-        assert "32 GPUs on 4 of 4 nodes" in screen_text(app)
-        for number in (2, 3, 4):
-            node = app.fleet_screen.fleet.nodes[f"gpu0{number}"]
-            node.gpus[:, GPU_COLUMNS.index("util_pct")] = float("nan")
-        app.update_view()
-        await pilot.pause()
-        assert "8 GPUs on 1 of 4 nodes" in screen_text(app)
 
 
 async def test_rank_that_is_missing_is_not_inside_of_a_range() -> None:
@@ -592,17 +359,6 @@ async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:
         await pilot.press(*">5000")
         await pilot.pause()
         assert line_with("nothing matches", app).strip() == "power>5000 W  nothing matches"
-
-
-async def test_error_at_the_end_of_a_long_filter_is_read_in_full() -> None:
-    app = app_on(scene(4, 8, 30))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("slash", *"util<5 | power>300 | temp>60 | gpu01 | gpu02 | gpu03 | powr>3")
-        await pilot.pause()
-        lines = screen_text(app).splitlines()
-        typed = next(i for i, line in enumerate(lines) if "powr>3" in line)
-        assert lines[typed + 1].index("^") == lines[typed].index("powr>3")
-        assert "unknown metric 'powr'; perhaps you meant power ^" in lines[typed + 1]
 
 
 async def test_filter_puts_the_cursor_on_a_match_and_n_goes_to_the_next() -> None:
@@ -710,26 +466,6 @@ async def test_header_shows_the_recorder_state() -> None:
         made.advance(1)
         await pilot.pause()
         assert "╳ the disk that holds run.duckdb is full" in line_with("gswarm", app)
-
-
-FULL = "can't be written because its disk is full; free some space"
-
-
-@pytest.mark.parametrize("cells", [80, 90, 100, 110, 120, 140, 200])
-async def test_recorder_error_fits_the_header(cells: int) -> None:
-    path = "/home/somebody/experiments/2026/gswarm-job4711.duckdb"
-    made = scene(2, 2, 5)
-    app = app_on(made)
-    async with app.run_test(size=(cells, 40)) as pilot:
-        for waits in ("", "; newer frames of 1,024 nodes wait there"):
-            made.hub.recorded(RecorderStatus(path, 1, 1, 0, {}, f"{path} {FULL}{waits}"))
-            made.advance(1)
-            await pilot.pause()
-            assert "╳ gswarm-job4711.duckdb can't be written because its disk is" in line_with("gswarm", app)
-            await pilot.press("e")
-            await pilot.pause()
-            assert "╳ gswarm-job4711" in line_with("events", app)
-            await pilot.press("escape")
 
 
 async def test_hostile_names_and_messages_stay_text() -> None:

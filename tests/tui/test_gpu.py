@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.screens.gpu import PANEL_HEIGHT, GpuScreen, grid
+from gswarm_tui.tui.screens.gpu import GpuScreen
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -151,10 +149,3 @@ async def test_key_changes_the_plotted_time() -> None:
         assert "−15 min" in screen_text(app)
         await pilot.press("z", "z")
         assert "last 1 min" in screen_text(app)
-
-
-@given(st.integers(20, 400), st.integers(6, 120))
-def test_panels_are_never_too_small_to_read(cells: int, lines: int) -> None:
-    columns, rows = grid(cells, lines)
-    assert columns == 1 or cells // columns >= 36
-    assert lines // rows >= PANEL_HEIGHT

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import LayoutRequest, Zoom, choose_layout
-from gswarm_tui.tui.drawing.legend import heads_line
 
 
 def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> LayoutRequest:
@@ -40,15 +38,6 @@ def test_extra_columns_depend_on_the_width() -> None:
     assert (wide.mean, wide.spark, wide.hosts) == (True, 26, ("cpu", "mem", "net", "iowait"))
     narrow = choose_layout(room(4, 8, (64, 30)))
     assert (narrow.mean, narrow.spark, narrow.hosts) == (True, 0, ("cpu",))
-
-
-def test_columns_have_sparklines_where_they_fit() -> None:
-    wide = choose_layout(room(64, 8, (200, 44)))
-    assert (wide.zoom, wide.columns, wide.mean, wide.cell) == (Zoom.NUMBERS, 2, True, 5)
-    assert wide.spark >= 30
-    assert wide.margin + wide.columns * wide.block <= 200 + 2
-    narrow = choose_layout(room(64, 8, (100, 44)))
-    assert (narrow.zoom, narrow.columns, narrow.mean, narrow.spark) == (Zoom.NUMBERS, 2, True, 0)
 
 
 rooms = st.builds(
@@ -85,23 +74,3 @@ def test_point_maps_to_its_gpu(where: LayoutRequest, zoom: Zoom | None, data: st
     found = layout.at(x, line)
     assert found == (layout.nodes_on(line)[0][column], cell)
     assert half == 1 or found == (node, cell)
-
-
-@pytest.mark.parametrize("name", ["a", "n1", "gpu", "gpu01"])
-@pytest.mark.parametrize("rank", [0, 1, 3])
-def test_headings_stand_over_their_columns_however_short_names_are(name: str, rank: int) -> None:
-    picture = HeatmapData("util_pct")
-    layout = choose_layout(LayoutRequest(2, 4, 3, len(name), len(name), rank, 80, 20))
-    heads = "".join(span.text for span in heads_line(picture, layout, (0, 1, 2, 3), "last 5 min"))
-    assert heads.split()[: 2 if rank else 1] == (["node", "rank"] if rank else ["node"])
-    cells = layout.margin + layout.cells_at
-    assert heads[cells : cells + layout.cell * 4].split() == ["0", "1", "2", "3"]
-    assert [heads.index(f" {gpu} ", cells - 1) + 1 for gpu in range(4)] == [
-        cells + layout.cell * (gpu + 1) - 2 for gpu in range(4)
-    ]
-
-
-def test_heading_without_room_is_left_out() -> None:
-    layout = choose_layout(LayoutRequest(64, 8, 3, 2, 2, 0, 100, 20), Zoom.NUMBERS)
-    line = heads_line(HeatmapData("util_pct"), layout, tuple(range(8)), "last 5 min")
-    assert "".join(span.text for span in line).split()[:3] == ["0", "1", "2"]

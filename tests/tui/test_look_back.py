@@ -140,32 +140,6 @@ async def test_playing_to_the_end_returns_to_now(live: Live) -> None:
         assert "PAST" not in screen_text(live.app)
 
 
-async def test_session_start_suggests_the_shown_time(live: Live) -> None:
-    live.made.connect()
-    async with live.app.run_test(size=(120, 30)) as pilot:
-        await live.advance(30, pilot)
-        await live.press(pilot, "space", "less_than_sign")
-        await pilot.press("s")
-        await pilot.pause()
-        assert "14:00:19" in screen_text(live.app)
-        await pilot.press("enter")
-        await live.advance(5, pilot)
-        (session,) = live.made.fleet.sessions.running
-        assert session.started_at == BEGINNING + 19
-        await live.press(pilot, "N")
-        await pilot.pause()
-        assert "● session-1 16 s" in screen_text(live.app)
-
-
-async def test_session_started_while_looking_back_is_on_the_timeline(live: Live) -> None:
-    live.made.connect()
-    async with live.app.run_test(size=(120, 30)) as pilot:
-        await live.advance(30, pilot)
-        await live.press(pilot, "space", "less_than_sign", "s", "enter")
-        await shows(live.app, pilot, "├ session-1 ──")
-        assert "● session-1 0 s" in screen_text(live.app)
-
-
 async def test_session_begun_and_ended_while_looking_back_has_both_times(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
@@ -186,19 +160,6 @@ async def test_session_begun_and_ended_while_looking_back_has_both_times(live: L
         (period,) = load_sessions(source)
         assert period.started_at.replace(tzinfo=UTC).timestamp() == BEGINNING + 10
         assert period.until.replace(tzinfo=UTC).timestamp() == BEGINNING + 30
-
-
-async def test_picked_session_would_have_the_duration_that_is_shown(live: Live) -> None:
-    live.made.connect()
-    async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
-        for name in ("train", "eval"):
-            live.made.hub.start_session(name)
-        await live.advance(60, pilot)
-        await live.press(pilot, "space", "T", *"14:00:20", "enter", "x")
-        await shows(live.app, pilot, "stop which session at 14:00:20?")
-        assert "│ 20 s  train" in screen_text(live.app)
-        await live.press(pilot, "enter")
-        await shows(live.app, pilot, "at 14:00:20 after 20 s")
 
 
 async def test_dragging_over_the_timeline_names_a_past_interval(live: Live) -> None:

@@ -8,13 +8,8 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from gswarm_agent.frame import INFO
-from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.drawing.curve import Window
-from gswarm_tui.tui.drawing.plot import PlotMark, marks_in, overlay
-from gswarm_tui.tui.drawing.spans import Span
-from tests.tui.conftest import app_on, line_with, screen_text, shows
+from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import scene
 
 
@@ -67,18 +62,6 @@ async def test_values_at_the_end_of_a_marks_name_are_its_values(
         assert json.loads(mark.detail or "") == values
 
 
-async def test_mark_with_too_many_values_on_both_lines_is_refused() -> None:
-    made = scene(1, 1, 5).recording()
-    app = app_on(made)
-    before = made.fleet.logged_count
-    async with app.run_test(size=(120, 30), notifications=True) as pilot:
-        await pilot.press("M")
-        first, second = (" ".join(f"{key}{number}=1" for number in range(20)) for key in "ab")
-        await fill_in(app, pilot, f"epoch {first}", second)
-        await shows(app, pilot, "no mark set: a mark can have 32 values; this one has 40")
-        assert made.fleet.logged_count == before
-
-
 async def test_mark_can_be_backdated() -> None:
     made = scene(2, 2, 60).recording()
     app = app_on(made)
@@ -106,19 +89,6 @@ async def test_invalid_mark_is_reported_in_the_dialog() -> None:
         assert made.fleet.logged_count == before
 
 
-async def test_invalid_mark_values_are_not_shown() -> None:
-    made = scene(1, 1, 5).recording()
-    for detail in (None, "", "[1, 2]", "{", "[" * 5000):
-        made.hub.publish(EventLogged(made.time, "mark", INFO, "[b]odd[/b]\x1b[2J", detail=detail))
-    made.advance(1)
-    app = app_on(made)
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("e")
-        await pilot.pause()
-        lines = [line for line in screen_text(app).splitlines() if "odd" in line]
-        assert [line.split("mark", 1)[1].strip() for line in lines] == ["[b]odd[/b]�[2J"] * 5
-
-
 @pytest.mark.parametrize(
     ("keys", "name"), [(("enter", "enter"), "gpu"), (("enter",), "node"), (("S",), "sessions")]
 )
@@ -136,18 +106,3 @@ async def test_marks_are_drawn_in_plots_at_their_time(
         await pilot.press(*keys)
         await pilot.pause()
         matches_picture(app, f"marks-{name}-120x40")
-
-
-def test_mark_name_never_covers_the_curve() -> None:
-    lines = [(Span("util  98 %"), Span(" " * 10)), (Span("⠉" * 20),)]
-    marks = [PlotMark(0.0, "first"), PlotMark(0.55, "second"), PlotMark(0.6, "third"), PlotMark(0.95, "last")]
-    shown = ["".join(span.text for span in line) for line in overlay(lines, marks, 0, 20)]
-    assert shown == ["util  98 %  third   ", "⠉" * 20]
-
-
-def test_only_marks_in_the_window_are_drawn() -> None:
-    happened = [
-        EventLogged(at, kind, INFO, f"{kind} {at:g}")
-        for at, kind in ((9.0, "mark"), (10.0, "mark"), (15.0, "xid"), (14.0, "mark"), (20.0, "mark"))
-    ]
-    assert marks_in(happened, Window(10, 20, 5)) == [PlotMark(0.0, "mark 10"), PlotMark(0.4, "mark 14")]

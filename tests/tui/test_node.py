@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES, Hello, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, LinkMeasured, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.screens.node import NodeScreen, heights
+from gswarm_tui.tui.screens.node import NodeScreen
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -129,31 +127,6 @@ async def test_lost_node_shows_reason_age_and_remedy() -> None:
         assert "● live" in line_with(app, "gpu02")
 
 
-async def test_long_remedy_wraps_completely() -> None:
-    remedy = "load one with --setup 'module load python', or name one with --agent-python PATH, as on its own"
-    made = scene(nodes=2, gpus=2, seconds=10)
-    made.lose("gpu02", "it has no working python3", remedy, retry_in=30).advance(5)
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show(NodeScreen("gpu02"))
-        await pilot.pause()
-        assert f"retry in 25 s · {remedy}" in " ".join(screen_text(app).split())
-        assert line_with(app, "overview")
-
-
-async def test_reason_with_wide_characters_wraps_at_spaces() -> None:
-    said = "保守作業のため " * 30  # as long as a launcher lets it be
-    made = scene(nodes=2, gpus=2, seconds=10)
-    made.lose("gpu02", said.strip(), "ask who runs the cluster", retry_in=30).advance(5)
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show(NodeScreen("gpu02"))
-        await pilot.pause()
-        lines = [line for line in screen_text(app).splitlines() if "保" in line]
-        assert " ".join(" ".join(lines).split()) == said.strip()
-        assert line_with(app, "retry in 25 s · ask who runs the cluster")
-
-
 async def test_stale_node_shows_the_age_of_its_data() -> None:
     made = scene(nodes=1, gpus=2, seconds=10)
     made.silence("gpu01").advance(7)
@@ -176,20 +149,6 @@ async def test_unconnected_nodes_and_nodes_without_gpus_are_shown() -> None:
         app.show(NodeScreen("gpu02"))
         await pilot.pause()
         assert "… connecting" in screen_text(app)
-
-
-@pytest.mark.parametrize(("width", "recording"), [(36, False), (120, True), (200, True)])
-async def test_simulated_is_shown_at_every_width(width: int, recording: bool) -> None:
-    app = app_on(scene(nodes=1, gpus=2, seconds=2).recording())
-    async with app.run_test(size=(width, 30)) as pilot:
-        app.show(NodeScreen("gpu01"))
-        await pilot.press("enter")
-        for name in ("gpu01:0", "gpu01"):
-            title = screen_text(app).splitlines()[0]
-            assert title.split()[0] == name
-            assert "SIMULATED" in title
-            assert ("● rec 2 s" in title) == recording
-            await pilot.press("escape")
 
 
 async def test_link_line_shows_clock_and_round_trip() -> None:
@@ -243,46 +202,6 @@ async def test_views_fill_the_screen_with_one_part() -> None:
         assert "python train.py" in screen_text(app)
         await pilot.press("z", "z", "shift+tab", "shift+tab")
         assert "−15 min" in screen_text(app)
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_host_view_fills_the_screen_with_a_time_axis(size: tuple[int, int]) -> None:
-    app = app_on(scene(nodes=1, gpus=8, seconds=300))
-    async with app.run_test(size=size) as pilot:
-        app.show(NodeScreen("gpu01"))
-        await pilot.press("tab", "tab")
-        await pilot.pause()
-        assert line_with(app, " overview ").rstrip(" ─").endswith("last 5 min")
-        assert len(line_with(app, "busiest core").rstrip()) > size[0] - 4
-        assert line_with(app, "−4 min").endswith("now")
-        await pilot.press("tab")
-        await pilot.pause()
-        assert line_with(app, " overview ").rstrip(" ─").endswith("not measured")
-
-
-@given(st.integers(1, 120), st.integers(0, 64), st.integers(4, 17), st.integers(0, 200))
-def test_parts_never_exceed_the_lines(room: int, gpus: int, host: int, processes: int) -> None:
-    shared = heights(room, gpus, host, processes)
-    taken = shared.gpus + shared.plots + shared.host + shared.processes
-    assert taken <= max(room, 5)
-    assert min(shared.plots, shared.host, shared.processes) >= 0
-    assert shared.band == 0 or shared.plots == gpus * shared.band + 1
-
-
-async def test_recording_stays_in_the_title_as_its_time_grows() -> None:
-    made = scene(nodes=1, gpus=8, seconds=60).recording()
-    app = app_on(made)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.show(NodeScreen("gpu01"))
-        await pilot.pause()
-        for seconds, words in ((10, "70 s"), (31, "00:01:41")):
-            made.advance(seconds)
-            app.update_view()
-            await pilot.pause()
-            title = screen_text(app).splitlines()[0]
-            assert f"● rec {words} " in title
-            assert "● live  8 × NVIDIA H100" in title
-            assert "SIMULATED" in title
 
 
 async def test_links_view_shows_the_way_to_each_peer_and_the_share_of_traffic() -> None:

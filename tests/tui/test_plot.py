@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import GpuFacts, HostFacts
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.history import Floats, Singles
-from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.drawing.curve import (
     Window,
@@ -28,7 +26,7 @@ from gswarm_tui.tui.drawing.curve import (
     time_axis,
     window,
 )
-from gswarm_tui.tui.drawing.plot import PlotSeries, band, panel
+from gswarm_tui.tui.drawing.plot import PlotSeries, panel
 from gswarm_tui.tui.drawing.spans import Spans
 from gswarm_tui.tui.drawing.trends import Trends, opening_span
 from tests.tui.scene import Scene
@@ -68,15 +66,6 @@ def test_a_braille_curve_joins_a_jump_between_neighbours() -> None:
 
 def test_a_braille_curve_does_not_join_across_a_gap() -> None:
     assert braille_curve(levels(0.0, NAN, 1.0, 1.0), 2) == [" ⠉", "⡀ "]
-
-
-@given(st.lists(st.one_of(st.just(NAN), st.floats(0, 1)), min_size=1, max_size=60), st.integers(1, 6))
-def test_curves_have_exact_size(values: list[float], height: int) -> None:
-    blocks, braille = block_area(levels(*values), height), braille_curve(levels(*values), height)
-    assert [len(line) for line in blocks] == [len(values)] * height
-    assert [len(line) for line in braille] == [(len(values) + 1) // 2] * height
-    for at, value in enumerate(values):
-        assert (blocks[-1][at] == " ") == math.isnan(value)
 
 
 def test_bins_hold_a_sample_for_one_and_a_half_intervals() -> None:
@@ -129,11 +118,6 @@ def test_time_axis_has_round_ages_and_ends_with_now() -> None:
     assert [ago(30), ago(90), ago(120)] == ["−30 s", "−1:30", "−2 min"]
 
 
-@given(st.integers(4, 300), st.sampled_from([60.0, 300.0, 900.0, 3600.0]))
-def test_the_time_axis_fits_any_width(width: int, span: float) -> None:
-    assert len(time_axis(span, width)) == width
-
-
 def test_a_bar_has_eighths_and_stays_in_its_width() -> None:
     assert bar(0.5, 4) == "██  "
     assert bar(0.53, 4) == "██▏ "
@@ -152,25 +136,12 @@ def test_a_panel_prints_its_scale_its_value_and_the_time() -> None:
     assert all(len(text(line)) == 40 for line in lines)
 
 
-def test_full_bands_stay_apart() -> None:
-    plot = PlotSeries("7", levels(*[1.0] * 20), "100", "100 %")
-    assert "▇" in text(band(plot, 36, 1)[0])
-    assert "█" not in text(band(plot, 36, 1)[0])
-
-
 def test_scale_is_the_devices_limit() -> None:
     trends = Trends()
     assert trends.top(GPU_BY_NAME["util_pct"], A100, levels(3.0)) == 100
     assert trends.top(GPU_BY_NAME["power_w"], A100, levels(3.0)) == 400
     assert trends.top(GPU_BY_NAME["mem_used_mib"], A100, levels(3.0)) == 40_960
     assert trends.top(HOST_BY_NAME["load_1m"], HostFacts("n", "b", cpus=64), levels(900.0)) == 64
-
-
-def test_open_scale_is_round_and_only_grows() -> None:
-    trends, swap = Trends(), HOST_BY_NAME["swap_used_mib"]
-    assert trends.top(swap, None, levels(730.0)) == 1000
-    assert trends.top(swap, None, levels(1200.0)) == 2000
-    assert trends.top(swap, None, levels(3.0, NAN)) == 2000
 
 
 @pytest.mark.parametrize(
@@ -201,41 +172,3 @@ def test_energy_plot_starts_at_the_first_sample() -> None:
     measured = plot.levels[np.isfinite(plot.levels)]
     assert plot.label == "energy since start"
     assert measured[-1] > 0.1 > measured[0]
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.4])
-def test_very_short_session_plots_its_sample(seconds: float) -> None:
-    """Bins of microseconds would be hundreds of thousands over the interval before the session."""
-    made = Scene(16, 1).connect().advance(60)
-    session = Session("s", "step", made.time, ended_at=made.time + seconds)
-    tracemalloc.start()
-    try:
-        plot = Trends().session(made.fleet, session, GPU_BY_NAME["util_pct"], 200, made.time + 1)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert np.isfinite(plot.levels).all()
-    assert peak < 4e6
-
-
-def test_energy_starts_at_the_first_sample_of_a_late_gpu() -> None:
-    made = Scene(1, 2).connect().forget_gpu("gpu01", 1).advance(10)
-    made.remember_gpu("gpu01", 1).advance(30)
-    node = made.fleet.nodes["gpu01"]
-    energy = GPU_COLUMNS.index("energy_mj")
-    late = float(node.gpus[1, energy])
-    assert 0 < late < 30 * 700_000
-    assert node.gpu_history is not None
-    kept = node.gpu_history.series(energy, 1)[1]
-    assert np.isnan(kept[:10]).all()
-    assert kept[10] == 0
-    assert kept[-1] == pytest.approx(late, abs=1)
-
-
-def test_curve_is_whole_after_a_change_to_a_shorter_interval() -> None:
-    made = Scene(1, 1, interval_s=5.0).connect().advance(200)
-    made.set_interval(0.5).advance(20)
-    node = next(iter(made.fleet.nodes.values()))
-    plot = Trends().gpu(node, 0, GPU_BY_NAME["power_w"], 220, made.time)
-    measured = np.isfinite(plot.levels)
-    assert measured[np.argmax(measured) :].all(), "no gap between the first sample and now"

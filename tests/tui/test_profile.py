@@ -96,17 +96,6 @@ async def test_a_profile_is_listed_with_the_sessions_and_opens_its_kernels(
         matches_picture(app, f"profile-timeline-{name}")
 
 
-async def test_cursor_stays_on_its_profile_when_a_session_starts(app: GswarmApp) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("S")
-        await shows(app, pilot, "2 profiles")
-        await pilot.press("end", "s", *"late", "enter")
-        await shows(app, pilot, "● late")
-        await pilot.press("enter")
-        await computed(app, pilot)
-        assert "rank 1" in screen_text(app)
-
-
 async def test_views_of_a_profile_have_calls_copies_and_the_ranks_side_by_side(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await open_profile(app, pilot)

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gswarm_agent.frame import ERROR, WARNING, Note
+from gswarm_agent.frame import WARNING, Note
 from gswarm_tui.analysis.periods import load_sessions
-from gswarm_tui.playback.timeline import MARK, JumpTarget, ReplayTimeline, SessionRange
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.timeline import Timeline, TimelineState, timeline_lines
+from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import recorded
 from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.deck import Deck
@@ -84,40 +83,6 @@ async def test_time_axes_end_with_the_time_shown(deck: Deck) -> None:
             assert line_with(deck.app, "╵−30 s").rstrip().endswith(f" 14:01:{second + 1}"), keys
 
 
-def drawn_lane(
-    *sessions: tuple[str, float, float | None], chosen: tuple[float, float] | None = None, cells: int = 84
-) -> str:
-    """The line of the sessions of a recording of 60 seconds, a cell for each at 84 cells."""
-    track = ReplayTimeline([SessionRange(*session) for session in sessions])
-    _, lane = timeline_lines(TimelineState(0, 60, 5, "‖", 1, track, UTC, chosen=chosen), cells)
-    return "".join(span.text for span in lane)[13:-11]
-
-
-def test_session_with_a_shorter_one_above_it_is_named_once_and_whole() -> None:
-    assert drawn_lane(("full_training", 0, None), ("eval", 20, 30)).count("full_training") == 1
-    lane = drawn_lane(("full_training", 0, None), ("eval", 8, 20))
-    assert " full_training " in lane[20:]
-    assert " eval " in lane[8:21]
-    assert "full" not in lane[:8]
-
-
-def test_chosen_time_covers_no_session_name() -> None:
-    lane = drawn_lane(("full_training", 0, None), chosen=(10, 30))
-    assert lane[10] + lane[30] == "├┤"
-    assert " full_training " in lane[31:]
-    lane = drawn_lane(("full_training", 0, None), chosen=(12, 50))
-    assert " full_tr… " in lane[:12]
-
-
-def test_mark_hides_a_warning_and_an_error_hides_a_mark() -> None:
-    targets = [JumpTarget(10, MARK, "epoch 1"), JumpTarget(10, WARNING, "throttled")]
-    targets += [JumpTarget(30, MARK, "epoch 2"), JumpTarget(30, ERROR, "lost")]
-    track = ReplayTimeline((), targets)
-    upper, _ = timeline_lines(TimelineState(0, 60, 5, "‖", 1, track, UTC), 84)
-    text = "".join(span.text for span in upper)[13:]
-    assert (text[10], text[30]) == ("◆", "╳")
-
-
 async def test_space_plays_and_pauses(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
@@ -151,15 +116,6 @@ async def test_recording_being_loaded_is_named_and_can_be_left_at_once(path: Pat
                 assert untrue not in screen_text(app)
             await pilot.press(key)
         assert app.return_value == "quit"
-
-
-async def test_loading_ends_with_the_first_fleet(deck: Deck) -> None:
-    async with deck.app.run_test(size=(80, 24)) as pilot:
-        await deck.settle(pilot)
-        assert "Loading" not in screen_text(deck.app)
-        await pilot.press("escape")
-        await deck.settle(pilot)
-        assert deck.app.return_value is None
 
 
 async def test_quitting_asks_while_a_started_session_has_no_end(deck: Deck) -> None:
@@ -255,22 +211,6 @@ async def test_keys_go_to_events_and_show_them(deck: Deck) -> None:
         assert deck.seconds == pytest.approx(times[-2])
 
 
-async def test_go_to_rejects_times_outside_the_recording(deck: Deck) -> None:
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        await pilot.press("T", *"15:00", "enter")
-        await pilot.pause()
-        assert '"15:00" isn\'t in the recording, which goes from 14:00:00 to 14:02:00' in screen_text(
-            deck.app
-        )
-        await pilot.press(*["backspace"] * 5, "plus", *"1m20s", "enter")
-        await deck.settle(pilot)
-        assert deck.seconds == 80
-        await pilot.press("T", "minus", *"20s", "enter")
-        await deck.settle(pilot)
-        assert deck.seconds == 100
-
-
 async def test_click_on_the_timeline_goes_to_its_time(deck: Deck) -> None:
     async with deck.app.run_test(size=(123, 30)) as pilot:
         await deck.settle(pilot)
@@ -319,15 +259,6 @@ async def test_only_past_events_are_listed_and_enter_goes_to_one(deck: Deck) -> 
         assert "XID 92" not in screen_text(deck.app)
 
 
-async def test_enter_goes_to_the_session_start(deck: Deck) -> None:
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        deck.player.seek(BEGINNING + 100)
-        await deck.settle(pilot)
-        await deck.press(pilot, "S", "down", "enter", "enter")
-        assert deck.seconds == 10
-
-
 @pytest.fixture
 def own_deck(path: Path, tmp_path: Path) -> Iterator[Deck]:
     """Return a deck over a copy of the recording that may be changed."""
@@ -366,23 +297,6 @@ async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: 
         assert "○" in row
         assert " W" in row, "its figures are read from the recording"
     assert "odd" in [one.name for one in load_sessions(deck.source)]
-
-
-async def test_interval_whose_end_was_set_first_swaps_its_ends(own_deck: Deck) -> None:
-    deck = own_deck
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        await deck.press(pilot, "greater_than_sign", "greater_than_sign", "s", "less_than_sign", "x")
-        lines = screen_text(deck.app).splitlines()
-        first, last = (
-            next(i for i, line in enumerate(lines) if at in line) for at in ("│ 14:00:10", "│ 14:00:20")
-        )
-        assert "│ from" in lines[first - 1]
-        assert "│ to" in lines[last - 1]
-        await deck.press(pilot, "enter")
-        await saved(deck, pilot, "session-1")
-        (added,) = [one for one in deck.player.timeline.sessions if one.name == "session-1"]
-        assert (added.start, added.end) == (BEGINNING + 10, BEGINNING + 20)
 
 
 async def test_interval_is_named_by_dragging_over_the_timeline(own_deck: Deck) -> None:
@@ -445,18 +359,6 @@ async def test_session_of_a_finished_recording_is_renamed_and_gets_a_note(own_de
     found = {one.name: one for one in load_sessions(deck.source)}
     assert {name: one.note for name, one in found.items()} == {"cold": "too slow", "full_training": "later"}
     assert [one.seconds for one in found.values()] == [20, 30 + 20 + 30]
-
-
-async def test_screen_under_a_dialog_has_no_scrollbar_and_comes_to_rest(deck: Deck) -> None:
-    """At this size the rows need one line more than there is."""
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        deck.player.seek(BEGINNING + 35)
-        await deck.settle(pilot)
-        await deck.press(pilot, "S", "r")
-        behind = deck.app.front
-        assert behind.scrollbars_enabled == (False, False)
-        assert behind.virtual_size.width == 120
 
 
 async def test_replay_hides_live_actions(deck: Deck) -> None:

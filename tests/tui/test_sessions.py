@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from textual.widgets import Input
 
 from gswarm_tui.tui.app import GswarmApp
 from tests.tui.conftest import app_on, line_with, screen_text
@@ -52,34 +51,6 @@ async def test_running_sessions_come_first() -> None:
         assert "35 s" in line_with(app, "full_training")
 
 
-@pytest.mark.parametrize(("cells", "whole"), [(200, True), (80, False)])
-async def test_long_names_are_complete_where_they_fit(cells: int, whole: bool) -> None:
-    made, name = busy_scene(), "llama-8b pretraining, warm restart from step 120000"
-    made.hub.start_session(name, note="on new nodes, " * 10)
-    app = app_on(made)
-    async with app.run_test(size=(cells, 30)) as pilot:
-        await pilot.press("S")
-        await pilot.pause()
-        row = line_with(app, "▸")
-        assert (name in row) is whole
-        assert "llama-8b pretraini" in row
-        assert row.endswith("…")
-
-
-async def test_names_stay_readable_on_a_small_terminal_and_figures_are_scrolled_to() -> None:
-    app = app_on(busy_scene())
-    async with app.run_test(size=(40, 10)) as pilot:
-        await pilot.press("S")
-        await pilot.pause()
-        assert line_with(app, "▸").split()[:2] == ["▸●", "eval"]
-        assert "full_traini…" in screen_text(app)
-        assert "energy" not in screen_text(app)
-        await pilot.press(*["right"] * 4)
-        await pilot.pause()
-        assert "energy" in screen_text(app)
-        assert "full_traini…" in screen_text(app)
-
-
 async def test_sessions_screen_says_that_nothing_is_recorded() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(40, 10)) as pilot:
@@ -108,34 +79,6 @@ async def test_name_of_a_running_session_is_refused_in_the_dialog() -> None:
     ]
 
 
-async def test_texts_that_no_session_can_have_are_refused_in_the_dialog() -> None:
-    made = busy_scene().recording()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-
-        async def refuses(text: str, why: str) -> None:
-            field = app.screen.query_one(Input)
-            field.value = text
-            await pilot.press("enter")
-            await pilot.pause()
-            assert why in screen_text(app)
-            assert field.value == text
-            await pilot.press("escape")
-
-        too_long = "a session's name can have 200 characters; this one has 201"
-        await pilot.press("s")
-        await refuses("x" * 201, too_long)
-        await pilot.press("s")
-        await refuses("two\u2028lines", "a session's name must be one line of printable characters")
-        await pilot.press("S", "r")
-        await refuses("x" * 201, too_long)
-        await pilot.press("G", "r")
-        await refuses("x" * 201, too_long)
-        await pilot.press("n")
-        await refuses("x" * 4001, "a session's note can have 4,000 characters; this one has 4,001")
-    assert max(len(session.name + session.note) for session in made.fleet.sessions.sessions.values()) < 200
-
-
 async def test_stop_ends_only_the_selected_session() -> None:
     made = busy_scene()
     app = app_on(made)
@@ -145,16 +88,6 @@ async def test_stop_ends_only_the_selected_session() -> None:
         assert [s.name for s in made.fleet.sessions.running] == ["eval"]
         assert "○ full_training" in screen_text(app)
         assert "1 running" in screen_text(app)
-
-
-async def test_stopping_an_ended_session_changes_nothing() -> None:
-    made = busy_scene()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("S", "G", "x")
-        await pilot.pause()
-        assert [n.message for n in app._notifications] == ["data_loading has already ended"]
-        assert len(made.fleet.sessions.running) == 2
 
 
 async def test_selected_session_is_plotted_from_start_to_end() -> None:
@@ -173,17 +106,6 @@ async def test_selected_session_is_plotted_from_start_to_end() -> None:
         assert line_with(app, "−1 min").endswith("end")
 
 
-async def test_cursor_stays_on_its_session() -> None:
-    made = busy_scene()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("S", "down")
-        made.hub.start_session("later")
-        made.advance(1)
-        await pilot.pause()
-        assert "full_training" in line_with(app, "▸")
-
-
 async def test_names_and_notes_are_cleaned_only_on_screen() -> None:
     made = busy_scene()
     app = app_on(made)
@@ -196,24 +118,6 @@ async def test_names_and_notes_are_cleaned_only_on_screen() -> None:
         assert (session.name, session.note) == (name, note)
         assert "[red]日本 �drop" in screen_text(app)
         assert note in screen_text(app)
-
-
-async def test_an_empty_name_changes_nothing() -> None:
-    made = busy_scene()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("S", "r", "delete", "enter")
-        await pilot.pause()
-        assert made.fleet.sessions.sessions["3"].name == "eval"
-
-
-async def test_empty_list_shows_how_to_start_a_session() -> None:
-    app = app_on(scene(nodes=1, gpus=1, seconds=1).recording())
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("S")
-        assert "s starts one" in screen_text(app)
-        await pilot.press("x", "r", "n")
-        assert app.is_running
 
 
 async def test_sessions_of_an_earlier_day_show_date_and_time() -> None:

@@ -102,33 +102,6 @@ async def test_result_matches_picture(
         matches_picture(app, f"sql-{size[0]}x{size[1]}")
 
 
-@pytest.mark.parametrize("focus", ["editor", "result", "row"])
-async def test_redraw_changes_neither_query_nor_result(app: GswarmApp, focus: str) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("Q")
-        await run_query(app, pilot, WORST)
-        await pilot.press(*{"editor": (), "result": ("tab",), "row": ("tab", "enter")}[focus])
-        await pilot.pause()
-        before = screen_text(app)
-        await pilot.press("ctrl+l", "ctrl+l")
-        await pilot.pause()
-        assert screen_text(app) == before
-
-
-async def test_characters_go_to_the_editor_from_editor_and_result(app: GswarmApp) -> None:
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("Q", *"SeQq? :/1", "space")
-        await pilot.pause()
-        assert app.screen.query_one(Editor).text == "SeQq? :/1 "
-        assert "^r run" in screen_text(app)
-        assert "^q quit" in screen_text(app)
-        await pilot.press("tab", *"eqx", "tab", *"1", "tab", "space", *"j:")
-        await pilot.pause()
-        assert app.front.SCREEN == "sql"
-        assert app.screen.query_one(Editor).text == "SeQq? :/1 eqx1 j:"
-        assert app.screen.query_one(Editor).has_focus
-
-
 @pytest.mark.parametrize("focus", ["editor", "result"])
 async def test_only_help_back_and_quit_act_on_the_sql_screen(app: GswarmApp, focus: str) -> None:
     common = [action for action in ACTIONS if not action.screens and LIVE in (action.modes or MODES)]
@@ -156,34 +129,6 @@ async def test_enter_runs_the_query_after_a_semicolon(app: GswarmApp) -> None:
         assert "1 row in" in screen_text(app)
 
 
-async def test_undo_restores_the_query_that_an_example_replaced(app: GswarmApp) -> None:
-    async with app.run_test(size=(120, 30), notifications=True) as pilot:
-        await pilot.press("Q", *"SELECT 42 AS mine", "ctrl+o", "enter")
-        await settle(app, pilot)
-        assert app.screen.query_one(Editor).text == RECIPES[0].sql
-        assert "^z restores your query" in screen_text(app)
-        await pilot.press("ctrl+z", "ctrl+r")
-        await settle(app, pilot)
-        assert app.screen.query_one(Editor).text == "SELECT 42 AS mine"
-        assert "42" in screen_text(app)
-
-
-async def test_error_disappears_when_the_query_is_changed_or_another_runs(app: GswarmApp) -> None:
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("Q", *"SELEC 1", "ctrl+r")
-        await settle(app, pilot)
-        assert "syntax error" in screen_text(app)
-        await pilot.press("end", "2")
-        await pilot.pause()
-        assert "syntax error" not in screen_text(app)
-        await pilot.press("ctrl+r")
-        await settle(app, pilot)
-        assert "syntax error" in screen_text(app)
-        await pilot.press("ctrl+o", "enter")
-        await settle(app, pilot)
-        assert "syntax error" not in screen_text(app)
-
-
 async def test_error_of_a_query_keeps_the_last_result(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
@@ -195,26 +140,6 @@ async def test_error_of_a_query_keeps_the_last_result(app: GswarmApp) -> None:
         assert "can be used here, not DROP" in " ".join(screen_text(app).split())
         await run_query(app, pilot, "SELECT 'better' AS word")
         assert "╳" not in screen_text(app)
-
-
-async def test_error_of_a_query_is_shown_instead_of_completions(app: GswarmApp) -> None:
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("Q")
-        editor = app.screen.query_one(Editor)
-        async with asyncio.timeout(30):
-            while not editor.completer.matches("FROM ", "FROM "):
-                await pilot.pause(0.01)
-        await pilot.press(*"select avg(power) from samples group by node")
-        await pilot.pause()
-        assert "tab node_id" in screen_text(app)
-        await pilot.press("ctrl+r")
-        await settle(app, pilot)
-        assert "╳" in screen_text(app)
-        assert "tab node_id" not in screen_text(app)
-        await pilot.press("backspace")
-        await pilot.pause()
-        assert "╳" not in screen_text(app)
-        assert "tab node" in screen_text(app)
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
@@ -338,20 +263,6 @@ async def test_large_result_shows_its_first_rows(app: GswarmApp) -> None:
         await run_query(app, pilot, "SELECT 1 WHERE false")
         assert "0 rows" in screen_text(app)
         assert "no rows" in screen_text(app)
-
-
-async def test_wide_result_scrolls_sideways(app: GswarmApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("Q")
-        await run_query(
-            app,
-            pilot,
-            "SELECT repeat('x', 200) AS long , " + " , ".join(f"{n} AS column_{n}" for n in range(20)),
-        )
-        assert "column_19" not in line_with(app, " long ")
-        await pilot.press("tab", *["right"] * 20)
-        await pilot.pause()
-        assert "column_19" in line_with(app, "‹")
 
 
 async def test_enter_on_a_recipe_runs_it(app: GswarmApp) -> None:
