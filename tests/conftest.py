@@ -192,8 +192,6 @@ def umask() -> Iterator[None]:
 def private_folders(pytestconfig: pytest.Config) -> Iterator[None]:
     """Separate the heads and agents of a test from those that somebody runs on this machine.
 
-    All processes and runs share a cache: recordings are copied from its template.
-
     The path is short: that of a socket in it may have no more than 107 characters.
     """
     with tempfile.TemporaryDirectory(prefix="gswarm-run-") as folder, pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gswarm_agent.frame import INFO, WARNING
@@ -40,17 +40,12 @@ START_FLUSH_INTERVAL_S, START_S = 0.25, 3.0
 FEW_NODES = 128
 FLUSH_PHASE = 0.4
 """Agents sample at whole multiples of the interval; after this part of one, all frames have arrived."""
-ACK_EVERY_COMMITS = 3
-"""For a node that keeps sending frames: an acknowledgement costs half as much as a frame. With a commit a
-second, it arrives well before the agent would write frames to its own disk."""
 LATE_FLUSH_S = 0.5
 """A flush that is this late means that the head itself was paused, so its nodes don't count as silent."""
 STANDSTILL_S = 5.0
 """A longer pause is logged as an event."""
 CATCH_UP_S = 5.0
 """Time after such a pause in which nodes send the frames that wait, and don't count as silent."""
-SLOW_COMMIT_S = 1.2
-"""After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -148,8 +143,6 @@ class Hub(LiveRun):
         self._frames: list[FrameArrived] = []
         self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
-        self._unacknowledged: dict[str, dict[str, int]] = {}
-        self._commits, self._committed_at = 0, self.started_at
         self._reconnecting: set[str] = set()
 
     def now(self) -> float:
@@ -175,8 +168,6 @@ class Hub(LiveRun):
             self._apply_frames()
         if isinstance(event, NodeIntroduced):
             self._reconnecting.discard(event.node)
-        elif isinstance(event, LinkChanged):  # a reconnect resumes after the last acknowledged frame
-            self._acknowledge([event.node])
         derived = self.fleet.apply(event)
         self._queued.append(event)
         self._queued.extend(other for other in derived if other is not event)
@@ -195,37 +186,23 @@ class Hub(LiveRun):
         if events:
             for sink in self.sinks:
                 sink.submit(events)
-        frames = [event for event in events if isinstance(event, FrameArrived)]
         if self.recorder is None:
-            self._add_committed({(e.node, e.life): e.frame.seq for e in frames})
-        self._acknowledge(self._unacknowledged.keys() - {e.node for e in frames})
+            self._acknowledge({(e.node, e.life): e.frame.seq for e in events if isinstance(e, FrameArrived)})
         for callback in self.flushed:
             callback()
 
     def recorded(self, status: RecorderStatus) -> None:
-        """Note a commit of the recorder, and acknowledge its frames to the nodes by turns."""
+        """Note a commit of the recorder, and acknowledge its frames to the nodes."""
         self.recorder = status
-        self._add_committed(status.committed)
+        self._acknowledge(status.committed)
         for node in status.refused:
             if node in self.links and node not in self._reconnecting:
                 self._reconnecting.add(node)
                 self.links[node].reconnect()
 
-    def _add_committed(self, frames: Mapping[tuple[str, str], int]) -> None:
-        """Acknowledge committed frames by turns, or to all nodes after a slow commit."""
+    def _acknowledge(self, frames: Mapping[tuple[str, str], int]) -> None:
         for (node, life), seq in frames.items():
             if self._acknowledged.get((node, life)) != seq and node in self.links:
-                self._unacknowledged.setdefault(node, {})[life] = seq
-        before, self._committed_at = self._committed_at, self.now()
-        self._commits += 1
-        slow = self._committed_at - before > SLOW_COMMIT_S
-        turn = slice(None) if slow else slice(self._commits % ACK_EVERY_COMMITS, None, ACK_EVERY_COMMITS)
-        paused = [node for node in self._unacknowledged if self.links[node].is_paused()]
-        self._acknowledge([*paused, *list(self.links)[turn]])
-
-    def _acknowledge(self, nodes: Iterable[str]) -> None:
-        for node in nodes:
-            for life, seq in self._unacknowledged.pop(node, {}).items():
                 self._acknowledged[node, life] = seq
                 self.links[node].acknowledge(life, seq)
 

@@ -197,10 +197,6 @@ class Link:
         behind = any(seq > self._on_disk.get(life, 0) for life, seq in self._received.items())
         return behind or not self._ended_cleanly
 
-    def is_paused(self) -> bool:
-        """Return whether reading waits for acknowledgements."""
-        return self._backlog.is_full
-
     async def stop(self) -> None:
         """Stop the agent after its last frames; returns when ``run`` has."""
         self._stopping.set()

@@ -6,17 +6,17 @@ reasons. Imports quickly: commands need the error texts before they load DuckDB.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+import shutil
+import tempfile
+from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import duckdb
-    import numpy.typing as npt
 
 Settings = dict[str, str | bool | int | float | list[str]]
 NO_EXTENSIONS: Settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -37,6 +37,23 @@ def connect_in_memory(settings: Settings) -> duckdb.DuckDBPyConnection:
     if (most := settings.get("max_temp_directory_size")) is not None:
         connection.execute("SET max_temp_directory_size = ?", [most])  # DuckDB 2.0 ignores it before
     return connection
+
+
+class SpillFolder:
+    """A private temporary folder for queries that need more than memory; without one, only they fail."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        with suppress(OSError):  # all temporary folders are full
+            self._path = tempfile.mkdtemp(prefix="gswarm-tui-spill-")
+
+    def settings(self) -> Settings:
+        """Return the settings with which DuckDB connects."""
+        return {"temp_directory": self._path, "max_temp_directory_size": "4GB"}
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._path, ignore_errors=True)
 
 
 # Error texts
@@ -115,45 +132,15 @@ def query_problem(error: Exception) -> QueryProblem:
     )
 
 
-# Queries as DuckDB parses them
-
-
-def table_functions(cursor: duckdb.DuckDBPyConnection, query: str) -> list[str]:
-    """Return the functions in a query's FROM clauses, in lower case.
-
-    Raises:
-        ValueError: it is no SELECT.
-        RecursionError: it nests hundreds of subqueries.
-    """
-    rows = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    tree = json.loads(rows[0][0])
-    if tree["error"]:
-        raise ValueError(tree["error_message"].rstrip("!"))
-    return list(_table_functions(tree["statements"]))
-
-
-def _table_functions(tree: Any) -> Iterator[str]:
-    below = [tree]
-    while below:
-        part = below.pop()
-        if isinstance(part, dict):
-            if part.get("type") == "TABLE_FUNCTION":
-                yield str(part["function"].get("function_name", "")).lower()
-            below.extend(part.values())
-        elif isinstance(part, list):
-            below.extend(part)
-
-
 # Memory
 
-_ALLOCATOR_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true,retain:false"
+_ALLOCATOR_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
 
 
 def share_one_arena(environ: MutableMapping[str, str]) -> None:
     """Make DuckDB return freed memory soon, in a process that runs for days; call before DuckDB is loaded.
 
     Its allocator, jemalloc, has an arena for each thread, and the arena of an idle thread returns nothing.
-    Address space is returned, too, because queries have a limit of it.
     One arena saves 7 of 127 MB at 32 GPUs, but a query's threads wait for each other: commands that end soon
     don't call this. The user's own ``DUCKDB_JE_MALLOC_CONF`` wins.
     """
@@ -170,21 +157,3 @@ def release_memory(connection: duckdb.DuckDBPyConnection, memory_limit: str) -> 
     with suppress(duckdb.OutOfMemoryException):  # nothing fits into so little
         connection.execute("SET memory_limit = '1KB'")
     connection.execute(f"SET memory_limit = '{memory_limit}'")
-
-
-def return_free_memory() -> None:
-    """Return freed memory to the system: DuckDB's binder and Python use glibc's allocator, which keeps it."""
-    import ctypes
-
-    with suppress(AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-# Arrays as tables
-
-
-def register_arrays(
-    connection: duckdb.DuckDBPyConnection, name: str, arrays: Mapping[str, npt.NDArray[Any]]
-) -> None:
-    """Register arrays as a view that reads their memory at each execution, so they can be refilled."""
-    connection.register(name, dict(arrays))

@@ -20,7 +20,6 @@ from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.profilers import ProfilerWatch
 from gswarm_agent.probes.rates import SECOND_NS
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
-from gswarm_tui.link.hub import ACK_EVERY_COMMITS
 from tests.bench.figures import BenchOptions, Figure
 from tests.bench.processes import children, cpu_s, peak_mib, stand_in
 from tests.bench.throughput import recorded
@@ -28,7 +27,7 @@ from tests.bench.throughput import recorded
 GPUS = 8
 RECORDING, NODE = "bench", "node"
 DEADLINE_S = 30.0
-COMMIT_EVERY_S = 0.5
+COMMIT_EVERY_S = 2.0
 """The shortest time between two commits of the recorder."""
 PLAIN_MSGPACK = {"MSGPACK_PUREPYTHON": "1"}
 GOALS = {
@@ -221,7 +220,7 @@ class Attached:
 
     def _read(self) -> None:
         assert self.relay.stdout is not None
-        decoder, committed, commits = Decoder(), 0.0, 0
+        decoder, committed = Decoder(), 0.0
         while data := self.relay.stdout.read(1 << 16):
             for message in decoder.feed(data):
                 if isinstance(message, Frame):
@@ -229,8 +228,8 @@ class Attached:
                         self.frames.append(message)
                         self._changed.notify_all()
                     if due := time.monotonic() - committed >= COMMIT_EVERY_S:
-                        committed, commits = time.monotonic(), commits + 1
-                    if self._leaving or (due and commits % ACK_EVERY_COMMITS == 0):
+                        committed = time.monotonic()
+                    if self._leaving or due:
                         self._write(encode(Ack(self._life, message.seq)))
                 else:
                     self._life = getattr(message, "life", self._life)

@@ -129,8 +129,7 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
     energy = np.zeros(size.nodes * size.gpus)
     for first in range(0, size.seconds, _TICKS_AT_ONCE):
         ticks = np.arange(first, min(first + _TICKS_AT_ONCE, size.seconds))
-        tables = _samples(ticks, size, energy, random)
-        database.write(tables)
+        database.write(_samples(ticks, size, energy, random))
         database.checkpoint()
     database.end_recording(recording, BEGAN + size.seconds)
     database.checkpoint()

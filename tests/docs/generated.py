@@ -33,8 +33,8 @@ from gswarm_tui.server.exposition import (
     RECORDER_FAMILIES,
 )
 from gswarm_tui.store.sql.recipes import RECIPES
-from gswarm_tui.store.sql.schema import TABLES, create_statements
-from gswarm_tui.store.sql.views import view_statements
+from gswarm_tui.store.sql.schema import TABLES
+from gswarm_tui.store.sql.views import described, view_statements
 from gswarm_tui.tui.actions import (
     ACTIONS,
     GROUPS,
@@ -172,7 +172,7 @@ def views() -> str:
 
 def _views() -> Iterator[str]:
     with duckdb.connect() as connection:
-        for statement in (*create_statements(), *view_statements()):
+        for statement in (*(table.create for table in TABLES), *view_statements(), *described()):
             connection.execute(statement)
         found = connection.execute(
             "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"

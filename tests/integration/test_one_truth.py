@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pytest
 
@@ -30,10 +29,7 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.database import Database
-from gswarm_tui.store.sql.older_files import UNSIGNED
 from gswarm_tui.store.sql.recipes import RECIPES
-from gswarm_tui.store.sql.schema import GPU_SAMPLES, SCHEMA_VERSION
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
 
@@ -172,34 +168,6 @@ def test_silent_gpus_and_nodes_count_and_are_listed(tmp_path: Path, monkeypatch:
     assert "s has no samples of n[2-3],n1:1." in comparison_notes([run])
     assert main(["report", "-o", "s.html"]) == 0
     assert "No samples in this time: n[2-3],n1:1." in (tmp_path / "s.html").read_text()
-
-
-def as_schema_2(path: Path) -> None:
-    """Make a file what the version before would have written."""
-    older = {new: old for old, new in UNSIGNED.items()}
-    with duckdb.connect(str(path)) as connection:
-        for name in ("energy_used_mj", "energy_used_ms"):
-            connection.execute(f"ALTER TABLE gpu_samples DROP COLUMN {name}")
-        for column in GPU_SAMPLES.columns:
-            if column.type in older and column.name != "gpu_id" and not column.name.startswith("energy_used"):
-                connection.execute(f"ALTER TABLE gpu_samples ALTER {column.name} TYPE {older[column.type]}")
-        connection.execute("UPDATE recordings SET schema_version = 2")
-
-
-def test_file_of_schema_2_is_read_and_converted(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    rows = [gpu_row(util_pct=50, power_w=300, energy_mj=i * 300_000) for i in range(1, 21)]
-    frames = [arrived(i, [row, gpu_row(util_pct=5, power_w=100)]) for i, row in enumerate(rows, 1)]
-    record(path, [introduced(), *frames, *session(2, 18.5)])
-    before = summary_of(path)
-    samples = query(path, "SELECT * FROM gpu_samples ORDER BY ts, gpu_id")
-    as_schema_2(path)
-    assert summary_of(path) == before
-    Database(path).close()
-    assert summary_of(path) == before
-    assert query(path, "SELECT * FROM gpu_samples ORDER BY ts, gpu_id") == samples
-    assert query(path, "SELECT schema_version FROM recordings") == [(SCHEMA_VERSION,)]
-    assert query(path, "SELECT min(5 - util_pct) FROM samples") == [(-45,)]
 
 
 def test_summary_equals_a_recomputation_from_the_samples(tmp_path: Path) -> None:

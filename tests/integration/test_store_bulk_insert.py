@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pytest
 
@@ -41,15 +40,7 @@ def test_inserted_rows_equal_the_given_ones(database: Database) -> None:
     assert details(database) == [None, "a", None, "c", None, None, "d"]
 
 
-def test_texts_are_inserted_after_replanning_with_empty_columns(database: Database) -> None:
-    database.write([events("a")])
-    database.reorder(EVENTS, "true", "ts")  # another table for a while: statements are planned anew
-    database.write([events(None)])
-    database.write([events("b")])
-    assert details(database) == ["a", None, "b"]
-
-
-@pytest.mark.parametrize("rows", [1, 64, 65, 1_024, 4_096, 4_097, 16_384, 16_385, 40_000])
+@pytest.mark.parametrize("rows", [1, 16_384, 16_385, 40_000])
 def test_any_number_of_rows_keeps_its_order(database: Database, rows: int) -> None:
     for _ in range(2):
         database.write([events(*map(str, range(rows)))])
@@ -69,7 +60,7 @@ def test_insert_works_after_refused_values(database: Database) -> None:
 
 def test_insert_works_after_columns_of_different_lengths(database: Database) -> None:
     name, columns = events("never", "never")
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(DataRefusedError):
         database.write([sessions([1], ["never"]), (name, columns | {"kind": np.array(["a"] * 3, object)})])
     database.write([sessions([2], ["kept"]), events("after")])
     assert details(database) == ["after"]
@@ -93,9 +84,3 @@ def test_numbers_too_large_for_their_column_become_null(database: Database) -> N
     database.write([(GPU_SAMPLES, columns)])
     rows = database.rows("SELECT util_pct, power_w FROM gpu_samples ORDER BY gpu_id")
     assert [tuple(row.values()) for row in rows] == [(50, None), (None, None), (None, 123.0)]
-
-
-def test_registered_arrays_are_private_to_the_connection(database: Database) -> None:
-    database.write([events("mine")])
-    with pytest.raises(duckdb.CatalogException):
-        database._connection.cursor().execute("FROM incoming_events_64")

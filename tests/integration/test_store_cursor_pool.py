@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -17,10 +16,10 @@ import pytest
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.store.recording.bulk_insert import BulkInsert
-from gswarm_tui.store.recording.database import MEMORY, Database
+from gswarm_tui.store.recording import bulk_insert, database
+from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.recorder import Recorder
-from gswarm_tui.store.sql.schema import GPU_SAMPLES, LINKS
+from gswarm_tui.store.sql.schema import GPU_SAMPLES
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 GPUS = 8
@@ -138,15 +137,15 @@ def test_queries_continue_while_the_file_is_moved_and_after_it_is_back(path: Pat
 
 
 def test_a_commit_without_memory_stops_queries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")]
+    insert, failures = bulk_insert.insert, [duckdb.OutOfMemoryException("full")]
 
-    def full_once(self: BulkInsert, *what: object) -> None:
+    def full_once(*what: Any) -> None:
         if failures and recorder._pool._running:
             raise failures.pop()
-        insert(self, *what)  # type: ignore[arg-type]  # handed on
+        insert(*what)
 
     with recording(path) as (recorder, statuses):
-        monkeypatch.setattr(BulkInsert, "insert", full_once)
+        monkeypatch.setattr(database, "insert", full_once)
         until(lambda: statuses, "the node wasn't committed")
         answer = recorder.queries().query("SELECT * FROM range(10000000)")
         recorder.submit(frame(1))
@@ -161,55 +160,34 @@ def test_a_commit_without_memory_stops_queries(path: Path, monkeypatch: pytest.M
 def test_a_commit_without_memory_is_retried_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, times: int, troubles: int
 ) -> None:
-    insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")] * times
+    insert, failures = bulk_insert.insert, [duckdb.OutOfMemoryException("full")] * times
 
-    def full(self: BulkInsert, *what: object) -> None:
+    def full(*what: Any) -> None:
         if failures:
             raise failures.pop()
-        insert(self, *what)  # type: ignore[arg-type]  # handed on
+        insert(*what)
 
     with recording(path) as (recorder, statuses):
         until(lambda: statuses, "the node wasn't committed")
-        monkeypatch.setattr(BulkInsert, "insert", full)
+        monkeypatch.setattr(database, "insert", full)
         recorder.submit(frame(1))
         until(lambda: statuses[-1].committed, "nothing was committed")
     assert len([status.error for status in statuses if status.error]) == troubles
     assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
 
 
-def test_memory_limit_is_raised_only_while_queries_run(path: Path) -> None:
-    with recording(path, query_memory=512 * 1024**2) as (recorder, statuses):
-        ((during,),) = recorder.queries().query("SELECT current_setting('memory_limit')").rows()
-        recorder.submit(frame(1))
-        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        recorder._database.checkpoint()
-        ((after,),) = recorder._database._execute("SELECT current_setting('memory_limit')")
-    assert (during, after) == ("756.1 MiB", "244.1 MiB")
-
-
-@pytest.mark.parametrize(
-    "sql",
-    ["SELECT len(range(1000000000))", "SELECT len(repeat('x', 4000000000))", "SELECT range(2000000000)"],
-)
-def test_a_huge_value_ends_only_its_query(path: Path, sql: str) -> None:
-    """DuckDB doesn't count the memory of such a value towards its limit."""
-    limit = resource.getrlimit(resource.RLIMIT_DATA)
-    with recording(path) as (recorder, statuses):
-        with pytest.raises(QueryError, match="memory"):
-            recorder.queries().query(sql).rows()
-        assert resource.getrlimit(resource.RLIMIT_DATA) == limit
-        recorder.submit(frame(1))
-        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        assert recorder.queries().query("SELECT count(*) FROM gpu_samples").rows() == [(GPUS,)]
-    assert [status.error for status in statuses if status.error] == []
+def test_queries_share_the_memory_that_they_were_given(path: Path) -> None:
+    with recording(path, query_memory=256 * 1024**2) as (recorder, _):
+        ((limit,),) = recorder.queries().query("SELECT current_setting('memory_limit')").rows()
+    assert limit == "500.1 MiB"
 
 
 def test_a_query_is_stopped_after_its_timeout(path: Path) -> None:
-    database = Database(path, pool := CursorPool(path, MEMORY, timeout_s=0.2))
+    opened = Database(path, pool := CursorPool(path, timeout_s=0.2))
     with pytest.raises(QueryError, match=r"^the query took longer than 0.2 s, the limit while recording$"):
         pool.start_query().run(LONG, ())
     assert pool.start_query().run("SELECT 1", ()).rows() == [(1,)]
-    database.close()
+    opened.close()
     with pytest.raises(QueryError, match="isn't open now"):
         pool.start_query()
 
@@ -244,7 +222,7 @@ def test_checkpoint_waits_for_a_query_on_the_log(path: Path) -> None:
 
 
 def test_checkpoint_releases_cached_blocks(path: Path) -> None:
-    database = Database(path, CursorPool(path, MEMORY))
+    opened = Database(path, CursorPool(path))
     rows = 200_000
     random = np.random.default_rng(1)
     columns = {
@@ -255,60 +233,12 @@ def test_checkpoint_releases_cached_blocks(path: Path) -> None:
         "nvlink_tx_mb_s": random.random(rows).astype(np.float32) * 90_000,
     }
     for _ in range(5):
-        database.write([(GPU_SAMPLES, columns)])
-        database.checkpoint()
-    database.checkpoint()
-    held = database.rows(
+        opened.write([(GPU_SAMPLES, columns)])
+        opened.checkpoint()
+    opened.checkpoint()
+    held = opened.rows(
         "SELECT sum(memory_usage_bytes) AS bytes FROM duckdb_memory() WHERE tag = 'BASE_TABLE'"
     )
-    database.close()
+    opened.close()
     assert path.stat().st_size > 8_000_000
     assert held[0]["bytes"] <= 1_000_000
-
-
-class _Mallinfo(ctypes.Structure):
-    """Result of glibc's mallinfo2(3) for this process."""
-
-    _fields_ = (("counts", ctypes.c_size_t * 10),)
-
-
-_UORDBLKS = 7
-
-
-def allocated() -> int:
-    """Return the bytes that this process has allocated and not freed."""
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = _Mallinfo
-    return int(mallinfo().counts[_UORDBLKS])
-
-
-def test_replacing_rows_does_not_grow_memory(path: Path) -> None:
-    database = Database(path, CursorPool(path, MEMORY))
-    columns = {"node_id": np.arange(8), "life": np.full(8, "life", dtype=object), "frames": np.arange(8)}
-
-    def grown(times: int) -> int:
-        before = allocated()
-        for _ in range(times):
-            database.write([(LINKS, columns)])
-        database.checkpoint()
-        return allocated() - before
-
-    grown(50)
-    some, more = grown(50), min(grown(500), grown(500))  # now and then a table of its own grows once
-    database.close()
-    assert more < some + 200_000
-
-
-def test_queries_that_fail_to_start_leave_room_for_others(path: Path) -> None:
-    """A process without a free file descriptor can't read how much memory it uses."""
-    with recording(path) as (recorder, _):
-        source = recorder.queries()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        try:
-            for _attempt in range(10):
-                with pytest.raises(QueryError, match="Too many open files"):
-                    source.query("SELECT 1")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert source.query("SELECT 1").rows() == [(1,)]

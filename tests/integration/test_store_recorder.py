@@ -32,7 +32,7 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import Database, DataRefusedError
-from gswarm_tui.store.recording.ledger import Ledger
+from gswarm_tui.store.recording.known_ids import KnownIds
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 from tests.unit.store_recording import (
@@ -110,8 +110,8 @@ def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
 def test_frames_and_last_sequence_are_committed_together(path: Path) -> None:
     """If ``links`` were committed separately, a kill between both commits would lose or repeat frames."""
     database = Database(path)
-    ledger = Ledger(database.begin_recording(INFO), 1, 1, 1)
-    tables = list(Batch(ledger, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]).columns())
+    known_ids = KnownIds(database.begin_recording(INFO), 1, 1, 1)
+    tables = list(Batch(known_ids, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]).columns())
     assert [table.name for table, _ in tables] == ["nodes", "gpus", "links", "gpu_samples", "host_samples"]
     for index, (table, _) in enumerate(tables):
         nothing = {table.columns[0].name: np.array([None], dtype=object)}  # where NULL is refused
@@ -339,6 +339,19 @@ def test_the_status_counts_what_is_committed(path: Path) -> None:
     finally:
         recorder.close(T0 + 9)
     assert seen[-1].closed
+
+
+def test_events_are_committed_at_once_on_request(path: Path) -> None:
+    recorder = Recorder(path, INFO, lambda _status: None, commit_every_s=3600)
+    recorder.open()
+    try:
+        for seq in (1, 2, 3):
+            recorder.submit([*([introduced()] if seq == 1 else []), arrived(seq, [gpu_row(util_pct=1)] * 2)])
+            assert recorder.commit().result(30).committed == {("n1", "life1"): seq}
+        assert recorder.queries().query("SELECT count(*) FROM samples").rows() == [(6,)]
+    finally:
+        recorder.close(T0 + 9)
+    assert recorder.commit().result(0).closed
 
 
 def test_a_failing_status_callback_does_not_end_the_recording(path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.recording.files import is_own
 from gswarm_tui.store.recording.recorder import Recorder
@@ -121,32 +120,23 @@ def test_unreadable_folder_is_not_reported_as_a_missing_file(folder: Path) -> No
     assert str(caught.value) == f"{path} can't be read: {WHY}"
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_renaming_or_removing_the_folder_reports_every_loss(tmp_path: Path, gone: bool) -> None:
-    before, after = tmp_path / "before", tmp_path / "after"
-    before.mkdir()
+def test_removing_the_folder_reports_every_loss(tmp_path: Path) -> None:
+    folder = tmp_path / "before"
+    folder.mkdir()
     then = """
 input()
 recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
-while not status[-1].error and status[-1].committed != {("n1", "life1"): 3}:
+while not status[-1].error:
     time.sleep(0.01)
-print(status[-1].error or status[-1].path, flush=True)
+print(status[-1].error, flush=True)
 recorder.submit([arrived(4, [gpu_row(util_pct=4)])])
-print(recorder.close(T0 + 99).error or "no error", flush=True)
+print(recorder.close(T0 + 99).error, flush=True)
 """
-    path, moved = before / "run.duckdb", after / "run.duckdb"
+    path = folder / "run.duckdb"
     with Writer(path, then) as writer:
         assert writer.line() == "committed"
-        shutil.rmtree(before) if gone else before.rename(after)
+        shutil.rmtree(folder)
         writer.say()
-        if gone:
-            sentence = f"{path} was deleted or moved, and nothing more is saved; "
-            assert writer.line().startswith(sentence)
-            assert writer.line().endswith("2 events could not be saved")
-            return
-        assert writer.line() == str(moved)
-        assert writer.line() == "no error"
-    assert not before.exists()
-    assert sorted(file.name for file in after.iterdir()) == ["run.duckdb"]
-    assert query(moved, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3, 4],)]
-    FileSource(moved).close()
+        sentence = f"{path} was deleted or moved, and nothing more is saved; "
+        assert writer.line().startswith(sentence)
+        assert writer.line().endswith("2 events could not be saved")

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pytest
 
 from gswarm_tui.store import duckdb_internals as internals
@@ -17,7 +16,6 @@ from gswarm_tui.store.duckdb_internals import (
     file_problem,
     lacks_spill_space,
     query_problem,
-    table_functions,
 )
 
 Config = dict[str, str | bool | int | float | list[str]]
@@ -129,42 +127,6 @@ def test_parquet_errors_mention_parquet(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1" + bytes(100))
     error = failure(f"FROM read_parquet('{path}')", ":memory:")
     assert internals.is_about_parquet(error), f"the text changed: {error}"
-
-
-@pytest.mark.parametrize(
-    ("query", "functions"),
-    [
-        ("SELECT 1", []),
-        ("FROM range(3)", ["range"]),
-        ("SELECT * FROM (SELECT * FROM Read_CSV('a')) JOIN range(2) r ON true", ["range", "read_csv"]),
-        ("WITH c AS (FROM duckdb_logs()) FROM c", ["duckdb_logs"]),
-        ("SELECT (SELECT max(range) FROM range(3))", ["range"]),
-        ("SELECT 1 UNION ALL FROM checkpoint()", ["checkpoint"]),
-    ],
-)
-def test_a_parsed_query_names_its_table_functions(query: str, functions: list[str]) -> None:
-    found = table_functions(duckdb.connect(), query)
-    assert sorted(found) == functions, "the tree of json_serialize_sql changed: queries aren't checked"
-
-
-def test_only_select_statements_can_be_parsed() -> None:
-    with pytest.raises(ValueError, match="SELECT"):
-        table_functions(duckdb.connect(), "DROP TABLE t")
-
-
-def test_registered_arrays_are_read_again_by_a_prepared_statement() -> None:
-    connection = duckdb.connect()
-    numbers, texts = np.zeros(3), np.full(3, None, dtype=object)
-    texts[0] = ""  # the type of an object column is that of its first value
-    internals.register_arrays(connection, "incoming", {"number": numbers, "text": texts})
-    connection.execute("CREATE TABLE t (number DOUBLE, text VARCHAR)")
-    connection.execute("PREPARE fill AS INSERT INTO t SELECT number, text FROM incoming")
-    connection.execute("EXECUTE fill")
-    numbers[:], texts[1:] = [1, 2, np.nan], ["a", None]
-    connection.execute("DELETE FROM t")
-    connection.execute("EXECUTE fill")
-    rows = connection.execute("SELECT nullif(number, 'nan'), text FROM t ORDER BY number").fetchall()
-    assert rows == [(1, ""), (2, "a"), (None, None)], "DuckDB copies arrays when they are registered"
 
 
 def test_a_lower_memory_limit_drops_cached_blocks(tmp_path: Path) -> None:

@@ -47,7 +47,6 @@ class FakeLink(Link):
         self.acknowledged: list[tuple[str, int]] = []
         self.intervals: list[int] = []
         self.reconnects = 0
-        self.paused = False
 
     async def run(self) -> None:
         return
@@ -68,9 +67,6 @@ class FakeLink(Link):
 
     def may_hold_frames(self) -> bool:
         return self.node == "n2"
-
-    def is_paused(self) -> bool:
-        return self.paused
 
     def set_interval(self, interval_ms: int) -> None:
         self.intervals.append(interval_ms)
@@ -122,16 +118,6 @@ def test_frames_of_a_tick_are_applied_together_and_in_order() -> None:
     assert [event.kind for event in written if isinstance(event, EventLogged)] == ["link_lost", "gap"]
 
 
-def test_paused_node_gets_every_acknowledgement() -> None:
-    made, _ = hub("n1", "n2", "n3")
-    made.links.update(links := {name: FakeLink(name) for name in ("n1", "n2", "n3")})
-    links["n2"].paused = True
-    for seq in (1, 2, 3):
-        made.recorded(RecorderStatus("f", 1, 1, 0, {(name, "life"): seq for name in links}))
-    assert links["n2"].acknowledged == [("life", 1), ("life", 2), ("life", 3)]
-    assert len(links["n1"].acknowledged) == 1
-
-
 def test_commit_is_acknowledged_once_to_its_node() -> None:
     made, _ = hub("n1", "n2")
     links = {name: FakeLink(name) for name in ("n1", "n2")}
@@ -157,28 +143,16 @@ def commit(made: Hub, seq: int) -> dict[str, int]:
     return acknowledged
 
 
-def test_sending_nodes_are_acknowledged_at_every_third_commit() -> None:
-    made, _ = hub(*"abcdef")
+def test_every_commit_is_acknowledged_to_its_nodes() -> None:
+    made, _ = hub(*"ab")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links.update({name: FakeLink(name) for name in "abcdef"})
-    turns = [commit(made, seq) for seq in (1, 2, 3, 4)]
-    assert turns == [{"b": 1, "e": 1}, {"c": 2, "f": 2}, {"a": 3, "d": 3}, {"b": 4, "e": 4}]
-
-
-def test_slow_commits_are_acknowledged_to_all_nodes() -> None:
-    """After five seconds, an agent writes unacknowledged frames to its disk."""
-    now = 0.0
-    made = Hub(Fleet("abc"), clock=lambda: now)
-    made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links.update({name: FakeLink(name) for name in "abc"})
-    for seq in (1, 2):
-        now += 2
-        assert commit(made, seq) == dict.fromkeys("abc", seq)
+    made.links.update({name: FakeLink(name) for name in "ab"})
+    assert [commit(made, seq) for seq in (1, 2)] == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
 
 
 @pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4])
 def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: float) -> None:
-    """Each commit contains the flushed frames and starts half a second after the previous one."""
+    """Each commit contains the flushed frames and starts two seconds after the previous one."""
     now = 0.0
     made, sink = Hub(Fleet("abc"), clock=lambda: now), ListSink()
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
@@ -197,7 +171,7 @@ def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: floa
             made.flush()
         if now >= ends:
             made.recorded(RecorderStatus("f", 1, 1, 0, {(name, "life"): writing for name in "abc"}))
-            begins, ends = now + 0.5, math.inf
+            begins, ends = now + 2.0, math.inf
         if now >= begins and sink.events:
             writing = max(event.frame.seq for event in sink.events if isinstance(event, FrameArrived))
             sink.events.clear()
@@ -206,29 +180,6 @@ def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: floa
             known = link.acknowledged[-1][1] if link.acknowledged else 0
             longest[name] = max(longest[name], now - known)
     assert max(longest.values()) < SPILL_S
-
-
-def test_silent_node_is_acknowledged_at_the_next_flush() -> None:
-    made, _ = hub("a", "b")
-    made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links["a"], made.links["b"] = link, other = FakeLink("a"), FakeLink("b")
-    assert commit(made, 1) == {"b": 1}
-    for name in "ab":
-        made.publish(FrameArrived(name, 2.0, 2.0, "life", TABLES.frame(2, 2, 0.0, 0, gpus=(), host=None)))
-    made.flush()
-    assert link.acknowledged == []
-    made.flush()
-    assert (link.acknowledged, other.acknowledged) == ([("life", 1)], [])
-
-
-def test_lost_node_is_acknowledged_before_its_reconnect() -> None:
-    made, _ = hub(*"abc")
-    made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    links = {name: FakeLink(name) for name in "abc"}
-    made.links.update(links)
-    commit(made, 1)
-    made.publish(LinkChanged("c", 2.0, Phase.LOST, "cut"))
-    assert links["c"].acknowledged == [("life", 1)]
 
 
 def test_flushed_frames_are_acknowledged_without_a_recorder() -> None:

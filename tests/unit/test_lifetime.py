@@ -61,9 +61,6 @@ class Node(Link):
     def may_hold_frames(self) -> bool:
         return not self.acknowledged.is_set()
 
-    def is_paused(self) -> bool:
-        return False
-
     def reconnect(self) -> None:
         return
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import duckdb
 
+from gswarm_tui.store.duckdb_internals import SpillFolder
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery
-from gswarm_tui.store.querying.spill_folder import SpillFolder
 
 MEMORY = "2GB"
 THREADS = 4

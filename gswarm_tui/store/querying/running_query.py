@@ -1,30 +1,27 @@
 """One read-only query on a cursor: which statements may run, the result in batches, cancelling it.
 
-DuckDB is the first guard: connections or transactions are read-only, without access to files and networks.
-The statement's kind and the functions in its FROM clauses are checked before it runs, because DuckDB lets
-any query call functions that switch on logging and profiling, checkpoint, or take addresses in memory.
+DuckDB is the guard: transactions are read-only, and connections have no access to files and networks. The
+statement's kind is checked before it runs, so that a query can't end the transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.common.errors import NO_PROCESS, lacks_processes, print_notice
+from gswarm_tui.common.errors import NO_PROCESS, lacks_processes
 from gswarm_tui.store.duckdb_internals import (
+    INTERRUPTED,
     NO_EXTENSIONS,
     connect_in_memory,
     lacks_spill_space,
     query_problem,
-    table_functions,
 )
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
@@ -32,45 +29,10 @@ from gswarm_tui.store.querying.results import QueryError, Result
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-T = TypeVar("T")
-
 BATCH_ROWS = 2_048
 """The size of DuckDB's own batches."""
 
 _CANCELLED = "the query was cancelled"
-_INTERRUPTS = 60
-"""After this many interrupts, in three seconds, a query is in a function that ignores them."""
-
-MAX_CHECKED = 200
-_CHECKED: set[str] = set()
-"""Statements that passed the check, which takes longer than many queries."""
-_TABLE_FUNCTIONS = {
-    "duckdb_columns",
-    "duckdb_constraints",
-    "duckdb_databases",
-    "duckdb_functions",
-    "duckdb_indexes",
-    "duckdb_schemas",
-    "duckdb_tables",
-    "duckdb_types",
-    "duckdb_views",
-    "generate_series",
-    "histogram",
-    "histogram_values",
-    "json_each",
-    "json_tree",
-    "pg_timezone_names",
-    "pragma_show",
-    "pragma_storage_info",
-    "pragma_table_info",
-    "pragma_version",
-    "range",
-    "repeat",
-    "repeat_row",
-    "summary",
-    "unnest",
-}
-_READS_FILES = re.compile("^(read_|glob$|sniff_csv$)|_scan$")
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[\w\s,]*\)\s*)?", re.IGNORECASE)
 """It matches no comment, so that the rest of the text is exactly what DuckDB explains and runs."""
 _WRITE_FILE = "`gswarm-tui sql … -o FILE` writes a result to a file, `gswarm-tui export` a session"
@@ -120,7 +82,7 @@ class RunningQuery:
     def run(self, sql: str, values: Sequence[object]) -> Result:
         """Start the statement; return its result when it has rows. Raises QueryError, StoreError."""
         with self._checked():
-            self._interruptible(lambda: self._execute(sql, values))
+            self._execute(sql, values)
             described = self._cursor.description or []
         names, types = [str(column[0]) for column in described], [str(column[1]) for column in described]
         return Result(names, types, self._batches(), self.close)
@@ -128,8 +90,8 @@ class RunningQuery:
     def arrays(self, sql: str, values: Sequence[object]) -> dict[str, npt.NDArray[Any]]:
         """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
         with self._checked():
-            self._interruptible(lambda: self._execute(sql, values))
-            arrays = dict(self._interruptible(self._cursor.fetchnumpy))
+            self._execute(sql, values)
+            arrays = dict(self._cursor.fetchnumpy())
         self.close()
         return arrays
 
@@ -143,38 +105,10 @@ class RunningQuery:
         rows = [()]
         while rows:
             with self._checked():
-                rows = [] if self.closed else self._interruptible(lambda: self._cursor.fetchmany(BATCH_ROWS))
+                rows = [] if self.closed else self._cursor.fetchmany(BATCH_ROWS)
             if rows:
                 yield rows
         self.close()
-
-    def _interruptible(self, call: Callable[[], T]) -> T:
-        """Call a function of DuckDB, which ignores signals, so that Ctrl-C interrupts the query.
-
-        KeyboardInterrupt is raised after the query has ended, because its cursor can't be closed before. Of
-        a function that DuckDB can't interrupt, a later Ctrl-C ends the process.
-        """
-        main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            return call()
-        cancelled = threading.Event()
-        signal.signal(signal.SIGINT, lambda *_: cancelled.set())
-        try:
-            with ThreadPoolExecutor(1, "query") as pool:
-                working = pool.submit(call)
-                interrupts = 0
-                while wait([working], 0.05).not_done:
-                    if cancelled.is_set():
-                        self._cursor.interrupt()
-                        interrupts += 1
-                    if interrupts == _INTERRUPTS:
-                        signal.signal(signal.SIGINT, signal.SIG_DFL)
-                        print_notice("the query can't be cancelled now; Ctrl-C again ends gswarm-tui")
-        finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if cancelled.is_set():
-            raise KeyboardInterrupt
-        return working.result()
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
@@ -190,6 +124,8 @@ class RunningQuery:
                 raise
             if self._stopped:
                 raise QueryError(self._stopped) from None
+            if str(error) == INTERRUPTED:
+                raise KeyboardInterrupt from None
             if isinstance(error, (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)):
                 raise StoreError(explain(error, self._path)) from error
             raise QueryError(explain_query(error)) from error
@@ -285,9 +221,7 @@ def explain_query(error: Exception) -> str:
 
 
 def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Allow only queries whose functions only compute. Raises QueryError, duckdb.Error."""
-    if sql in _CHECKED:
-        return
+    """Allow only queries. Raises QueryError, duckdb.Error."""
     statements = cursor.extract_statements(sql)  # DuckDB's function would open a database with all cores
     if len(statements) != 1:
         raise QueryError("run one statement at a time" if statements else "the query is empty")
@@ -296,28 +230,13 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
         explain = _EXPLAIN.match(statement.lstrip())
         if explain is None:
             raise QueryError("start with EXPLAIN, without a comment before it")
-        statement = statement.lstrip()[explain.end() :]
+        _check_read_only(cursor, statement.lstrip()[explain.end() :])
     elif kind == duckdb.StatementType.MULTI:
         raise QueryError("name the columns that PIVOT makes: PIVOT … ON column IN ('a', 'b') USING …")
     elif (other_way := _OTHER_WAYS.get(kind)) is not None:
         raise QueryError(other_way)
     elif kind != duckdb.StatementType.SELECT:
         raise QueryError(f"{_ALLOWED}, not {_name(statement, kind)}")
-    try:
-        functions = table_functions(cursor, statement)
-    except ValueError as error:
-        if kind == duckdb.StatementType.EXPLAIN:
-            raise QueryError("EXPLAIN works only for queries that read") from error
-        raise QueryError(f"{_ALLOWED}: {error}") from error
-    except RecursionError:
-        raise QueryError(_TOO_DEEP) from None
-    for function in functions:
-        if function not in _TABLE_FUNCTIONS:
-            hint = f"; {_JOIN_ELSEWHERE}" if _READS_FILES.search(function) else ""
-            raise QueryError(f"queries can't use the function {function}{hint}")
-    if len(_CHECKED) >= MAX_CHECKED:
-        _CHECKED.clear()
-    _CHECKED.add(sql)
 
 
 def _name(statement: str, kind: duckdb.StatementType) -> str:

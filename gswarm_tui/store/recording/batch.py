@@ -38,7 +38,7 @@ from gswarm_tui.fleet.events import (
     StopUndone,
 )
 from gswarm_tui.fleet.gpu_links import gpu_index
-from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
+from gswarm_tui.store.recording.known_ids import KnownIds, KnownLife, KnownNode, Row
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_LINKS,
@@ -178,10 +178,10 @@ _PROCESS_KEYS = ("gpu_id", "pid", "rank", "local_rank", "user_name", "command")
 
 
 class Batch:
-    """The rows made of a list of events, and the ledger after their commit."""
+    """The rows made of a list of events, and the known ids after their commit."""
 
-    def __init__(self, ledger: Ledger, events: Iterable[Event]) -> None:
-        self.ledger = ledger.draft()
+    def __init__(self, known_ids: KnownIds, events: Iterable[Event]) -> None:
+        self.known_ids = known_ids.draft()
         self._own: dict[tuple[str, str], KnownLife] = {}
         self._nodes: dict[int, Row] = {}
         self._gpus: list[Row] = []
@@ -239,7 +239,7 @@ class Batch:
         return [(table, columns) for table, columns in parts if len(columns["ts"])]
 
     def _node(self, name: str) -> KnownNode:
-        node, new = self.ledger.node(name)
+        node, new = self.known_ids.node(name)
         if new:
             self._nodes[node.node_id] = node.row
         return node
@@ -247,7 +247,7 @@ class Batch:
     def _life(self, name: str, life: str) -> KnownLife:
         own = self._own.get((name, life))
         if own is None:
-            own = self._own[name, life] = self.ledger.own(name, life)
+            own = self._own[name, life] = self.known_ids.own(name, life)
         return own
 
     def _take(self, event: Event) -> None:
@@ -257,11 +257,11 @@ class Batch:
             case FramesLost():
                 self._lost(event)
             case NodeIntroduced():
-                before = self.ledger.nodes.get(event.node)
-                node, gpus = self.ledger.introduce(event.node, event.hello, event.former)
+                before = self.known_ids.nodes.get(event.node)
+                node, gpus = self.known_ids.introduce(event.node, event.hello, event.former)
                 if before is None or (before.node_id, before.links) != (node.node_id, node.links):
                     self._gpu_links.append((micros(event.at), node))
-                self._own[event.node, event.hello.life] = self.ledger.own(event.node, event.hello.life)
+                self._own[event.node, event.hello.life] = self.known_ids.own(event.node, event.hello.life)
                 self._nodes[node.node_id] = node.row
                 self._gpus += gpus
             case LinkMeasured():
@@ -270,7 +270,11 @@ class Batch:
                     life.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
             case LinkChanged():
                 node = self._node(event.node)
-                if event.phase is Phase.LIVE and self.ledger.came_live(event.node) and node.life is not None:
+                if (
+                    event.phase is Phase.LIVE
+                    and self.known_ids.came_live(event.node)
+                    and node.life is not None
+                ):
                     self._life(event.node, node.life).link["reconnects"] += 1
             case EventLogged():
                 self._log(event)
@@ -293,7 +297,7 @@ class Batch:
         self._sample(life, micros(event.ts), interval_ms, frame, event.energy or EnergyUsed.unknown(frame))
 
     def _lost(self, event: FramesLost) -> None:
-        self.ledger.add_life(self._node(event.node), event.life)
+        self.known_ids.add_life(self._node(event.node), event.life)
         life = self._life(event.node, event.life)
         link, last = life.link, life.last_seq
         if event.seq > last:
@@ -321,16 +325,16 @@ class Batch:
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped | StopUndone) -> None:
         if isinstance(event, SessionStarted):
             row: Row = {
-                "session_id": self.ledger.next_session,
-                "recording_id": self.ledger.recording_id,
+                "session_id": self.known_ids.next_session,
+                "recording_id": self.known_ids.recording_id,
                 "name": event.name,
                 "started_at": micros(event.started_at),
                 "ended_at": None,
                 "status": "running",
                 "note": event.note,
             }
-            self.ledger.next_session += 1
-        elif (known := self.ledger.sessions.get(event.session_id)) is None:
+            self.known_ids.next_session += 1
+        elif (known := self.known_ids.sessions.get(event.session_id)) is None:
             return
         elif isinstance(event, SessionStopped):
             row = known | {"ended_at": micros(event.ended_at), "status": "stopped"}
@@ -339,15 +343,15 @@ class Batch:
         else:
             changes = {"name": event.name, "note": event.note}
             row = known | {name: value for name, value in changes.items() if value is not None}
-        self.ledger.sessions[event.session_id] = row
+        self.known_ids.sessions[event.session_id] = row
         self._sessions[row["session_id"]] = row
 
     def end_sessions(self, ended_at: float) -> None:
         """End running sessions at the end of the recording."""
-        for key, row in self.ledger.sessions.items():
+        for key, row in self.known_ids.sessions.items():
             if row["ended_at"] is None:
                 ended = max(micros(ended_at), row["started_at"])
-                done = self.ledger.sessions[key] = row | {"ended_at": ended, "status": "ended"}
+                done = self.known_ids.sessions[key] = row | {"ended_at": ended, "status": "ended"}
                 self._sessions[row["session_id"]] = done
 
     def _log(self, event: EventLogged) -> None:
@@ -355,7 +359,7 @@ class Batch:
         self._events.append(
             {
                 "ts": micros(event.at),
-                "recording_id": self.ledger.recording_id,
+                "recording_id": self.known_ids.recording_id,
                 "node_id": None if node is None else node.node_id,
                 "gpu_id": None if node is None else node.gpu_id(event.gpu),
                 "kind": event.kind,

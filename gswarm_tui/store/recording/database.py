@@ -1,4 +1,4 @@
-"""The DuckDB file of a recording: its schema, transactions, and the rewrite that shrinks it at the end.
+"""The DuckDB file of a recording: its schema, transactions, and the rewrite that sorts it at the end.
 
 Measured with DuckDB 2.0: a failed commit leaves nothing behind; a failed checkpoint makes the attached file
 unusable until it is attached again. Why files are rewritten: docs/decisions/005-recording-file-rewrite.md.
@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,57 +21,53 @@ import duckdb
 from gswarm_tui.store.duckdb_internals import (
     NO_EXTENSIONS,
     FileProblem,
-    Settings,
+    SpillFolder,
     connect_in_memory,
     file_problem,
+    release_memory,
 )
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns, without_links
-from gswarm_tui.store.querying.spill_folder import SpillFolder
-from gswarm_tui.store.querying.template import copy_template, differs, template_file
 from gswarm_tui.store.recording.batch import Columns, array
-from gswarm_tui.store.recording.bulk_insert import BulkInsert
+from gswarm_tui.store.recording.bulk_insert import insert
 from gswarm_tui.store.recording.files import require_own
-from gswarm_tui.store.recording.minutes import UnsummedMinutes, add_all_sums, add_sums, delete_minutes
+from gswarm_tui.store.recording.minutes import UnsummedMinutes, add_sums, delete_minutes
 from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile, remove_unfinished
-from gswarm_tui.store.sql.older_files import upgrade_statements
 from gswarm_tui.store.sql.schema import (
-    GPU_MINUTES,
     GPU_SAMPLES,
+    HOST_SAMPLES,
+    PROCESS_SAMPLES,
     RECORDINGS,
     SCHEMA_VERSION,
     STORAGE_VERSION,
     TABLES,
     TableSchema,
-    create_statements,
     literal,
     micros,
 )
 from gswarm_tui.store.sql.summaries import MINUTE_US
-from gswarm_tui.store.sql.views import view_statements
+from gswarm_tui.store.sql.views import described, view_statements
 
 _LOG = logging.getLogger(__name__)
 
 MEMORY = 256_000_000
 """DuckDB caches what it has written up to this limit; users of a login node share its memory."""
-_MAX_SPILL_BYTES = 4 * 1024**3
+QUERY_MEMORY = 512 * 1024**2
+"""What all queries together may use beyond it, unless ``--query-memory`` gives them more."""
 _MAX_WAL_BYTES = 256 * 1024 * 1024
 """A larger write-ahead log stops queries that keep it from being checkpointed."""
 
-_MAX_REWRITE_BYTES = 128 * 1024 * 1024
-"""A file of this size is rewritten in three or four seconds."""
+_MAX_REWRITE_BYTES = 256 * 1024 * 1024
+"""A file of this size is sorted in about four seconds."""
 _FREE_SPACE_FACTOR = 4
 """A rewrite needs this many times the file's size free on its disk, and uses at most half of that."""
 _MIN_REWRITE_BYTES = 16 * 256 * 1024
 """A smaller file has a few blocks to lose: one without samples has ten."""
 
-_SETTINGS: Settings = {
-    **NO_EXTENSIONS,
-    "memory_limit": f"{MEMORY}B",
-    # The recorder checkpoints between commits: a failed checkpoint inside a commit would fail the commit too.
-    "wal_autocheckpoint": "1TB",
-}
+_SORTED_BY = {GPU_SAMPLES: "gpu_id", HOST_SAMPLES: "node_id", PROCESS_SAMPLES: "gpu_id"}
+_SORTED_ROWS = 4 * 122_880
+"""The rewrite sorts this many rows at once: four of DuckDB's row groups, which fit into memory."""
 _ALL_COLUMNS = (
     "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
     "WHERE database_name = 'rec' AND NOT internal "
@@ -109,12 +105,13 @@ class RecordingInfo:
 class Database:
     """A recording file open for writing, used by one thread at a time; ``pool`` lets queries read it."""
 
-    def __init__(self, path: Path, pool: CursorPool | None = None) -> None:
+    def __init__(self, path: Path, pool: CursorPool | None = None, query_memory: int | None = None) -> None:
         """Open the file, or create it with the schema. Raises StoreError."""
         require_own(path)
         self.path = path = without_links(path)
-        self._pool = pool or CursorPool(path, MEMORY)
-        self._spill_folder = SpillFolder(_MAX_SPILL_BYTES)  # for queries; the recording may be on this disk
+        self._pool = pool or CursorPool(path)
+        self._memory = f"{MEMORY + (query_memory or QUERY_MEMORY)}B"
+        self._spill_folder = SpillFolder()
         try:
             self._connection = self._connect()
             self._writer = self._connect_writer()
@@ -134,15 +131,16 @@ class Database:
             )
         new = not path.exists()
         check_regular_file(path, may_be_missing=True)
-        connection = connect_in_memory(_SETTINGS | self._spill_folder.settings())
+        # The recorder checkpoints between commits: a failed checkpoint in a commit would fail the commit too.
+        limits = {"memory_limit": self._memory, "wal_autocheckpoint": "1TB"}
+        connection = connect_in_memory({**NO_EXTENSIONS, **limits, **self._spill_folder.settings()})
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
             options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})" if new else ""
-            template = template_file()
-            attach(connection, path, options, rewrite_path(path), *([template] if template else ()))
+            attach(connection, path, options, rewrite_path(path))
             with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
                 _remove(rewrite_path(path).parent)
-            _update_schema(connection, path, template)
+            _update_schema(connection, path)
         except duckdb.Error as error:
             connection.close()
             if new and file_problem(error) in (FileProblem.DISK_FULL, FileProblem.FILE_SIZE_LIMIT):
@@ -160,7 +158,6 @@ class Database:
         connection = self._connection.cursor()
         connection.execute("USE rec")
         connection.execute("PRAGMA disable_optimizer")
-        self._bulk_insert = BulkInsert(connection)
         return connection
 
     def begin_recording(self, info: RecordingInfo) -> int:
@@ -178,7 +175,9 @@ class Database:
         """Return the number after the highest in the column. Raises StoreError."""
         return int(self._execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
 
-    def profile(self, facts: ProfileFacts, recording_id: int, profile_id: int) -> StoredProfile:
+    def profile(
+        self, facts: ProfileFacts, recording_id: int | None = None, profile_id: int | None = None
+    ) -> StoredProfile:
         """Return a new profile of a recording, to which rows can be added between other writes.
 
         Raises RepeatedProfileError, StoreError.
@@ -225,7 +224,7 @@ class Database:
         sampled = [columns["ts"] for table, columns in tables if table is GPU_SAMPLES]
         self._writer.execute("BEGIN")
         for table, columns in tables:
-            self._bulk_insert.insert(table, columns)
+            insert(self._writer, table, columns)
         for times in sampled:
             if outdated := self._minutes.outdated_by(times):
                 self._writer.execute(delete_minutes(outdated))
@@ -236,7 +235,6 @@ class Database:
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
             self._writer.execute("ROLLBACK")
-        self._bulk_insert = BulkInsert(self._writer)
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file; later if a query still reads from it. Raises StoreError."""
@@ -244,7 +242,8 @@ class Database:
             self._pool.stop("the recorder had to write its log into the file")
         with contextlib.suppress(_BusyError):
             self._execute("CHECKPOINT rec")
-            self._pool.release_memory()
+            if not self._pool.busy:
+                release_memory(self._connection, self._memory)
 
     def roll_up(self, *, at_close: bool = False) -> bool:
         """Sum up the oldest minute without sums that is over; return False if none is. Raises StoreError.
@@ -266,27 +265,10 @@ class Database:
             raise StoreError(explain(error, self.path)) from error
         return True
 
-    def reorder(self, table: TableSchema, where: str, order: str) -> None:
-        """Store the rows of a condition in another order, in one transaction. Raises StoreError."""
-        execute = self._connection.execute
-        try:
-            chosen = f"FROM {table.name} WHERE {where}"
-            execute(f"CREATE OR REPLACE TEMP TABLE reordered AS {chosen} ORDER BY {order}")
-            execute("BEGIN")
-            deleted = execute(f"DELETE {chosen}").fetchall()
-            inserted = execute(f"INSERT INTO {table.name} FROM temp.reordered").fetchall()
-            if deleted != inserted:
-                raise StoreError(
-                    f"{self.path}: sorting changed {deleted[0][0]} rows into {inserted[0][0]} and was undone"
-                )
-            execute("COMMIT")
-        except (duckdb.Error, StoreError) as error:
-            with contextlib.suppress(duckdb.Error):
-                execute("ROLLBACK")
-            raise StoreError(explain(error, self.path)) from error
-        finally:
-            with contextlib.suppress(duckdb.Error):
-                execute("DROP TABLE IF EXISTS temp.reordered")
+    def describe(self) -> None:
+        """Store the meanings of columns, for people who open the file with DuckDB. Raises StoreError."""
+        for statement in described():
+            self._execute(statement)
 
     def should_rewrite(self) -> bool:
         """Return whether a rewrite pays off and is allowed. Raises StoreError.
@@ -306,7 +288,7 @@ class Database:
         return set(self._execute(_ALL_COLUMNS)) == own
 
     def rewrite(self, timeout_s: float) -> None:
-        """Replace the file with a copy without free blocks if ``should_rewrite``, within ``timeout_s``.
+        """Replace the file with a sorted copy if ``should_rewrite``, within ``timeout_s``.
 
         The database must be closed afterwards. Raises StoreError.
         """
@@ -335,7 +317,10 @@ class Database:
             os.chown(copy, -1, stat.st_gid)
             shutil.copystat(self.path, copy)  # permissions, access control lists included
             execute("SET threads = 2")
-            execute("COPY FROM DATABASE rec TO copy")
+            execute("COPY FROM DATABASE rec TO copy (SCHEMA)")
+            for table in TABLES:
+                for rows in self._sorted(table):
+                    execute(f"INSERT INTO copy.{table.name} {rows}")
             # DETACH alone would leave the checkpoint to the last query that reads the file.
             execute("CHECKPOINT copy")
             execute("DETACH copy")
@@ -355,6 +340,23 @@ class Database:
         finally:
             done.set()
             watchdog.join()
+
+    def _sorted(self, table: TableSchema) -> Iterator[str]:
+        """Return queries for all rows of a table; each sorts samples by GPU, so that they compress.
+
+        The queries are in the order of times, so that DuckDB skips row groups outside of a time range.
+        """
+        if (key := _SORTED_BY.get(table)) is None:
+            yield f"FROM rec.{table.name}"
+            return
+        span = f"SELECT epoch_us(min(ts)), epoch_us(max(ts)), count(*) FROM rec.{table.name}"  # noqa: S608
+        ((first, last, count),) = self._execute(span)
+        if not count:
+            return
+        step = -(-(last + 1 - first) // -(-count // _SORTED_ROWS))
+        for low in range(first, last + 1, step):
+            within = f"ts >= make_timestamp({low}) AND ts < make_timestamp({low + step})"
+            yield f"FROM rec.{table.name} WHERE {within} ORDER BY {key}, ts, rowid"
 
     def close(self) -> None:
         """Close the file; running queries end."""
@@ -391,60 +393,40 @@ class Database:
         self._broken = False
 
     def _check_in_place(self) -> None:
-        """Follow a renamed folder. Raises StoreError if the file was moved otherwise, deleted or replaced."""
+        """Raise StoreError if the file was moved, deleted or replaced."""
         inode = _inode(self.path)
         if inode == self._inode:
             return
-        if (moved := self._place_in_renamed_folder()) is not None:
-            _LOG.warning("%s was moved to %s; recording continues there", self.path, moved)
-            with contextlib.suppress(duckdb.Error):  # it would look for the log at the old place
-                self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
-            self.path, self._broken = moved, True
-            self._reopen()
-        elif inode is None:
+        if inode is None:
             raise StoreError(
                 f"{self.path} was deleted or moved, and nothing more is saved; "
                 "move it back, or restart with another file"
             )
-        else:
-            raise StoreError(
-                f"{self.path} was replaced by another file, and nothing more is saved; "
-                "move the recording's file back"
-            )
-
-    def _place_in_renamed_folder(self) -> Path | None:
-        """Return the file's new path if its folder was renamed, so that its log is still beside it."""
-        files: dict[str, Path] = {}
-        for descriptor in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                file = descriptor.readlink()
-                if file.name == self.path.name and _inode(file) == self._inode:
-                    files["database"] = file
-                elif file.name == wal_path(self.path).name:
-                    files["log"] = file
-        moved = files.get("database")
-        return None if moved is None or files.get("log", wal_path(moved)) != wal_path(moved) else moved
+        raise StoreError(
+            f"{self.path} was replaced by another file, and nothing more is saved; "
+            "move the recording's file back"
+        )
 
 
-def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path, template: Path | None) -> None:
+def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Create or complete tables, columns and views of the attached database ``rec``. Raises StoreError."""
     existing = checked_columns(connection, path)
-    copied = not existing and copy_template(connection, template, "rec")
     connection.execute("USE rec")
-    if copied:
-        return
-    outdated = not existing or differs(connection, template)
     connection.execute("BEGIN")
-    for statement in upgrade_statements(existing) if existing else create_statements():
-        connection.execute(statement)
-    if existing and not existing[GPU_MINUTES.name]:
-        add_all_sums(connection)
-    for statement in remove_unfinished() if existing else ():
-        connection.execute(statement)
-    (profiles,) = connection.execute("SELECT count(*) > 0 FROM profiles").fetchall()[0]
-    if profiles or outdated:
-        for statement in view_statements(with_profiles=profiles):
+    for table in TABLES:
+        if not (there := existing.get(table.name)):
+            connection.execute(table.create)
+            continue
+        for column in table.columns:
+            if column.name not in there:
+                connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}")
+    if existing:
+        outdated = f"UPDATE recordings SET schema_version = {SCHEMA_VERSION}"  # noqa: S608 (a number)
+        connection.execute(f"{outdated} WHERE schema_version < {SCHEMA_VERSION}")
+        for statement in remove_unfinished():
             connection.execute(statement)
+    for statement in view_statements():
+        connection.execute(statement)
     connection.execute("COMMIT")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,6 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.store.duckdb_internals import register_arrays
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.sql.schema import (
     GPUS,
@@ -30,7 +29,6 @@ from gswarm_tui.store.sql.schema import (
     SESSIONS,
     TableSchema,
 )
-from gswarm_tui.store.sql.views import view_statements
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -171,9 +169,9 @@ def profile_row(profile_id: int, facts: ProfileFacts, placed: ProfilePlace) -> d
 
 
 class StoredProfile:
-    """Writes one profile into a recording file, as the connection's transactions go.
+    """Writes one profile into a recording file.
 
-    Its rows are invisible until ``finish``, as the views join them with the profile.
+    Each batch is committed. Its rows are invisible until ``finish``, as the views join them with the profile.
     """
 
     def __init__(
@@ -190,7 +188,6 @@ class StoredProfile:
         """
         self._connection = connection
         self._path = path
-        self._sources: dict[str, _RefilledRows] = {}
         self._refuse_repeated(facts)
         placed = place(self._rows, facts, recording_id)
         self._into_empty = placed is None
@@ -223,6 +220,16 @@ class StoredProfile:
     def finish(self, facts: ProfileFacts) -> None:
         """Add the profile; to an empty file, a recording with its node and GPUs, too. Raises StoreError."""
         self._refuse_repeated(facts)  # it may have been imported meanwhile
+        self._rows("BEGIN")
+        try:
+            self._add_profile(facts)
+            self._rows("COMMIT")
+        except StoreError:
+            with suppress(duckdb.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _add_profile(self, facts: ProfileFacts) -> None:
         if self._into_empty:
             self._add_recording(facts)
         elif self._beside_profiles:
@@ -230,9 +237,6 @@ class StoredProfile:
         if self._on_new_node:
             self._add_node(facts)
         self._insert(PROFILES, profile_row(self.profile_id, facts, self.placement))
-        if self.profile_id == 1:
-            for statement in view_statements():  # with the comments of columns, now that there is a profile
-                self._rows(statement)
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""
@@ -248,10 +252,14 @@ class StoredProfile:
 
     def add(self, table: TableSchema, columns: Columns) -> None:
         """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
-        source = self._sources.get(table.name)
-        if source is None or not source.fill(columns):
-            source = self._sources[table.name] = _RefilledRows(self._connection, table, columns)
-        self._rows(f"{insert_events(table, columns, self.profile_id, source.name)} WHERE counts")
+        values = ", ".join(
+            name if array.dtype.kind in "Of" else f"nullif({name}, -1)" for name, array in columns.items()
+        )
+        with self._registered("incoming", columns):
+            self._rows(
+                f"INSERT INTO {table.name} (profile_id, {', '.join(columns)}) "  # noqa: S608 (own names)
+                f"SELECT {self.profile_id}, {values} FROM incoming"
+            )
 
     def _new_placement(self, facts: ProfileFacts, recording_id: int | None) -> ProfilePlace:
         first_gpu = self._next_free("gpu_id", GPUS)
@@ -314,54 +322,10 @@ class StoredProfile:
             raise StoreError(explain(error, self._path)) from error
 
 
-class _RefilledRows:
-    """Arrays that a statement reads, refilled for each batch.
-
-    A transaction keeps all arrays that were registered in it until it ends, so each batch can't have its own.
-    """
-
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        table: TableSchema,
-        columns: Mapping[str, npt.NDArray[Any]],
-    ) -> None:
-        self.name = f"incoming_{table.name}"
-        self._arrays = {name: np.array(array) for name, array in columns.items()}
-        self._counts = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
-        register_arrays(connection, self.name, self._arrays | {"counts": self._counts})
-
-    def fill(self, columns: Columns) -> bool:
-        """Take the rows of another batch; return False if they don't fit."""
-        rows = len(next(iter(columns.values())))
-        alike = {name: array.dtype for name, array in columns.items()} == {
-            name: array.dtype for name, array in self._arrays.items()
-        }
-        if not alike or rows > len(self._counts):
-            return False
-        for name, array in columns.items():
-            self._arrays[name][:rows] = array
-        self._counts[:rows], self._counts[rows:] = True, False
-        return True
-
-
 def remove_unfinished() -> Iterator[str]:
     """Return the statements that remove rows of profiles whose import a killed recorder didn't finish."""
     for table in PROFILE_EVENTS:
         yield f"DELETE FROM {table.name} WHERE profile_id NOT IN (SELECT profile_id FROM profiles)"  # noqa: S608
-
-
-def insert_events(
-    table: TableSchema, columns: Mapping[str, npt.NDArray[Any]], profile_id: int, source: str
-) -> str:
-    """Return the statement that adds a profile's rows from a registered source."""
-    values = ", ".join(
-        name if array.dtype.kind in "Of" else f"nullif({name}, -1)" for name, array in columns.items()
-    )
-    return (
-        f"INSERT INTO {table.name} (profile_id, {', '.join(columns)}) "  # noqa: S608 (own names)
-        f"SELECT {profile_id}, {values} FROM {source}"
-    )
 
 
 def _naive(unix_ns: int) -> Any:

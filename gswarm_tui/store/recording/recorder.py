@@ -30,11 +30,10 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.recording.batch import Batch
-from gswarm_tui.store.recording.database import MEMORY, Database, DataRefusedError, RecordingInfo
-from gswarm_tui.store.recording.ledger import Ledger
+from gswarm_tui.store.recording.database import Database, DataRefusedError, RecordingInfo
+from gswarm_tui.store.recording.known_ids import KnownIds
 from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
 from gswarm_tui.store.recording.resume import Interrupted, Resumed, interrupted, load
-from gswarm_tui.store.recording.sorting import Sorter
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ _MAX_WAL_BYTES = 16 * 1024 * 1024
 _COMMITS_PER_CHECKPOINT = 20
 """With fewer, a large fleet would checkpoint every few seconds."""
 _SIGNAL_CHECK_S = 0.5
-_REWRITE_TIMEOUT_S = 4.0
+_REWRITE_TIMEOUT_S = 8.0
 _MINUTES_AT_CLOSE = 10
 """At most this many minutes are summed up before the file closes; of others, readers use the samples."""
 
@@ -54,7 +53,8 @@ class Recorder:
     ``what`` describes a new recording, or is the number of an interrupted one in the file to resume. After
     ``open``, ``uid`` identifies the recording to the agents, ``resumed`` is the state of a resumed recording,
     and ``interrupted`` lists the file's other recordings without an end.
-    ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one.
+    ``commit_every_s`` is the least time between two commits, unless ``commit`` is called, and
+    ``retry_every_s`` the pause after a failed one.
     ``keep_bytes`` is about how much memory may wait for a disk that can't be written. Beyond that, the
     recorder refuses newer frames, which agents keep until they are committed; the status lists the nodes that
     may send them again.
@@ -69,7 +69,7 @@ class Recorder:
         on_status: Callable[[RecorderStatus], None],
         *,
         allocation: Mapping[str, frozenset[int]] | None = None,
-        commit_every_s: float = 0.5,
+        commit_every_s: float = 2.0,
         retry_every_s: float = 3.0,
         keep_bytes: int = 256 * 1024 * 1024,
         query_memory: int | None = None,
@@ -94,25 +94,26 @@ class Recorder:
         self._saved = threading.Event()
         self._thread: threading.Thread | None = None
         self._database: Database
-        self._sorter: Sorter
-        self._ledger: Ledger
+        self._known_ids: KnownIds
         self._rows = 0
         self._commits = 0
         self._committed: dict[tuple[str, str], int] = {}
         self._error = ""
         self._closed = False
-        self._pool = CursorPool(self.path, MEMORY, memory=query_memory)
+        self._query_memory = query_memory
+        self._pool = CursorPool(self.path)
         self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._awaited: list[Future[RecorderStatus]] = []
         self._next_profile = 1
 
     def open(self) -> None:
         """Open or create the file and begin or resume a recording. Raises StoreError."""
-        database = Database(self.path, self._pool)
+        database = Database(self.path, self._pool, self._query_memory)
         try:
             source = self.queries()
             unended = interrupted(source)
             what = self._what
-            self._ledger = Ledger(
+            self._known_ids = KnownIds(
                 recording_id=what if isinstance(what, int) else database.begin_recording(what),
                 next_node=database.next_free("node_id", "nodes"),
                 next_gpu=database.next_free("gpu_id", "gpus"),
@@ -122,7 +123,7 @@ class Recorder:
             if isinstance(what, int):
                 if what not in {one.recording_id for one in unended}:
                     raise StoreError(f"{self.path} has no interrupted recording {what}")
-                self.resumed = load(source, self._ledger)
+                self.resumed = load(source, self._known_ids)
                 self._rows = self.resumed.rows
         except StoreError:
             database.close()
@@ -131,19 +132,18 @@ class Recorder:
         self.interrupted = [one for one in unended if one.recording_id != what]
         self._database = database
         self._next_profile = database.next_free("profile_id", "profiles")
-        self._sorter = Sorter(database)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     @property
     def recording_id(self) -> int:
         """The number of the recording in the file, after ``open``."""
-        return self._ledger.recording_id
+        return self._known_ids.recording_id
 
     @property
     def next_session(self) -> int:
         """The number that the next session gets in the file, after ``open``."""
-        return self._ledger.next_session
+        return self._known_ids.next_session
 
     @property
     def queried(self) -> bool:
@@ -167,7 +167,7 @@ class Recorder:
         return self.in_thread(begin)
 
     def in_thread(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call in the recorder's thread when no event waits, for at most half of the time."""
+        """Run a call in the recorder's thread between two commits."""
         future: Future[T] = Future()
         with self._changed:
             if self._closing:
@@ -191,6 +191,20 @@ class Recorder:
             self._waiting.extend(events)
             self._waiting_bytes += size
             self._changed.notify()
+
+    def commit(self) -> Future[RecorderStatus]:
+        """Commit all events now that were submitted before; the future has the status after the commit.
+
+        The status has an error if the events couldn't be written yet.
+        """
+        future: Future[RecorderStatus] = Future()
+        with self._changed:
+            if not self._closing:
+                self._awaited.append(future)
+                self._changed.notify()
+                return future
+        future.set_result(self.status())
+        return future
 
     def _without_refused(self, events: Sequence[Event]) -> list[Event]:
         """Return the events that fit into memory; once refused, a node is refused until its next hello.
@@ -255,7 +269,7 @@ class Recorder:
     def _run(self) -> None:
         while not self._closing:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._work or self._closing)
+                self._changed.wait_for(lambda: self._waiting or self._awaited or self._work or self._closing)
             self._drain()
             self._pause(self._retry_every_s if self._error else self._commit_every_s)
         self._finish(self._ended_at)
@@ -265,22 +279,18 @@ class Recorder:
     def _pause(self, pause_s: float) -> None:
         """Wait until the next commit; meanwhile do the work that others want done, unless the disk fails."""
         until = time.monotonic() + pause_s
-        left = pause_s
-        while left >= 0:
+        while (left := until - time.monotonic()) > 0:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or (self._work and not self._error), left)
-                if self._closing or self._error or not self._work:
+                self._changed.wait_for(
+                    lambda: self._closing or self._awaited or (self._work and not self._error), left
+                )
+                if self._closing or self._awaited or self._error or not self._work:
                     return
                 future, call = self._work.popleft()
-            began = time.monotonic()
             try:
                 future.set_result(call())
             except Exception as error:  # the caller gets the error; recording continues
                 future.set_exception(error)
-            rest = min(time.monotonic() - began, max(0.0, until - time.monotonic()))
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, rest)
-            left = until - time.monotonic()
 
     def _drain(self) -> None:
         """Write all waiting events in one transaction; after a failure they wait again."""
@@ -288,6 +298,7 @@ class Recorder:
             parts: deque[list[Event]] = deque([list(self._waiting)])
             self._being_written, self._waiting_bytes = len(self._waiting), 0
             self._waiting.clear()
+            awaited, self._awaited = self._awaited, []
         try:
             while parts:
                 self._write(parts)
@@ -303,6 +314,8 @@ class Recorder:
         finally:
             self._being_written = 0
         self._report()
+        for future in awaited:
+            future.set_result(self.status())
         if not self._error:
             self._tidy()
 
@@ -310,10 +323,8 @@ class Recorder:
         """Commit the first part; halve a part that the database refuses. Raises StoreError."""
         events = parts[0]
         try:
-            batch = Batch(self._ledger, events)
-            tables = list(batch.columns())
-            self._database.write(tables)
-            self.path = self._database.path  # follows a renamed folder
+            batch = Batch(self._known_ids, events)
+            self._database.write(list(batch.columns()))
         except (DataRefusedError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             parts.popleft()
             if len(events) > 1:
@@ -324,21 +335,16 @@ class Recorder:
             return
         parts.popleft()
         self._keep(batch)
-        self._sorter.added(tables)
 
     def _keep(self, batch: Batch) -> None:
-        self._ledger = batch.ledger
+        self._known_ids = batch.known_ids
         self._rows += batch.rows
         self._commits += 1
         self._committed |= batch.committed()
 
     def _tidy(self) -> None:
-        """Sum up a minute, sort old rows, and checkpoint before the write-ahead log grows in memory."""
+        """Sum up a minute, and checkpoint before the write-ahead log grows in memory."""
         self._roll_up()
-        try:
-            self._sorter.work()
-        except StoreError as error:
-            _LOG.info("rows stay unsorted: %s", error)
         wal_bytes = self._database.wal_bytes()
         try:
             many_commits = wal_bytes > _MIN_WAL_BYTES and self._commits >= _COMMITS_PER_CHECKPOINT
@@ -361,15 +367,16 @@ class Recorder:
         self._drain()
         try:
             if not self._error and ended_at is not None:
-                batch = Batch(self._ledger, ())
+                batch = Batch(self._known_ids, ())
                 batch.end_sessions(ended_at)
                 self._database.write(list(batch.columns()))
                 self._keep(batch)
-                self._database.end_recording(self._ledger.recording_id, ended_at)
+                self._database.end_recording(self._known_ids.recording_id, ended_at)
             if not self._error:
                 for _ in range(_MINUTES_AT_CLOSE):
                     if not self._roll_up(at_close=True):
                         break
+                self._database.describe()
                 self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)
@@ -382,9 +389,7 @@ class Recorder:
 
     def _rewrite(self) -> None:
         try:
-            if self._database.should_rewrite():
-                self._sorter.finish()
-                self._database.rewrite(_REWRITE_TIMEOUT_S)
+            self._database.rewrite(_REWRITE_TIMEOUT_S)
         except StoreError as error:
             _LOG.info("%s was not rewritten: %s", self.path, error)
 

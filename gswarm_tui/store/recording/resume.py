@@ -30,7 +30,7 @@ from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.querying.running_query import LocalSource
 from gswarm_tui.store.reading.fleet_builder import FleetBuilder
 from gswarm_tui.store.reading.recording_reader import RecordingReader
-from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
+from gswarm_tui.store.recording.known_ids import KnownIds, KnownLife, KnownNode, Row
 from gswarm_tui.store.sql.schema import micros
 
 MILLISECOND = 1e-3
@@ -203,33 +203,33 @@ def closed(source: QuerySource) -> list[str]:
     return [row["uid"] for row in rows]
 
 
-def load(source: LocalSource, ledger: Ledger) -> Resumed:
-    """Fill the ledger from the file and return the state to resume. Raises StoreError."""
-    number = ledger.recording_id
+def load(source: LocalSource, known_ids: KnownIds) -> Resumed:
+    """Fill the known ids from the file and return the state to resume. Raises StoreError."""
+    number = known_ids.recording_id
     machines: dict[int, KnownNode] = {}
     for row in _rows(source, "SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", number):
         gpus = _rows(source, "SELECT * FROM gpus WHERE node_id = ? ORDER BY gpu_id", row["node_id"])
         facts = tuple(GpuFacts(gpu["gpu_index"], gpu["uuid"], gpu["name"]) for gpu in gpus)
         node = machines[row["node_id"]] = KnownNode(row, facts, tuple(gpu["gpu_id"] for gpu in gpus))
-        ledger.nodes[row["node"]] = node
+        known_ids.nodes[row["node"]] = node
         if row["boot_id"] is not None:
-            ledger.machines[node.key] = node
+            known_ids.machines[node.key] = node
     on_disk = []
     placed = {(row["node_id"], row["life"]): row["placed"] for row in _rows(source, _PLACED, number)}
     for link in _rows(source, _LINKS, number):
         node = machines[link["node_id"]]
         name, life = str(node.row["node"]), str(link["life"])
-        ledger.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
-        ledger.nodes[name] = replace(ledger.nodes[name], life=life, was_live=True)
+        known_ids.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
+        known_ids.nodes[name] = replace(known_ids.nodes[name], life=life, was_live=True)
         if link["last_seq"] is not None:
             ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"]
             round_trip_s = math.inf if offset_s is None else link["round_trip_s"] or 0.0
             at = placed.get((link["node_id"], life))
             on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s or 0.0, round_trip_s, at))
-    ledger.sessions |= {str(row["session_id"]): row for row in _rows(source, _SESSIONS, number)}
+    known_ids.sessions |= {str(row["session_id"]): row for row in _rows(source, _SESSIONS, number)}
     reader = RecordingReader(source, number)
     session_times = [
-        row[name] or 0 for row in ledger.sessions.values() for name in ("started_at", "ended_at")
+        row[name] or 0 for row in known_ids.sessions.values() for name in ("started_at", "ended_at")
     ]
     sessions, energy_j, energies = FleetBuilder(reader).sums(max(micros(reader.end), *session_times, 0) / 1e6)
     return Resumed(

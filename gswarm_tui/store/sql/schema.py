@@ -6,7 +6,6 @@ Several recordings live in one file; ids are unique in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
@@ -493,17 +492,3 @@ def micros(seconds: float) -> int:
 def literal(text: str) -> str:
     """Return the text as a SQL string."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def create_statements() -> Iterator[str]:
-    """Return the statements that create all tables with their comments."""
-    for table in TABLES:
-        yield table.create
-        yield from comments(table)
-
-
-def comments(table: TableSchema) -> Iterator[str]:
-    """Return the statements that store the meanings of a table and its columns."""
-    yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
-    for column in table.columns:
-        yield f"COMMENT ON COLUMN {table.name}.{column.name} IS {literal(column.meaning)}"

@@ -39,7 +39,7 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
     literal,
 )
-from gswarm_tui.store.sql.views import view_statements
+from gswarm_tui.store.sql.views import described
 from gswarm_tui.store.transfer.parquet import OF_PROFILES, PRIVATE, SAMPLES, SETTINGS, SMALL
 
 Values = Sequence[Any] | npt.NDArray[Any]
@@ -198,11 +198,10 @@ class Importing:
         return {row[0] for row in self.connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
     def finish(self) -> None:
-        """Sum up the imported samples by minute, and explain the columns of profiles. Raises duckdb.Error."""
+        """Sum up the imported samples by minute, and store the meanings of columns. Raises duckdb.Error."""
         add_all_sums(self.connection, f"gpu_id >= {self._first_gpu}")
-        if self._first_profile == 1 and self.profiles:
-            for statement in view_statements():
-                self.connection.execute(statement)
+        for statement in described():
+            self.connection.execute(statement)
 
     def refuse_repeated(self, source: Path) -> None:
         """Raise StoreError if the file had samples of an imported run at the same time."""

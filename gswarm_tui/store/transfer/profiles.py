@@ -6,12 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gswarm_tui.store.querying.opening import SUFFIXES
+from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
-from gswarm_tui.store.transfer.importing import importing
 
 
 @contextmanager
 def writing_profile(path: Path, facts: ProfileFacts) -> Iterator[StoredProfile]:
-    """Write a profile in one transaction, which is committed at the end. Raises StoreError."""
-    with importing(path) as target:
-        yield StoredProfile(target.connection, path, facts)
+    """Write a profile; if that fails, remove its rows, and a file that was made for it. Raises StoreError."""
+    database = Database(path)
+    new, done, stored = database.next_free("recording_id", "recordings") == 1, False, None
+    try:
+        stored = database.profile(facts)
+        yield stored
+        database.describe()
+        database.checkpoint()
+        done = True
+    finally:
+        if stored is not None and not done and not new:
+            stored.abandon()
+        database.close()
+        for suffix in SUFFIXES if new and not done else ():
+            path.with_name(path.name + suffix).unlink(missing_ok=True)

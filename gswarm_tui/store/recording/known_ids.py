@@ -65,7 +65,7 @@ class KnownLife:
 
 
 @dataclass
-class Ledger:
+class KnownIds:
     """Machines, agent runs (lives) and sessions, and the next free ids of the file.
 
     ``nodes`` maps names to the present machine, ``lives`` is keyed by name and life, ``sessions`` by the
@@ -82,7 +82,7 @@ class Ledger:
     lives: dict[tuple[str, str], KnownLife] = field(default_factory=dict)
     sessions: dict[str, Row] = field(default_factory=dict)
 
-    def draft(self) -> Ledger:
+    def draft(self) -> KnownIds:
         """Return a copy to change; change lives only through ``own``."""
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Sorting rows during a recording: every row stays in the file exactly once, even after a kill."""
+"""The rewrite of a recording at its end: every row stays in the file exactly once, even after a kill."""
 
 from __future__ import annotations
 
@@ -21,24 +21,21 @@ import pytest
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.database import (
-    MEMORY,
     Database,
     RecordingInfo,
     file_bytes,
     rewrite_path,
     wal_path,
 )
-from gswarm_tui.store.recording.sorting import PACK, Sorter
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 T0 = 1_800_000_000
-GPUS = 5
 INFO = RecordingInfo(T0, "login1", "ada", "gswarm-tui", 1000, "0.1.0")
 ALL = "SELECT count(*), bit_xor(hash(ts, gpu_id, power_w, energy_mj)) FROM gpu_samples"
 ONCE = "SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples"
 
 
-def add(database: Database, sorter: Sorter, first: int, seconds: int, gpus: int = GPUS) -> None:
+def add(database: Database, first: int, seconds: int, gpus: int = 32) -> None:
     """Add some seconds of samples, one second per transaction, as the recorder does."""
     second, gpu = (axis.ravel() for axis in np.mgrid[first : first + seconds, 1 : gpus + 1])
     ts = (T0 * 10**6 + second * 10**6).astype("datetime64[us]")
@@ -49,9 +46,7 @@ def add(database: Database, sorter: Sorter, first: int, seconds: int, gpus: int 
         "energy_mj": (gpu * 10**9 + second * 300_000.0),
     }
     host = {"ts": ts[gpu == 1], "node_id": gpu[gpu == 1], "seq": second[gpu == 1] + 1}
-    tables = [(GPU_SAMPLES, columns), (HOST_SAMPLES, host)]
-    database.write(tables)
-    sorter.added(tables)
+    database.write([(GPU_SAMPLES, columns), (HOST_SAMPLES, host)])
 
 
 @pytest.fixture
@@ -77,119 +72,13 @@ def runs(database: Database) -> int:
     )
 
 
-def test_rows_are_sorted_by_gpu_once_packs_are_full(database: Database) -> None:
-    sorter = Sorter(database)
-    add(database, sorter, 0, PACK - 1)
-    sorter.work()
-    assert runs(database) == (PACK - 1) * GPUS - 1
-    add(database, sorter, PACK - 1, 100)
-    before = database.rows(ALL)
-    for _ in range(3):
-        sorter.work()
-    assert database.rows(ALL) == before
-    assert runs(database) <= 99 * GPUS + GPUS
-
-
-def test_sorted_ranges_follow_each_other_and_late_rows_stay(database: Database) -> None:
-    sorter = Sorter(database)
-    add(database, sorter, 10_000, PACK + 100)
-    sorter.work()
-    add(database, sorter, 0, 50)  # these waited on a node
-    add(database, sorter, 10_000 + PACK + 100, PACK)
-    for _ in range(4):
-        sorter.work()
-    assert list(database.rows(ONCE)[0].values()) == [(2 * PACK + 150) * GPUS] * 2
-    assert runs(database) < 200 * GPUS
-
-
-def test_gpus_with_missing_rows_are_sorted_last(database: Database) -> None:
-    sorter = Sorter(database)
-    add(database, sorter, 0, 1_000)
-    add(database, sorter, 1_000, PACK - 900, gpus=GPUS - 1)
-    for _ in range(3):
-        sorter.work()
-    order = [row["gpu_id"] for row in database.rows("SELECT gpu_id FROM gpu_samples ORDER BY rowid")]
-    full = [gpu for gpu in range(1, GPUS) for _ in range(PACK)]
-    assert order[-len(full) - 1_000 :] == [*full, *[GPUS] * 1_000]
-    assert len(order) == 1_000 * GPUS + (PACK - 900) * (GPUS - 1)
-
-
-def test_a_query_sees_every_row_once_during_sorting(path: Path) -> None:
-    pool = CursorPool(path, MEMORY)
-    database = Database(path, pool)
-    try:
-        database.begin_recording(INFO)
-        sorter = Sorter(database)
-        add(database, sorter, 0, PACK + 100)
-        expected = (PACK + 100) * GPUS
-        seen: list[tuple[object, ...]] = []
-        stop, asked = threading.Event(), threading.Event()
-
-        def ask() -> None:
-            queries = pool.source()
-            while not stop.is_set():
-                seen.extend(
-                    queries.query("SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples").rows()
-                )
-                asked.set()
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        try:
-            assert asked.wait(30)
-            for _ in range(4):
-                sorter.work()
-                asked.clear()
-                assert asked.wait(30)
-        finally:
-            stop.set()
-            asking.join()
-        assert set(seen) == {(expected, expected)}
-        assert runs(database) < 200 * GPUS
-    finally:
-        database.close()
-
-
-_WRITER = """
-import sys
-from tests.integration.test_store_sorting import *
-database = Database(Path(sys.argv[1]))
-sorter = Sorter(database)
-for stretch in range(50):
-    add(database, sorter, stretch * PACK, PACK)
-    print(stretch + 1, flush=True)
-    for _ in range(3):
-        sorter.work()
-        print("worked", flush=True)
-"""
-
-
-@pytest.mark.parametrize("lines", [4, 5, 6, 9, 13])
-def test_a_kill_during_sorting_leaves_every_row_once(path: Path, lines: int) -> None:
-    folder = Path(__file__).parents[2]
-    command = [sys.executable, "-c", _WRITER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as writer:
-        assert writer.stdout is not None
-        told = [writer.stdout.readline().strip() for _ in range(lines)]
-        writer.kill()
-        told += writer.stdout.read().split()
-    written = max(int(line) for line in told if line.isdigit())
-    with duckdb.connect(str(path)) as file:
-        count, distinct = file.execute(ONCE).fetchall()[0]
-    # What was committed but not told may be there, too.
-    assert count == distinct
-    assert count in {written * PACK * GPUS, (written + 1) * PACK * GPUS}
-
-
 def test_a_rewrite_keeps_rows_and_permissions(path: Path, database: Database) -> None:
-    sorter = Sorter(database)
-    for first in range(0, 6_000, 1_000):
-        add(database, sorter, first, 1_000, gpus=32)
+    for first in range(0, 9_000, 1_000):
+        add(database, first, 1_000)
         database.checkpoint()
     before, size = database.rows(ALL), database.bytes()
     path.chmod(0o640)
     os.setxattr(path, "user.given", b"mine")  # an access control list is one, too
-    sorter.finish()
     database.rewrite(60)
     database.close()
     assert path.stat().st_size < size
@@ -205,44 +94,10 @@ def test_a_rewrite_keeps_rows_and_permissions(path: Path, database: Database) ->
         again.close()
 
 
-def test_a_stopped_node_clock_does_not_block_sorting(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sorter = Sorter(database)
-    for _ in range(3):
-        still = {"ts": np.full(PACK, T0 * 10**6, "datetime64[us]"), "gpu_id": np.ones(PACK)}
-        database.write([(GPU_SAMPLES, still)])
-        sorter.added([(GPU_SAMPLES, still)])
-    add(database, sorter, 1, PACK + 100)
-    before = database.rows(ALL)
-    for _ in range(20):
-        sorter.work()
-    assert database.rows(ALL) == before
-    assert runs(database) < 200 * GPUS
-
-    def asked(sql: str, *_values: object) -> list[dict[str, object]]:
-        raise AssertionError(f"nothing was added, and it looks again: {sql}")
-
-    monkeypatch.setattr(database, "rows", asked)
-    sorter.work()
-
-
-def test_remaining_rows_are_sorted_at_close(database: Database) -> None:
-    sorter = Sorter(database)
-    add(database, sorter, 0, PACK + 100)
-    for _ in range(3):
-        sorter.work()
-    add(database, sorter, PACK + 100, 300)
-    before = database.rows(ALL)
-    sorter.finish()
-    assert database.rows(ALL) == before
-    assert runs(database) == 2 * GPUS - 1
-
-
 def test_a_file_with_a_write_ahead_log_is_not_rewritten(path: Path) -> None:
     fragmented(path)
     database = Database(path)
-    add(database, Sorter(database), 10_000, 1)
+    add(database, 10_000, 1)
     before, inode = database.rows(ALL), path.stat().st_ino
     database.rewrite(60)
     assert path.stat().st_ino == inode
@@ -253,7 +108,7 @@ def test_a_file_with_a_write_ahead_log_is_not_rewritten(path: Path) -> None:
 
 _COMPACTOR = """
 import sys, threading
-from tests.integration.test_store_sorting import *
+from tests.integration.test_store_rewrite import *
 database = Database(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()
@@ -295,8 +150,7 @@ def test_a_kill_during_the_rewrite_leaves_the_file_whole(path: Path, seen: str) 
 
 
 def test_a_rewrite_stops_after_its_timeout(path: Path, database: Database) -> None:
-    sorter = Sorter(database)
-    add(database, sorter, 0, 6_000, gpus=64)
+    add(database, 0, 6_000, gpus=64)
     database.checkpoint()
     before, inode = database.rows(ALL), path.stat().st_ino
     database.rewrite(0)
@@ -342,8 +196,8 @@ def _fragmented() -> bytes:
         path = Path(folder, "run.duckdb")
         database = Database(path)
         database.begin_recording(INFO)
-        for first in range(0, 6_000, 1_000):
-            add(database, Sorter(database), first, 1_000, gpus=32)
+        for first in range(0, 9_000, 1_000):
+            add(database, first, 1_000)
             database.checkpoint()
         database.close()
         return path.read_bytes()
@@ -425,7 +279,7 @@ def test_a_rewrite_keeps_the_group(path: Path) -> None:
 
 def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> None:
     fragmented(path)
-    pool = CursorPool(path, MEMORY)
+    pool = CursorPool(path)
     database = Database(path, pool)
     before = database.rows(ONCE)
     database.checkpoint()
