@@ -30,6 +30,7 @@ from gswarm_agent import __version__
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.control.server import ControlServer
+from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.plot_data import load_plot_data
@@ -215,10 +216,11 @@ async def browser() -> bytes:
         recording = SceneRecording(Path(folder) / "run.duckdb")
         control = ControlServer(made.hub, cast(Recorder, recording), os.environ, label="job 4711")
         access = BrowserAccess(Tokens("control", "", "watch", recording.uid))
-        server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711")
+        settings = ServerSettings("127.0.0.1", 0)
+        server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711", settings)
         listening = socket.create_server(("127.0.0.1", 0))
         await control.start()
-        await server.start(listening, None)
+        serving = asyncio.create_task(server.run(listening))
         advancing = asyncio.create_task(advance(made))
         try:
             async with chromium(
@@ -239,7 +241,8 @@ async def browser() -> bytes:
                 return await window.picture()
         finally:
             advancing.cancel()
-            await server.close()
+            server.end()
+            await serving
             await control.close()
 
 

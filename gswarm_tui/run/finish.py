@@ -24,7 +24,6 @@ from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import remove_note
-from gswarm_tui.server.export_notes import write_promised
 from gswarm_tui.server.tokens import remove_tokens
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
@@ -89,9 +88,6 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
         remove_tokens(known.uid)
     became = "stays open" if stays_open else "is closed"
     print(printable(f"{run.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
-    if not stays_open:
-        async for export in write_promised(run.path, known.uid):
-            print(printable(f"{run.path.parent / export.file}: {export.state}"), file=out)
     for node in endless:
         print(printable(f"{node}: {MORE_THAN_KEPT}; the rest was left there"), file=out)
     for node, reason in away.items():

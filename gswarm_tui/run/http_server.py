@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
+from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.server.listening import check_settings, listen, url_of
 from gswarm_tui.server.tokens import check_folder, read_tokens, token_path
@@ -68,7 +69,7 @@ async def _serve(route: Route, listener: Listener, lifeline: int | None = None) 
     Without a lifeline, print where the server is and why it ends.
     """
     from gswarm_tui.control.attached import AttachedRun
-    from gswarm_tui.server.process import Service
+    from gswarm_tui.server.service import Service
 
     attached = AttachedRun(route)
     following = None
@@ -76,6 +77,7 @@ async def _serve(route: Route, listener: Listener, lifeline: int | None = None) 
         await attached.start()
         delay_garbage_collection()  # which would hold up requests
         service = Service(attached, listener.settings, read_tokens(attached.uid))
+        call_at_signals(service.end)
         following = asyncio.create_task(attached.run(), name="viewer")
         following.add_done_callback(lambda _: service.end())
         if lifeline is not None:

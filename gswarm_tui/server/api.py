@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, known_groups
-from gswarm_tui.common.errors import nearest, quote
+from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.control.intents import (
     ChangeInterval,
@@ -32,6 +33,7 @@ from gswarm_tui.server import models
 from gswarm_tui.server.answers import json_answer, problems, sentence
 from gswarm_tui.server.event_stream import FrameStream, Metrics
 from gswarm_tui.server.requests import BAD_REQUEST, UNAVAILABLE, RecorderRequests
+from gswarm_tui.server.session_exports import SessionExports
 from gswarm_tui.store.querying.results import QueryError
 
 MOST_EVENTS = 5000
@@ -53,17 +55,26 @@ _EVENT_STREAM: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"itemSchema": _EVENT}},
     }
 }
+_EXPORT: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The session in gswarm-profiler's format",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
 
 
-def api_router(attached: AttachedRun, requests: RecorderRequests, stream: FrameStream) -> APIRouter:
+def api_router(
+    attached: AttachedRun, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
+) -> APIRouter:
     """Return the calls of ``/api/v1`` on an attached run."""
     router = APIRouter(prefix="/api/v1", tags=["api/v1"], responses=problems())
-    calls = _ApiCalls(attached, requests, stream)
+    calls = _ApiCalls(attached, requests, stream, exports)
     router.get("/recording", response_model=models.RecordingState)(calls.recording)
     router.get("/nodes", response_model=models.Nodes)(calls.nodes)
     router.get("/nodes/{node}", response_model=models.NodeDetails, responses=problems(404))(calls.node)
     router.get("/gpus", response_model=models.Gpus, responses=problems(404))(calls.gpus)
     router.get("/sessions", response_model=models.Sessions)(calls.sessions)
+    router.get("/sessions/{session:path}/export", responses=problems(404) | _EXPORT)(calls.export_session)
     router.get("/events", response_model=models.Events)(calls.events)
     router.get("/interval")(calls.interval)
     router.get("/metrics")(calls.metrics)
@@ -71,7 +82,8 @@ def api_router(attached: AttachedRun, requests: RecorderRequests, stream: FrameS
     changes = APIRouter(responses=problems(409, 504))
     changes.post("/sessions", status_code=201, response_model=models.SessionState)(calls.start_session)
     changes.post("/sessions/{session:path}/stop", response_model=models.SessionState)(calls.stop_session)
-    changes.patch("/sessions/{session:path}/stop", include_in_schema=False)(calls.refuse_change_of_stop)
+    for word in ("stop", "export"):
+        changes.patch(f"/sessions/{{session:path}}/{word}", include_in_schema=False)(calls.refuse_change)
     changes.patch("/sessions/{session:path}", response_model=models.SessionState)(calls.change_session)
     changes.post("/marks", status_code=201, response_model=models.MarkSet)(calls.set_mark)
     changes.put("/interval")(calls.set_interval)
@@ -82,10 +94,17 @@ def api_router(attached: AttachedRun, requests: RecorderRequests, stream: FrameS
 
 
 class _ApiCalls:
-    def __init__(self, attached: AttachedRun, requests: RecorderRequests, stream: FrameStream) -> None:
+    def __init__(
+        self,
+        attached: AttachedRun,
+        requests: RecorderRequests,
+        stream: FrameStream,
+        exports: SessionExports,
+    ) -> None:
         self._attached = attached
         self._requests = requests
         self._stream = stream
+        self._exports = exports
 
     # State
 
@@ -129,6 +148,26 @@ class _ApiCalls:
     async def sessions(self) -> Response:
         """List the sessions."""
         return json_answer({"sessions": [with_times(row) for row in session_rows(self._attached)]})
+
+    async def export_session(self, session: SessionId) -> StreamingResponse:
+        """Export a session as JSON, a running one as far as it is recorded."""
+        known = list(self._attached.fleet.sessions.sessions.values())
+        named = [each for each in known if each.name == session]
+        if not (found := named or [each for each in known if each.session_id == session]):
+            raise HTTPException(404, f"There is no session {quote(session)}.")
+        pieces = self._exports.stream(found[-1])
+        try:
+            first = await anext(pieces)
+        except UserError as error:
+            raise HTTPException(UNAVAILABLE, sentence(str(error))) from None
+
+        async def content() -> AsyncIterator[bytes]:
+            async with aclosing(pieces):
+                yield first
+                async for piece in pieces:
+                    yield piece
+
+        return StreamingResponse(content(), media_type="application/json")
 
     async def events(
         self,
@@ -174,7 +213,7 @@ class _ApiCalls:
         stopped = await self._change(lambda: StopSession(session, ended_at))
         return json_answer(with_times(stopped["stopped"][0]))
 
-    async def refuse_change_of_stop(self) -> None:
+    async def refuse_change(self) -> None:
         """Refuse what would otherwise change a session whose name ends in "/stop". Raises HTTPException."""
         raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
 

@@ -91,7 +91,7 @@ class ProfilingAnswer(BaseModel):
 
 
 class ProfilerSession(BaseModel):
-    """One session. ``export`` is waiting, writing, written, or why the file could not be written."""
+    """One session. ``output_file`` has its export once these calls stopped it."""
 
     name: str
     is_active: bool
@@ -99,7 +99,6 @@ class ProfilerSession(BaseModel):
     end_time: str | None
     frame_count: int
     output_file: str | None
-    export: str | None
 
 
 class ProfilerSessions(BaseModel):
@@ -243,7 +242,7 @@ class _ProfilerCalls:
                 return ProfilingAnswer(success=False, message=str(error.detail))
             raise
         session = self._attached.fleet.sessions.sessions.get(str(row["session_id"]))
-        file = None if session is None else self._exports.promise(session)
+        file = None if session is None else self._exports.reserve(session)
         return ProfilingAnswer(success=True, message="Profiling started.", output_file=file)
 
     def _unused_name(self) -> str:
@@ -254,20 +253,23 @@ class _ProfilerCalls:
         return next(name for name in names if name not in running)
 
     async def stop(self, wanted: Annotated[StopProfiling | None, Body()] = None) -> ProfilingAnswer:
-        """Stop a session, or all; their exports are written in the background."""
-        sessions = self._attached.fleet.sessions
+        """Stop a session, or all, and write their exports."""
+        running = self._attached.fleet.sessions.running
         name = None if wanted is None else wanted.name
-        stopping = [session for session in sessions.running if name in (None, session.name)]
-        if not sessions.running:
+        stopping = [session for session in running if name in (None, session.name)]
+        if not running:
             return ProfilingAnswer(success=False, message="Profiling is not active.")
-        files = [self._exports.promise(session) for session in stopping]
         try:
             await self._requests.carry_out(StopSession(name))
         except HTTPException as error:
             if error.status_code == CONFLICT:
                 return ProfilingAnswer(success=False, message=str(error.detail))
             raise
-        return ProfilingAnswer(success=True, message=f"Profiling stopped. Data saved to {', '.join(files)}")
+        failed = [why for session in stopping if (why := await self._exports.write(session))]
+        result = f"Data saved to {', '.join(map(self._exports.reserve, stopping))}"
+        if failed:
+            result = f"Not exported: {failed[0]}"
+        return ProfilingAnswer(success=True, message=f"Profiling stopped. {result}")
 
     async def sessions(self) -> ProfilerSessions:
         """Return all sessions of the recording."""
@@ -327,7 +329,6 @@ class _ProfilerCalls:
         return ""
 
     def _session(self, session: Session) -> ProfilerSession:
-        export = self._exports.of(session)
         interval_s = self._attached.fleet.interval_s
         return ProfilerSession(
             name=session.name,
@@ -335,8 +336,7 @@ class _ProfilerCalls:
             start_time=_local(session.started_at),
             end_time=None if session.ended_at is None else _local(session.ended_at),
             frame_count=round(max(session.covered_s.values(), default=0.0) / interval_s),
-            output_file=None if export is None else export.file,
-            export=None if export is None else export.state,
+            output_file=self._exports.file_of(session),
         )
 
 

@@ -1,7 +1,7 @@
-"""Guard in front of the HTTP server's application: who may call it, from which pages, how much and how often.
+"""Guard in front of a server's application: who may call it, from which pages, and how much.
 
 It runs before anything else sees a request, and reads its whole body. The order of its checks: host, origin,
-token, rate, size. docs/decisions/015-http-server.md has the attacks that each one stops.
+token, size. docs/decisions/015-http-server.md has the attacks that each one stops.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import hmac
 import ipaddress
 import socket
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -28,8 +27,6 @@ FOREIGN_HOST = (
     "--http-origin allows."
 )
 FOREIGN_ORIGIN = "Web pages of this origin may not use this server; allow it with --http-origin."
-RATE, BURST = 100.0, 200.0
-"""Requests per second on average, and at once, of each token."""
 _PREFLIGHT_HEADERS = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
     "Access-Control-Allow-Headers": "Authorization, Content-Type",
@@ -37,11 +34,15 @@ _PREFLIGHT_HEADERS = {
 }
 _SECURITY_HEADERS = {
     "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
     "Vary": "Origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
+"""Headers of answers that have no other value for them."""
 
 
 class RefusedRequestError(Exception):
@@ -56,34 +57,28 @@ class RefusedRequestError(Exception):
 class Guard:
     """ASGI middleware that lets only permitted requests through to ``app``.
 
-    ``origins`` are those of other web pages that may call it. Their hosts may also name this server, as
-    behind a proxy.
+    With ``tokens``, each request needs one of them. Without, the application itself looks for a login, and
+    whatever changes something has to come from its own pages. ``origins`` are those of other web pages that
+    may call it. Their hosts may also name this server, as behind a proxy.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        tokens: Tokens,
-        origins: Iterable[str] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens | None, origins: Iterable[str] = ()) -> None:
         self._app = app
         self._tokens = tokens
         self._origins = frozenset(origins)
-        self._hosts = own_hosts(self._origins)
-        self._limits = {"control": _RateLimit(clock), "scrape": _RateLimit(clock)}
+        named = {host for origin in origins if (host := urlsplit(origin).hostname)}
+        self._hosts = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()} | named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http":
-            return
         allowed_origin = ""
 
         async def sending(message: Message) -> None:
             """Send a part of an answer, with the headers that all answers have."""
-            if message["type"] == "http.response.start":
+            if message["type"].endswith("http.response.start"):
                 answered = MutableHeaders(scope=message)
-                answered.update(_SECURITY_HEADERS)
+                for name, value in _SECURITY_HEADERS.items():
+                    answered.setdefault(name, value)
                 if allowed_origin:
                     answered["Access-Control-Allow-Origin"] = allowed_origin
                     answered["Access-Control-Expose-Headers"] = "Retry-After"
@@ -93,11 +88,14 @@ class Guard:
             headers = _read_headers(scope["headers"])
             self._check_host(headers)
             allowed_origin = self._check_origin(scope, headers)
-            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+            is_preflight = scope.get("method") == "OPTIONS" and b"access-control-request-method" in headers
+            if is_preflight and allowed_origin:
                 await Response(status_code=204, headers=_PREFLIGHT_HEADERS)(scope, receive, sending)
                 return
-            self._check_token(scope, headers)
-            body = await _read_body(headers, receive)
+            if self._tokens is not None:
+                _check_token(self._tokens, scope, headers)
+            if scope["type"] == "http":
+                receive = _replay(await _read_body(headers, receive), receive)
         except RefusedRequestError as refusal:
             # Its connection is closed, as the request may not have been read to the end.
             answer = JSONResponse(
@@ -105,76 +103,54 @@ class Guard:
             )
             await answer(scope, receive, sending)
             return
-        await self._app(scope, _replay(body, receive), sending)
+        await self._app(scope, receive, sending)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Refuse a foreign host name, by which a web page could reach this machine (DNS rebinding)."""
-        host = host_of(headers.get(b"host", b"").decode("latin-1"))
+        host = _host_of(headers.get(b"host", b"").decode("latin-1"))
         if host is None:
             raise RefusedRequestError(400, "The Host header is missing or invalid.")
-        if host not in self._hosts and not is_address(host):
-            raise RefusedRequestError(421, FOREIGN_HOST)
+        try:
+            ipaddress.ip_address(host)  # which no name server can redirect
+        except ValueError:
+            if host not in self._hosts:
+                raise RefusedRequestError(421, FOREIGN_HOST) from None
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
         """Return the origin that may read the answer; empty without one. Refuses a foreign page's request."""
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if not origin:
+        host = headers[b"host"].decode("latin-1")
+        changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
+        if not origin and not (changes and self._tokens is None):
             return ""
-        own = f"{scope['scheme']}://{headers[b'host'].decode('latin-1')}"
-        if origin in self._origins or origin == own:
+        if origin in self._origins or origin in (f"http://{host}", f"https://{host}"):  # a proxy may add TLS
             return origin
         raise RefusedRequestError(403, FOREIGN_ORIGIN)
 
-    def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        token = given.strip() if scheme.lower() == b"bearer" else b""
-        is_control = hmac.compare_digest(token, self._tokens.control.encode())
-        is_scrape = hmac.compare_digest(token, self._tokens.scrape.encode())
-        if not is_control and not is_scrape:
-            raise RefusedRequestError(
-                401,
-                "This server needs the header Authorization: Bearer TOKEN, with the token of the file that "
-                "gswarm-tui printed at the start.",
-                {"WWW-Authenticate": "Bearer"},
-            )
-        if self._tokens.uid and are_replaced(self._tokens):
-            raise RefusedRequestError(
-                401,
-                "The tokens of this recording were removed; restart the server for new ones.",
-                {"WWW-Authenticate": "Bearer"},
-            )
-        if not is_control and (scope["method"], scope["path"]) != ("GET", "/metrics"):
-            raise RefusedRequestError(403, "The scrape token can only read /metrics; use the control token.")
-        if wait_s := self._limits["control" if is_control else "scrape"].take():
-            raise RefusedRequestError(
-                429,
-                f"There were more than {RATE:.0f} requests per second; slow down.",
-                {"Retry-After": str(max(1, round(wait_s)))},
-            )
 
-
-class _RateLimit:
-    """Token bucket: ``BURST`` requests at once, refilled with ``RATE`` per second."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._left, self._at = BURST, clock()
-
-    def take(self) -> float:
-        """Count a request; return 0, or the seconds until one is allowed again."""
-        now = self._clock()
-        self._left = min(BURST, self._left + (now - self._at) * RATE)
-        self._at = now
-        if self._left < 1:
-            return (1 - self._left) / RATE
-        self._left -= 1
-        return 0.0
+def _check_token(tokens: Tokens, scope: Scope, headers: dict[bytes, bytes]) -> None:
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    token = given.strip() if scheme.lower() == b"bearer" else b""
+    is_control = hmac.compare_digest(token, tokens.control.encode())
+    is_scrape = hmac.compare_digest(token, tokens.scrape.encode())
+    why = ""
+    if not is_control and not is_scrape:
+        why = (
+            "This server needs the header Authorization: Bearer TOKEN, with the token of the file that "
+            "gswarm-tui printed at the start."
+        )
+    elif tokens.uid and are_replaced(tokens):
+        why = "The tokens of this recording were removed; restart the server for new ones."
+    if why:
+        raise RefusedRequestError(401, why, {"WWW-Authenticate": "Bearer"})
+    if not is_control and (scope.get("method"), scope["path"]) != ("GET", "/metrics"):
+        raise RefusedRequestError(403, "The scrape token can only read /metrics; use the control token.")
 
 
 def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the headers by name. Refuses those that are ambiguous when repeated."""
     headers: dict[bytes, bytes] = {}
-    for name, value in pairs:
+    for name, value in ((name.lower(), value) for name, value in pairs):
         if name in headers and name in (b"host", b"origin", b"authorization", b"content-length"):
             raise RefusedRequestError(400, f"The header {name.decode('latin-1').title()} is repeated.")
         headers[name] = value
@@ -184,13 +160,7 @@ def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def own_hosts(origins: Iterable[str]) -> frozenset[str]:
-    """Return the names that this machine goes by, and those in the origins, as behind a proxy."""
-    named = {host for origin in origins if (host := urlsplit(origin).hostname)}
-    return frozenset({"localhost", socket.gethostname().lower(), socket.getfqdn().lower()} | named)
-
-
-def host_of(text: str) -> str | None:
+def _host_of(text: str) -> str | None:
     """Return the host of a Host header without its port, in small letters; None for an invalid one."""
     if not text or any(sign in text for sign in "/@?#\\ ,"):
         return None
@@ -202,41 +172,30 @@ def host_of(text: str) -> str | None:
     return parts.hostname.rstrip(".") if parts.hostname else None
 
 
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, which no name server can redirect."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
     """Return the whole body. Refuses one that is too long or too slow."""
-    declared = int(headers.get(b"content-length", b"0"))
-    too_long = RefusedRequestError(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
-    if declared > MAX_BODY and headers.get(b"expect", b"").lower() == b"100-continue":
-        raise too_long  # the client waits for this before it sends anything
+    size = int(headers.get(b"content-length", b"0"))
+    # A client that waits for "100 Continue" has sent nothing yet. Of others, a body that is too long is read
+    # to its end and dropped, so that the client reads the answer.
+    more = size <= MAX_BODY or headers.get(b"expect", b"").lower() != b"100-continue"
     parts: list[bytes] = []
-    size = 0
+    received, late = 0, False
     try:
         async with asyncio.timeout(BODY_S):
-            while True:
+            while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise RefusedRequestError(400, "The request ended before its body.")
-                size += len(message.get("body", b""))
-                # A body that is too long is read to its end and dropped, so that the client reads the answer.
-                if max(size, declared) <= MAX_BODY:
+                received += len(message.get("body", b""))
+                if received <= MAX_BODY:
                     parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    break
+                more = message.get("more_body", False)
     except TimeoutError:
-        if max(size, declared) > MAX_BODY:
-            raise too_long from None
-        raise RefusedRequestError(408, f"The body didn't arrive within {BODY_S:.0f} s.") from None
-    if max(size, declared) > MAX_BODY:
-        raise too_long
+        late = True
+    if max(size, received) > MAX_BODY:
+        raise RefusedRequestError(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
+    if late:
+        raise RefusedRequestError(408, f"The body didn't arrive within {BODY_S:.0f} s.")
     return b"".join(parts)
 
 

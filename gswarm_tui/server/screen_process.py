@@ -42,7 +42,6 @@ class ScreenProcess:
         self._process = process
         self._stdin, self._stdout, errors = pipes(process)
         self._errors = LastLine(errors)
-        self._draining: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, words: Sequence[str], columns: int, rows: int) -> ScreenProcess:
@@ -75,17 +74,16 @@ class ScreenProcess:
     async def resize(self, columns: int, rows: int) -> None:
         """Change the size. Raises OSError."""
         columns, rows = _bounded(columns, rows)
-        await self._send_meta({"type": "resize", "width": columns, "height": rows})
+        await self._send_meta(type="resize", width=columns, height=rows)
 
     async def focus(self, *, gained: bool) -> None:
         """Report that the page gained or lost the focus. Raises OSError."""
-        await self._send_meta({"type": "focus" if gained else "blur"})
+        await self._send_meta(type="focus" if gained else "blur")
 
     async def end(self) -> str:
         """End the process, by force if it takes long; return its last line on standard error."""
         self._stdin.close()
-        # It may be waiting for its reader.
-        self._draining = draining = self._draining or asyncio.create_task(self._drain())
+        draining = asyncio.create_task(self._drain())  # it may be waiting for its reader
         try:
             async with asyncio.timeout(ENDS_S):
                 await self._process.wait()
@@ -102,7 +100,7 @@ class ScreenProcess:
         self._stdin.write(kind + len(data).to_bytes(4) + data)
         await self._stdin.drain()
 
-    async def _send_meta(self, message: dict[str, str | int]) -> None:
+    async def _send_meta(self, **message: str | int) -> None:
         await self._send(b"M", json.dumps(message).encode())
 
     async def _drain(self) -> None:

@@ -1,7 +1,7 @@
-"""Web server of ``gswarm-tui web``: each page gets a viewer of its own, drawn by textual-serve's script.
+"""Pages of ``gswarm-tui web``: each gets a viewer of its own, drawn by textual-serve's script.
 
-textual-serve's own server has no access control, so this one serves its scripts and fonts behind checks of
-host, origin and cookie. docs/decisions/016-browser.md has the attacks and the reasons.
+textual-serve's own server has no access control, so only its scripts and fonts are served here.
+docs/decisions/016-browser.md has the attacks and the reasons.
 """
 
 from __future__ import annotations
@@ -12,38 +12,29 @@ import html
 import json
 import logging
 import socket
-import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from fastapi import APIRouter, HTTPException, Request, Response, WebSocket
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+from starlette.websockets import WebSocketDisconnect
 
-from gswarm_tui.server.guard import FOREIGN_HOST, FOREIGN_ORIGIN, host_of, is_address, own_hosts
-from gswarm_tui.server.listening import allow_many_connections
+from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.server.application import HttpServer, build_app
+from gswarm_tui.server.guard import Guard
 from gswarm_tui.server.screen_process import ScreenProcess
 from gswarm_tui.server.tokens import Tokens
 
 MAX_SCREENS = 8
 """Screens that are open at once; each is a process of some 80 MB."""
-MAX_CONNECTIONS = 64
-FIRST_REQUEST_S = 10.0
-"""A connection without a request is closed after this time."""
-KEEP_ALIVE_S = 15.0
-HEARTBEAT_S = 15.0
-"""A browser that doesn't answer a ping in half this time is disconnected."""
-MAX_MESSAGE = 64 * 1024
-"""Longest message of a browser: pasted text."""
-MAX_TOKEN = 256
 REFUSED, OVER = 4000, 4001
 """Close codes of a connection whose reason is a sentence that the page shows; ``OVER``: for good."""
 MAX_REASON = 123
 """Bytes that a close reason may have."""
-NEEDS_ORIGIN = ("/enter", "/ws")
-"""Paths to which browsers always send an Origin."""
 NO_LINK = "Open the whole link that gswarm-tui web printed, with its token after the #."
 WRONG_LINK = (
     "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last."
@@ -61,16 +52,11 @@ _STATIC = {
     "roboto-mono.ttf": _TEXTUAL_SERVE / "fonts" / "RobotoMono-VariableFont_wght.ttf",
 }
 """All files that are served, so that no folder is."""
-_HEADERS = {
+_PAGE_HEADERS = {
     # xterm.js writes its styles into the page.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "font-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'none'",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
 }
 
 _LOG = logging.getLogger(__name__)
@@ -101,240 +87,136 @@ class BrowserAccess:
         """Return what a link's token permits, None for a wrong one."""
         return _find(token, self._tokens)
 
-    def of_cookie(self, cookie: str) -> Permission | None:
-        """Return what a cookie permits, None for a wrong one."""
-        return _find(cookie, self.cookies)
+    def of_cookie(self, page: Request | WebSocket) -> Permission | None:
+        """Return what a page's cookie permits, None without a right one."""
+        return _find(page.cookies.get(self.cookie_name, ""), self.cookies)
 
 
-def _find(given: str, known: Mapping[Permission, str]) -> Permission | None:
+def _find(given: str, known: dict[Permission, str]) -> Permission | None:
     """Return the permission with this secret, compared in constant time; None without one."""
     matches = (each for each, secret in known.items() if hmac.compare_digest(given.encode(), secret.encode()))
     return next(matches, None)
 
 
 class WebServer:
-    """Server of one recording's screens; ``words`` start a viewer of it.
-
-    ``origins`` are other origins by which a proxy makes this server known.
-    """
+    """Server of one recording's screens; ``words`` start a viewer of it."""
 
     def __init__(
-        self, access: BrowserAccess, words: Sequence[str], title: str, origins: Sequence[str] = ()
+        self, access: BrowserAccess, words: Sequence[str], title: str, settings: ServerSettings
     ) -> None:
         self._access = access
         self._words = words
-        self._origins = frozenset(origins)
-        self._hosts = own_hosts(origins)
-        self._screens: set[web.WebSocketResponse] = set()
-        self._without_request: dict[web.RequestHandler, asyncio.TimerHandle] = {}
-        self._server: asyncio.Server | None = None
+        self._screens: set[WebSocket] = set()
         page = (_PAGES / "screen.html").read_text(encoding="utf-8")
         self._screen_page = Template(page).substitute(title=html.escape(title))
-        app = web.Application(middlewares=[self._check], client_max_size=MAX_TOKEN)
-        app.add_routes(
-            [
-                web.get("/", self._send_enter_page),
-                web.post("/enter", self._enter),
-                web.get("/screen", self._send_screen_page),
-                web.get("/ws", self._open_screen),
-                web.get("/static/{name}", self._send_file),
-            ]
-        )
-        app.on_response_prepare.append(_add_headers)
-        app.on_shutdown.append(self._close_remaining)
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEP_ALIVE_S)
+        router = APIRouter()
+        router.add_api_route("/", self._send_enter_page, response_class=FileResponse)
+        router.add_api_route("/enter", self._enter, methods=["POST"], response_class=Response)
+        router.add_api_route("/screen", self._send_screen_page, response_class=Response)
+        router.add_api_route("/static/{name}", self._send_file, response_class=FileResponse)
+        router.add_api_websocket_route("/ws", self._open_screen)
+        self._server = HttpServer(Guard(build_app(router), None, settings.origins), settings)
 
-    async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Serve on a socket that listens."""
-        logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # strangers could fill the log with errors
-        allow_many_connections()
-        await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        handshake_s = None if tls is None else FIRST_REQUEST_S
-        self._server = await loop.create_server(
-            self._protocol, sock=listening, ssl=tls, ssl_handshake_timeout=handshake_s
-        )
+    async def run(self, listening: socket.socket) -> None:
+        """Serve on a socket that listens until ``end`` or ``close`` is called."""
+        await self._server.serve(sockets=[listening])
 
-    async def close(self, why: str = "") -> None:
-        """Close all screens and connections; the pages show ``why``, or else try to reconnect."""
-        if self._server is not None:
-            self._server.close()
-        if why:
-            await self._close_screens(OVER, why)
-        await self._runner.cleanup()
+    def end(self) -> None:
+        """Close all connections; the pages try to reconnect."""
+        self._server.should_exit = True
 
-    def _protocol(self) -> asyncio.Protocol:
-        """Return what handles the next connection.
-
-        If there are too many, the one that has waited longest for its request makes room, else the new one is
-        refused.
-        """
-        server = self._runner.server
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
-            if server is None or not self._without_request:
-                return _Refusal()
-            oldest, timer = next(iter(self._without_request.items()))
-            timer.cancel()
-            self._close_idle(oldest)
-        connection = server()
-        self._without_request[connection] = asyncio.get_running_loop().call_later(
-            FIRST_REQUEST_S, self._close_idle, connection
-        )
-        return connection
-
-    def _close_idle(self, connection: web.RequestHandler) -> None:
-        del self._without_request[connection]
-        connection.force_close()
-
-    @web.middleware
-    async def _check(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Refuse a request with a foreign host or of a foreign page."""
-        if (timer := self._without_request.pop(request.protocol, None)) is not None:
-            timer.cancel()
-        host, origin = request.headers.get("Host", ""), request.headers.get("Origin", "")
-        name = host_of(host)
-        if name is None or not (name in self._hosts or is_address(name)):
-            raise web.HTTPMisdirectedRequest(text=FOREIGN_HOST)
-        own = {f"http://{host}", f"https://{host}"} | self._origins  # a proxy may add TLS
-        if (origin or request.path in NEEDS_ORIGIN) and origin not in own:
-            raise web.HTTPForbidden(text=FOREIGN_ORIGIN)
-        try:
-            return await handler(request)
-        except (web.HTTPException, OSError):  # an answer, or the browser has gone
-            raise
-        except Exception:
-            _LOG.exception("a request failed")
-            raise web.HTTPInternalServerError(text="The server failed to answer; see its log.") from None
-
-    def _permission(self, request: web.Request) -> Permission | None:
-        return self._access.of_cookie(request.cookies.get(self._access.cookie_name, ""))
+    async def close(self, why: str) -> None:
+        """Close all screens and connections; the pages show ``why``."""
+        closing = [page.close(OVER, why) for page in self._screens]
+        await asyncio.gather(*closing, return_exceptions=True)
+        self.end()
 
     # Pages
 
-    async def _send_enter_page(self, _request: web.Request) -> web.StreamResponse:
-        return web.FileResponse(_PAGES / "enter.html")
+    async def _send_enter_page(self) -> FileResponse:
+        return FileResponse(_PAGES / "enter.html", headers={**_PAGE_HEADERS, "Cache-Control": "no-cache"})
 
-    async def _enter(self, request: web.Request) -> web.StreamResponse:
+    async def _enter(self, request: Request) -> Response:
         """Set the cookie for a token; without a token, check the cookie that there is."""
-        try:
-            async with asyncio.timeout(FIRST_REQUEST_S):
-                token = (await request.read()).decode("ascii", "replace")
-        except (TimeoutError, web.RequestPayloadError):
-            raise web.HTTPBadRequest(text=WRONG_LINK) from None
-        except web.HTTPRequestEntityTooLarge as refusal:
-            refusal.text = WRONG_LINK
-            raise
-        permission = self._access.of_token(token) if token else self._permission(request)
+        token = (await request.body()).decode("ascii", "replace")
+        permission = self._access.of_token(token) if token else self._access.of_cookie(request)
         if permission is None:
-            raise web.HTTPForbidden(text=WRONG_LINK if token else NO_LINK)
-        response = web.Response(status=204)
+            raise HTTPException(403, WRONG_LINK if token else NO_LINK)
+        response = Response(status_code=204)
         response.set_cookie(
             self._access.cookie_name,
             self._access.cookies[permission],
             httponly=True,
-            samesite="Strict",
+            samesite="strict",
             secure=request.headers["Origin"].startswith("https:"),
         )
         return response
 
-    async def _send_screen_page(self, request: web.Request) -> web.StreamResponse:
-        if self._permission(request) is None:
-            raise web.HTTPSeeOther("./")
-        return web.Response(text=self._screen_page, content_type="text/html")
+    async def _send_screen_page(self, request: Request) -> Response:
+        if self._access.of_cookie(request) is None:
+            return RedirectResponse("./", 303)
+        return HTMLResponse(self._screen_page, headers=_PAGE_HEADERS)
 
-    async def _send_file(self, request: web.Request) -> web.StreamResponse:
-        if (path := _STATIC.get(request.match_info["name"])) is None:
-            raise web.HTTPNotFound
-        return web.FileResponse(path)
+    async def _send_file(self, name: str) -> FileResponse:
+        if (path := _STATIC.get(name)) is None:
+            raise HTTPException(404)
+        return FileResponse(path, headers={"Cache-Control": "no-cache"})
 
     # Screens
 
-    async def _open_screen(self, request: web.Request) -> web.StreamResponse:
+    async def _open_screen(self, page: WebSocket) -> None:
         """Run a viewer for as long as its page is open."""
-        if (permission := self._permission(request)) is None:
-            raise web.HTTPForbidden(text=NO_LINK)
-        columns, rows = (_number(request.query.get(name, "")) for name in ("width", "height"))
-        page = web.WebSocketResponse(heartbeat=HEARTBEAT_S, max_msg_size=MAX_MESSAGE)
-        await page.prepare(request)
+        if (permission := self._access.of_cookie(page)) is None:
+            await page.send_denial_response(JSONResponse({"detail": NO_LINK}, 403))
+            return
+        await page.accept()
         if len(self._screens) >= MAX_SCREENS:
-            await page.close(code=REFUSED, message=TOO_MANY.encode())
-            return page
+            await page.close(REFUSED, TOO_MANY)
+            return
         self._screens.add(page)
         try:
+            sizes = [page.query_params.get(name, "") for name in ("width", "height")]
+            columns, rows = (int(text) if text.isdecimal() and len(text) < 5 else 0 for text in sizes)
             read_only = ("--read-only",) * (permission is Permission.WATCH)
-            process = await ScreenProcess.start([*self._words, *read_only], columns, rows)
-            await _show(process, page)
+            await _show(await ScreenProcess.start([*self._words, *read_only], columns, rows), page)
         finally:
             self._screens.discard(page)
-        return page
-
-    async def _close_remaining(self, _app: web.Application) -> None:
-        await self._close_screens(WSCloseCode.GOING_AWAY, "")
-
-    async def _close_screens(self, code: int, why: str) -> None:
-        closing = [page.close(code=code, message=why.encode()) for page in self._screens]
-        await asyncio.gather(*closing, return_exceptions=True)
 
 
-class _Refusal(asyncio.Protocol):
-    """Connection that is closed at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
-async def _show(process: ScreenProcess, page: web.WebSocketResponse) -> None:
-    """Join a screen's process to a page until one of them ends."""
-    drawing = asyncio.create_task(_draw(process, page))
+async def _show(process: ScreenProcess, page: WebSocket) -> None:
+    """Join a screen's process to a page until one of them ends; close the connection with the reason."""
+    joined = asyncio.create_task(_draw(process, page)), asyncio.create_task(_take_all(process, page))
     try:
-        async for message in page:
-            await _take(process, message)
-    except (OSError, ValueError, LookupError, TypeError):
-        # The process has ended, or the page sent what textual-serve's script doesn't.
-        _LOG.debug("a screen's connection failed", exc_info=True)
+        await asyncio.wait(joined, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        drawing.cancel()
-        await asyncio.wait({drawing})
-        await process.end()
-        await page.close()
+        for task in joined:
+            task.cancel()
+        why = (await process.end()).encode()[:MAX_REASON].decode(errors="ignore")
+        with suppress(RuntimeError, WebSocketDisconnect):  # the page has closed it
+            await page.close(REFUSED if why else 1000, why)
+        await asyncio.wait(joined)
 
 
-async def _draw(process: ScreenProcess, page: web.WebSocketResponse) -> None:
-    """Send what the process draws; at its end, close the connection with the reason."""
-    with suppress(OSError):  # the browser has gone
+async def _draw(process: ScreenProcess, page: WebSocket) -> None:
+    """Send what the process draws."""
+    with suppress(RuntimeError, WebSocketDisconnect):  # the browser has gone
         async for data in process.output():
             await page.send_bytes(data)
-        if why := await process.end():
-            reason = why.encode()[:MAX_REASON].decode(errors="ignore")
-            await page.close(code=REFUSED, message=reason.encode())
-        else:
-            await page.close()
 
 
-async def _take(process: ScreenProcess, message: WSMessage) -> None:
-    """Pass on a message of textual-serve's script. Raises OSError, ValueError, LookupError, TypeError."""
-    if message.type is not WSMsgType.TEXT:
-        return
-    kind, *values = json.loads(message.data)
-    match kind, values:
-        case "stdin", [str(text)]:
-            await process.type(text)
-        case "resize", [{"width": int(columns), "height": int(rows)}]:
-            await process.resize(columns, rows)
-        case "focus" | "blur", _:
-            await process.focus(gained=kind == "focus")
-        case _:  # "ping", which measures nothing that is shown
-            pass
-
-
-async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
-    response.headers["Server"] = "gswarm-tui"
-    response.headers["Cache-Control"] = "no-cache" if isinstance(response, web.FileResponse) else "no-store"
-
-
-def _number(text: str) -> int:
-    """Return a number of cells, 0 for none."""
-    return int(text) if text.isdecimal() and len(text) < 5 else 0
+async def _take_all(process: ScreenProcess, page: WebSocket) -> None:
+    """Pass on the messages of textual-serve's script."""
+    try:
+        async for message in page.iter_text():
+            match json.loads(message):
+                case ["stdin", str(text)]:
+                    await process.type(text)
+                case ["resize", {"width": int(columns), "height": int(rows)}]:
+                    await process.resize(columns, rows)
+                case ["focus" | "blur" as kind, *_]:
+                    await process.focus(gained=kind == "focus")
+                case _:  # "ping", which measures nothing that is shown
+                    pass
+    except (OSError, ValueError, KeyError, RuntimeError):
+        # The process has ended, or the page sent what textual-serve's script doesn't.
+        _LOG.debug("a screen's connection failed", exc_info=True)

@@ -40,7 +40,6 @@ from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import write_note
 from gswarm_tui.run.saved_options import restore_options, save_options
-from gswarm_tui.server.export_notes import ExportNotes, SessionExport
 from gswarm_tui.server.tokens import read_tokens, token_path
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
@@ -247,32 +246,6 @@ def test_recording_covers_events_after_its_last_sample(path: Path) -> None:
     ends = query(path, "SELECT epoch(ended_at) FROM recordings")
     assert ends == [(pytest.approx(T0 + 1.5),)] * len(later)
     assert beyond_the_end(path) == []
-
-
-def test_finishing_writes_the_files_that_a_killed_server_had_promised(path: Path) -> None:
-    options = save_options(SETTINGS, Plan(("no/host",)))
-    recorder = Recorder(path, replace(INFO, uid="e4d0", options=options), lambda _status: None)
-    recorder.open()
-    write_note("e4d0", json.loads(options), "")
-    frames = [arrived(seq, [gpu_row(util_pct=50)], node="no/host") for seq in range(1, 4)]
-    recorder.submit(
-        [introduced("no/host", gpus=1), SessionStarted("s", T0 + 0.5, "train", T0 + 0.5), *frames]
-    )
-    recorder.close(None)
-    notes = ExportNotes("e4d0")
-    notes.write(
-        [
-            SessionExport("train", round((T0 + 0.5) * 1000), "train.json"),
-            SessionExport("gone", 0, "gone.json"),
-        ]
-    )
-    status, said = finished(path, "e4d0", "--abandon")
-    assert status == 0, said
-    assert f"{path.parent}/train.json: written\n" in said
-    assert f"{path.parent}/gone.json: it could not be written: the session isn't in the recording\n" in said
-    exported = json.loads((path.parent / "train.json").read_text())
-    assert (exported["session"]["status"], len(exported["frames"])) == ("ended", 3)
-    assert list(notes.read()) == []
 
 
 AWAY = "no/host: unreachable: 'no/host' isn't a host name\n"

@@ -100,15 +100,10 @@ def test_sessions_overlap_and_each_is_exported_when_it_stops(recorder: ServedRec
     stopped = recorder.call("POST", stop, {"name": "outer"}).json
     assert stopped["message"] == "Profiling stopped. Data saved to outer-2.json"
     recorder.call("POST", stop, {"name": unnamed.removesuffix(".json")})
-    # Ended by a command, not by this API:
     missing = recorder.call("POST", stop, {"name": "outer"}).json
     assert missing["success"] is False
     assert missing["message"].startswith('"outer" has already ended')
 
-    def exports() -> dict[str, str]:
-        return {one["name"]: one["export"] for one in recorder.get("/profiling/sessions")["sessions"]}
-
-    recorder.eventually(lambda: exports()["outer"] == exports()[unnamed[:-5]] == "written", "the exports")
     content = json.loads((recorder.folder / "outer-2.json").read_text())
     assert content["session_name"] == "outer"
     assert content["frames"]
@@ -116,7 +111,21 @@ def test_sessions_overlap_and_each_is_exported_when_it_stops(recorder: ServedRec
     assert (recorder.folder / "outer.json").read_text() == "somebody's file"
     listed = recorder.get("/profiling/sessions")
     assert listed["total_sessions"] == len(listed["sessions"]) >= 3
-    assert next(one for one in listed["sessions"] if one["name"] == "outer")["is_active"] is False
+    session = next(one for one in listed["sessions"] if one["name"] == "outer")
+    assert (session["is_active"], session["output_file"]) == (False, "outer-2.json")
+
+
+def test_session_is_exported_while_it_runs_and_later(recorder: ServedRecorder) -> None:
+    started = recorder.get("/api/v1/recording")["started_at"]
+    assert recorder.call("POST", "/api/v1/sessions", {"name": "a/b", "started_at": started}).status == 201
+    path = "/api/v1/sessions/a%2Fb/export"
+    recorder.eventually(lambda: recorder.call("GET", path).status == 200, "the export of a running session")
+    assert recorder.get(path)["session"]["status"] == "running"
+    recorder.call("POST", "/api/v1/sessions/a%2Fb/stop")
+    recorder.eventually(lambda: recorder.get(path)["session"]["status"] == "stopped", "the end in the export")
+    assert recorder.get(path)["frames"]
+    assert not (recorder.folder / "a_b.json").exists()
+    assert recorder.call("GET", "/api/v1/sessions/none/export").status == 404
 
 
 def test_a_metric_that_is_off_cant_be_reported(recorder: ServedRecorder) -> None:

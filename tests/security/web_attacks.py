@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gswarm_tui.server.connections import HEAD_S
+from gswarm_tui.server.application import HEAD_S
 from tests.served import ServedRecorder, served
 
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")

@@ -184,7 +184,6 @@ ROOMS: dict[str, set[str]] = {
 # Where each library may be imported, and nowhere else.
 HOMES: dict[str, set[str]] = {
     "argcomplete": {"gswarm_tui.commands.completion"},
-    "aiohttp": {"gswarm_tui.server.web"},
     "asyncssh": {"gswarm_tui.launch.ssh"},
     "duckdb": {"gswarm_tui.store"},
     "fastapi": {"gswarm_tui.server"},

@@ -7,7 +7,7 @@ async function enter() {
   if (answer.ok) {
     location.replace("screen"); // "back" doesn't lead to the token; the browser's list of visited pages keeps it
   } else {
-    document.getElementById("message").textContent = await answer.text();
+    document.getElementById("message").textContent = (await answer.json()).detail;
   }
 }
 

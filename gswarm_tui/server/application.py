@@ -1,0 +1,180 @@
+"""The web application of all servers, and the uvicorn server that runs it behind its guard.
+
+``serve`` and ``--http`` mount the API and the metrics, ``web`` mounts the pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from gswarm_agent import __version__
+from gswarm_tui.options.server_options import ServerSettings
+
+HEAD_S = 10.0
+"""A request's head has to arrive within this time after connecting."""
+MAX_CONNECTIONS = 256
+"""With more, the connection that has waited longest without a request is closed."""
+HEARTBEAT_S = 15.0
+"""A browser that doesn't answer a ping in this time is disconnected."""
+MAX_MESSAGE = 64 * 1024
+"""Longest message of a browser: pasted text."""
+
+_SENTENCES = {  # for the words of Starlette and FastAPI
+    "Not Found": "There is nothing at this address.",
+    "Method Not Allowed": "This address doesn't take this method.",
+    "There was an error parsing the body": "The body isn't valid JSON, or it is nested too deeply.",
+}
+
+_INVALID = {  # for the words of pydantic
+    "json_invalid": "The body isn't valid JSON",
+    "missing": "A value is needed",
+    "extra_forbidden": "There is no such value",
+}
+
+
+class HttpServer(uvicorn.Server):
+    """Server of one application; ``closing`` is called before its connections are closed.
+
+    Without it, uvicorn waits for streams that have no end, and logs a traceback of each.
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, closing: Callable[[], None] = lambda: None
+    ) -> None:
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # strangers could fill the log with warnings
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_BoundedProtocol,
+                ws_max_size=MAX_MESSAGE,
+                ws_ping_interval=HEARTBEAT_S,
+                ws_ping_timeout=HEARTBEAT_S,
+                loop="asyncio",
+                h11_max_incomplete_event_size=32 * 1024,
+                timeout_keep_alive=int(HEAD_S),
+                timeout_graceful_shutdown=2,
+                server_header=False,
+                date_header=False,
+                access_log=False,
+                log_config=None,
+                lifespan="off",
+                proxy_headers=False,
+                backlog=128,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+            )
+        )
+        self._closing = closing
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals to those who run the server."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then all connections."""
+        self._closing()
+        await super().shutdown(sockets)
+
+
+class _BoundedProtocol(H11Protocol):
+    """HTTP connection that must send its request soon, and makes room for others until it has.
+
+    uvicorn has no time limit for a request's head (its issues 157 and 160), so that connections on which
+    strangers send nothing would take all places.
+    """
+
+    _idle: dict[_BoundedProtocol, asyncio.TimerHandle] = {}  # noqa: RUF012 - of all connections, the oldest first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+        if len(self.connections) > MAX_CONNECTIONS and self._idle:
+            next(iter(self._idle)).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            self._forget_head()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._forget_head()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self._await_head()
+
+    def _await_head(self) -> None:
+        self._forget_head()
+        self._idle[self] = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _forget_head(self) -> None:
+        if (deadline := self._idle.pop(self, None)) is not None:
+            deadline.cancel()
+
+
+def build_app(*routers: APIRouter, openapi_url: str | None = None) -> FastAPI:
+    """Return an application with these routers, whose errors are sentences in JSON."""
+    app = FastAPI(
+        title="gswarm-tui",
+        version=__version__,
+        openapi_url=openapi_url,
+        docs_url=None,  # these pages would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,  # behind a proxy, the redirect would lead to another address, without TLS
+    )
+    for router in routers:
+        app.include_router(router)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    return app
+
+
+async def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer an error with a sentence, and a wrong method with all methods of the address."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - as registered
+    headers = dict(error.headers or {})
+    if "Allow" in headers:  # Starlette names those of one route only
+        headers["Allow"] = ", ".join(_methods(request.app, request.url.path)) or headers["Allow"]
+    return JSONResponse({"detail": _SENTENCES.get(error.detail, error.detail)}, error.status_code, headers)
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """Return the methods that an address takes."""
+    for address, calls in app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\\{[a-z]+\\}", "[^/]+", re.escape(address)), path):
+            return sorted(map(str.upper, calls))
+    return []
+
+
+async def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
+    """Answer invalid values with a sentence on the first of them, which names its place."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - as registered
+    first: dict[str, Any] = error.errors()[0]
+    why = _INVALID.get(first["type"], str(first["msg"])).removeprefix("Value error, ")
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    if first["type"] != "json_invalid":
+        nowhere = "The body must be a JSON object, sent with the header Content-Type: application/json"
+        why = f"{place}: {why}" if place else nowhere
+    return JSONResponse({"detail": f"{why}."}, 422)
