@@ -41,7 +41,6 @@ SLOWEST = (
     "tests/security/test_crashes.py",
     "tests/integration/test_plot.py",
     "tests/integration/test_recover.py",
-    "tests/walks/test_walks.py",
     "tests/integration/test_profiles.py",
     "tests/integration/test_import.py",
     "tests/integration/test_web.py",
@@ -70,7 +69,6 @@ SLOWEST = (
     "tests/integration/test_summary_command.py",
     "tests/integration/test_traces.py",
     "tests/integration/test_counters.py",
-    "tests/cluster/test_leftovers.py",
 )
 """Groups of tests that take longest, those that compute beside those that wait."""
 

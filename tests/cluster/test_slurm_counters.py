@@ -157,11 +157,6 @@ def test_submit_refuses_the_constraint_on_shared_nodes(site: Cluster, constraint
     assert (done.returncode, done.stderr) == (1, REFUSED)
 
 
-@pytest.mark.parametrize("options", [["--prefer=hwperf"], ["--constraint=hwperf", "--exclusive=user"]])
-def test_submit_refuses_other_ways_to_the_constraint(site: Cluster, options: list[str]) -> None:
-    assert job(site, ADA, options).stderr == REFUSED
-
-
 def test_submit_and_prolog_take_no_other_feature_for_the_constraint(site: Cluster) -> None:
     done = job(site, ADA, ["--constraint=no-hwperf", "--nodelist=gpu01"], LOOK)
     assert done.stdout == f"{MONITORING} 2\n"
@@ -231,22 +226,6 @@ def test_next_job_completes_a_killed_script(site: Cluster, lines: int) -> None:
     resumed(site)
     assert job(site, BOB, ["--nodelist=gpu01"], LOOK).stdout == f"{MONITORING} 4\n"
     assert not drained(site)
-
-
-def test_late_second_epilog_takes_nothing_from_the_next_job(site: Cluster) -> None:
-    node = site["gpu01"]
-    first = job(site, ADA, [*WITH, "--nodelist=gpu01"], "echo $SLURM_JOB_ID").stdout.strip()
-    again = (
-        f"env SLURM_JOB_ID={first} SLURM_JOB_USER={ADA} SLURM_JOB_CONSTRAINTS=hwperf "
-        f"{site.root}/slurm/counters/epilog"
-    )
-    node.run(f": >{LOG}; {again}")
-    assert log(node) == []
-    with meanwhile(node, again):
-        done = job(site, BOB, [*WITH, "--nodelist=gpu01"], f"{MEANWHILE}; {LOOK}")
-    assert done.stdout.strip() == f"{BOB} 0"
-    assert any("came late" in line for line in log(node))
-    assert node.run(LOOK).stdout == f"{MONITORING} 2\n"
 
 
 def test_counters_go_back_while_a_process_of_the_job_still_runs(site: Cluster) -> None:

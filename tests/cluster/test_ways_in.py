@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import ClusterNode
-from tests.cluster.person import allocated, ask, closed_properly, leave, measuring, seated, start, told
+from tests.cluster.person import allocated, ask, leave, measuring, seated, start, told
 from tests.cluster.running import wait_until
 from tests.cluster.standin import Scenario
 from tests.cluster.terminal import Terminal
@@ -237,66 +237,6 @@ def test_ssh_options_are_used(cluster: Cluster, terminal: Terminal) -> None:
     config.unlink()
 
 
-def test_config_file_sets_defaults(config: Path, terminal: Terminal) -> None:
-    config.write_text("interval = 0.5\nrecord = false\n")
-    start(terminal, "--nodes gpu01")
-    screen = terminal.wait_for("nodes 1/1")
-    assert "every 0.5 s" in screen
-    assert "not recording" in screen
-    assert leave(terminal) == (0, "")
-    config.write_text("intervall = 0.5\n")
-    assert told(terminal, "--nodes gpu01") == (
-        2,
-        f'gswarm-tui: {config}, line 1: unknown setting "intervall"; perhaps you meant interval.',
-    )
-
-
-def test_one_file_holds_several_recordings(cluster: Cluster, terminal: Terminal, tmp_path: Path) -> None:
-    db = tmp_path / "twice.duckdb"
-    start(terminal, f"--nodes gpu01 --db {db}")
-    terminal.wait_for("nodes 1/1")
-    with seated(cluster, WIDE) as other:
-        status, said = told(other, f"--nodes gpu02 --db {db}")
-    assert status == 1
-    assert re.fullmatch(
-        rf"gswarm-tui: {db} is in use by gswarm-tui, process \d+; "
-        "`gswarm-tui sql` queries it while it records; "
-        "end that process, or name another file with --db",
-        said,
-    )
-    assert leave(terminal)[0] == 0
-    start(terminal, f"--nodes gpu02 --db {db}")
-    terminal.wait_for("nodes 1/1")
-    assert leave(terminal)[0] == 0
-    closed_properly(db)
-    assert ask(
-        db, "SELECT recording_id, node FROM nodes JOIN recordings USING (recording_id) ORDER BY ALL"
-    ) == [
-        (1, "gpu01"),
-        (2, "gpu02"),
-    ]
-
-
-def test_command_line_errors_are_one_sentence(terminal: Terminal, job: str, tmp_path: Path) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text("not a database")
-    assert told(terminal, "") == (
-        2,
-        f"gswarm-tui: no nodes: use --nodes gpu[01-04], --hostfile FILE or --job ID (running now: {job}), "
-        "or start inside a job, as with salloc; --demo simulates nodes.",
-    )
-    assert told(terminal, "--job 4711") == (2, "gswarm-tui: Slurm has no job 4711.")
-    assert told(terminal, "--nodes 'gpu[01-'") == (
-        2,
-        'gswarm-tui: --nodes: "gpu[01-" is invalid: a bracket is missing.',
-    )
-    assert told(terminal, f"--nodes gpu01 --db {notes}") == (
-        1,
-        f"gswarm-tui: {notes} is not a DuckDB file; name another file with --db",
-    )
-    assert notes.read_text() == "not a database"
-
-
 def test_another_users_job_and_an_ended_job_are_refused(cluster: Cluster, terminal: Terminal) -> None:
     theirs = cluster.run(
         "sbatch --parsable --uid=nobody --chdir=/ --output=/dev/null --wrap 'sleep 60'"
@@ -313,19 +253,6 @@ def test_another_users_job_and_an_ended_job_are_refused(cluster: Cluster, termin
         2,
         f"gswarm-tui: job {over[1]} is no longer running: it is completed.",
     )
-
-
-def test_read_only_folder_is_reported(cluster: Cluster, terminal: Terminal) -> None:
-    folder = cluster.home / "read-only"
-    folder.mkdir()
-    cluster.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)])
-    try:
-        status, said = told(terminal, f"--nodes gpu01 --db {folder}/run.duckdb")
-    finally:
-        cluster.run(["umount", str(folder)])
-        folder.rmdir()
-    sentence = "can't be written because its file system is read-only; name another file with --db"
-    assert (status, said) == (1, f"gswarm-tui: {folder}/run.duckdb {sentence}")
 
 
 def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, terminal: Terminal) -> None:

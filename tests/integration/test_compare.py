@@ -28,7 +28,6 @@ from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionS
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 BASIS = "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the GPUs and assume equal work."
-STILL_RUNNING = "Still running: {}; figures are as of now, without speed-up until the end."
 GPU = Figures(
     scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
     util_median_pct=90.0, util_p95_pct=95.0, util_max_pct=100, power_mean_w=600.0, power_max_w=700.0,
@@ -58,13 +57,6 @@ def test_efficiency_matches_published_rapids_and_dask_figures() -> None:
     assert efficiency(one, two) == pytest.approx(0.987, abs=5e-4)
 
 
-def test_efficiency_is_relative_to_any_number_of_gpus() -> None:
-    assert efficiency(run("a", seconds=100, gpus=4), run("b", seconds=50, gpus=8)) == 1.0
-    assert efficiency(run("a", seconds=100, gpus=8), run("b", seconds=125, gpus=4)) == pytest.approx(1.6)
-    a, empty = run("a", seconds=10), run("b", seconds=0)
-    assert (speed_up(a, empty), efficiency(a, empty)) == (None, None)
-
-
 def test_small_differences_are_not_reported() -> None:
     a = run("a")
     b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
@@ -82,31 +74,6 @@ def test_largest_difference_names_both_values() -> None:
         "Largest difference: GPU time, 5 GPU-min in c, 1.67 GPU-min in a;"
     )
     assert "in c, 1.67 GPU-min" in largest_difference([a, run("d"), c])
-
-
-def test_spread_between_gpus_is_not_a_difference_between_runs() -> None:
-    spread = ({"power_mean_w": 300.0}, {"power_mean_w": 700.0})
-    a, b = run("a", *spread, power_mean_w=500.0), run("b", *spread, power_mean_w=650.0)
-    assert largest_difference([a, b]).startswith("No figure differs")
-    even = ({"power_mean_w": 500.0}, {"power_mean_w": 500.0})
-    a, b = run("a", *even, power_mean_w=500.0), run("b", *even, power_mean_w=650.0)
-    assert "power, 650 W in b, 500 W in a" in largest_difference([a, b])
-
-
-def test_running_session_has_no_speed_up() -> None:
-    a, b = run("a"), run("b", seconds=2, energy_j=900.0)
-    b = replace(b, summary=replace(b.summary, running=True))
-    rows = {row[0]: row[1:] for row in comparison_table([a, b]).rows}
-    assert [rows[name] for name in ("speed-up", "efficiency", "energy ratio")] == [
-        ("1.00 ×", "–"), ("100.0 %", "–"), ("1.00 ×", "–"),
-    ]  # fmt: skip
-    assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in comparison_table([b, a]).rows}
-    assert STILL_RUNNING.format("b") in comparison_notes([a, b])
-    assert any("efficiency" in remark for remark in comparison_notes([a, b]))
-    assert not any("efficiency" in remark for remark in comparison_notes([b, a])), "of rows that aren't there"
-    assert largest_difference([a, b]).startswith("No figure differs")
-    (row,) = [row for row in comparison_result([a, b]).dicts() if row["run"] == "b"]
-    assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
 def test_runs_of_very_different_length_have_no_speed_up() -> None:
@@ -165,20 +132,6 @@ def test_efficiency_above_100_percent_is_explained() -> None:
     ]
 
 
-def test_notes_list_running_runs_and_runs_without_an_end() -> None:
-    ended = [run(name) for name in "abc"]
-    running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]
-    endless = [
-        replace(one, summary=replace(one.summary, period=replace(one.summary.period, ended_at=None)))
-        for one in ended
-    ]
-    assert list(comparison_notes(running)) == [STILL_RUNNING.format("a, b, c")]
-    assert list(comparison_notes([endless[0], running[1], endless[2]]))[1:] == [
-        STILL_RUNNING.format("b"),
-        "No recorded end: a, c; figures go up to the last sample.",
-    ]
-
-
 def test_idle_gpu_lowers_the_balance() -> None:
     idle = {"util_mean_pct": 0.0}
     assert run("even", {}, {}).balance == 1.0
@@ -234,30 +187,3 @@ def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFi
     names = ("run", "duration_s", "gpus", "speed_up", "efficiency", "energy_j", "energy_ratio", "mark_loss")
     assert [first[name] for name in names] == ["one", "40.0", "1", "1.0", "1.0", "20000.0", "1.0", "0.5"]
     assert [second[name] for name in names][:5] == ["two", "25.0", "2", "1.6", "0.8"]
-
-
-def test_comparison_in_markdown_has_at_most_ten_columns(
-    two_files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = ["one.duckdb", "two.duckdb"] * 6
-    assert main(["compare", *runs, "--format", "markdown"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    heads = [line.split(" | ") for line in lines if line.startswith("|  | ")]
-    assert [len(head) for head in heads] == [10, 4]
-    labels = [[line.split(" | ")[0] for line in part.splitlines()] for part in "\n".join(lines).split("\n\n")]
-    assert labels[0] == labels[1]
-    assert "| speed-up" in labels[0]
-    assert lines[-2:] == [
-        f"{BASIS}  ",
-        next(line for line in lines if line.startswith("Largest difference: ")),
-    ]
-
-
-def test_runs_of_one_name_get_distinct_labels(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "one.duckdb", "one.duckdb:1", "one.duckdb:recording 1"]) == 0
-    heads = capsys.readouterr().out.splitlines()[0].split("  ")
-    assert [head.strip() for head in heads if head.strip()] == [
-        "one:train #1",
-        "one:train #2",
-        "one:recording 1",
-    ]

@@ -9,7 +9,6 @@ import re
 import shutil
 import tempfile
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,8 @@ import pytest
 from gswarm_tui import cli
 from gswarm_tui.commands import export
 from gswarm_tui.exchange import time_windows as windows_module
-from gswarm_tui.exchange.time_windows import windows
-from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.file_source import FileSource
-from tests.integration.exchange_recording import STRANGE, profiled_run, run, session, tables
+from tests.integration.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 H100 = "NVIDIA H100"
@@ -79,19 +76,6 @@ def test_scripts_for_gswarm_profiler_read_the_json(recording: Path) -> None:
     assert away == [6 <= seq <= 10 for seq in range(1, 21)]
 
 
-def test_json_lists_changes_of_the_interval_in_the_session(tmp_path: Path) -> None:
-    detail = '{"old_ms": 1000, "new_ms": 500}'
-    changes = [EventLogged(T0 + at, "interval_changed", "info", "changed", detail=detail) for at in (2, 8)]
-    path = tmp_path / "run.duckdb"
-    rows = [arrived(seq, [gpu_row(util_pct=1)] * 2, "n1") for seq in range(1, 15)]
-    record(path, [introduced("n1"), *rows, *changes, *session("train", 5, 12)])
-    exported("train", "--db", str(path), "-o", str(tmp_path / "x.json"))
-    (event,) = json.loads((tmp_path / "x.json").read_text())["events"]
-    assert event["kind"] == "interval_changed"
-    assert event["detail"] == {"old_ms": 1000, "new_ms": 500}
-    assert event["time"] == datetime.fromtimestamp(T0 + 8, UTC).isoformat()
-
-
 def test_bandwidth_is_in_gb_s_and_in_the_right_direction(recording: Path) -> None:
     exported("run.duckdb:all of it", "-o", "x.json")
     assert curves(Path("x.json"), "dram_bandwidth_rx")[0][0] == 2.001
@@ -128,18 +112,6 @@ def test_every_sample_is_in_a_frame_at_any_interval(tmp_path: Path, monkeypatch:
     assert curves(tmp_path / "x.json", "gpu_util") == [list(range(1, 11))]
 
 
-def test_windows_meet_and_are_bounded() -> None:
-    shares: list[float] = []
-    found = list(windows((1_234_567, 500_000_001), 1_000_000, 500, lambda _sql: range(5), shares.append))
-    assert found[0][0] == 1_234_567
-    assert found[-1][1] == 500_000_001
-    assert [end for _, end in found[:-1]] == [begin for begin, _ in found[1:]]
-    assert {end % 1_000_000 for _, end in found[:-1]} == {500_000}
-    assert max(end - begin for begin, end in found) == 100_000_000
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-
-
 def test_csv_is_one_tidy_table(recording: Path) -> None:
     exported("train", "-o", "x.csv")
     rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
@@ -166,20 +138,6 @@ def test_csv_exports_other_tables(
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert len([row for row in rows if row.get("kind", "xid") == "xid"]) == count
     assert any(wanted.items() <= row.items() for row in rows)
-
-
-def test_csv_exports_events_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    db = profiled_run(tmp_path / "run.duckdb")
-    capsys.readouterr()
-    for table, count, wanted in (
-        ("profile_kernels", 6, {"name": "relu(float*)", "gpu_index": "1", "node": "login-alias"}),
-        ("profile_memory", 3, {"bytes": "4000000", "profile": "standin.sqlite"}),
-        ("trace_ops", 14, {"category": "python_function", "name": "train.py(12): step"}),
-    ):
-        exported("--db", str(db), "--format", "csv", "--table", table, "-o", "-")
-        rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-        assert len(rows) == count
-        assert any(wanted.items() <= row.items() for row in rows)
 
 
 def test_parquet_export_is_one_dataset(recording: Path) -> None:
@@ -329,17 +287,6 @@ def test_export_mistake_prints_one_sentence_and_changes_nothing(
     assert error.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "run.duckdb", "taken.json"]
     assert Path("taken.json").read_text() == Path("mine/thesis.tex").read_text() == "before"
-
-
-def test_force_replaces_an_older_export(recording: Path) -> None:
-    Path("x.json").write_text("before")
-    exported("train", "-o", "x.json", "--force")
-    assert "frames" in json.loads(Path("x.json").read_text())
-    exported("--format", "parquet")
-    record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
-    exported("--format", "parquet", "--force")
-    assert len(list(Path("run.parquet/gpu_samples").glob("run=*"))) == 2
-    assert sorted(path.name for path in Path().iterdir()) == ["run.duckdb", "run.parquet", "x.json"]
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])

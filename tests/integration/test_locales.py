@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -85,23 +84,6 @@ def check(printed: str) -> None:
     assert "Traceback" not in printed
 
 
-def test_commands_print_utf8_into_pipes(folder: Path, latin1: dict[str, str]) -> None:
-    printed = ""
-    for program in PROGRAMS:
-        done = subprocess.run(
-            program,
-            cwd=folder,
-            env={**os.environ, **latin1},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=True,
-        )
-        printed += done.stdout.decode("utf-8")
-    assert printed.startswith("usage: ")
-    check(printed)
-    assert "\\u" not in printed
-
-
 def test_commands_print_ascii_on_a_terminal(folder: Path, latin1: dict[str, str]) -> None:
     script = "import os, pty, sys; os._exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     printed = ""
@@ -117,17 +99,6 @@ def test_commands_print_ascii_on_a_terminal(folder: Path, latin1: dict[str, str]
         printed += done.stdout.decode("ascii")
     assert printed.startswith("usage: ")
     check(printed.replace("\r\n", "\n"))
-
-
-@pytest.mark.parametrize("utf8", [False, True], ids=["iutf8 off", "iutf8 on"])
-def test_c_locale_prints_what_the_terminal_takes(utf8: bool, folder: Path) -> None:
-    """With LC_ALL=C, a terminal that isn't in UTF-8 gets ASCII on the screen and after it."""
-    command = shlex.join([*GSWARM, "summary"]) + "; " + shlex.join([*GSWARM, "sql"])
-    shell = ["sh", "-c", f"stty {'' if utf8 else '-'}iutf8; {command}"]
-    with InTerminal(shell, size=(100, 40), env={"LC_ALL": "C"}, folder=folder) as running:
-        running.wait_for("coverage")
-        running.wait_for("○ finished" if utf8 else "o finished")
-        assert running.screen().isascii() is not utf8
 
 
 def test_no_cell_of_the_screen_moves(folder: Path, latin1: dict[str, str]) -> None:

@@ -16,10 +16,6 @@ from hypothesis import strategies as st
 from gswarm_agent import mark
 from gswarm_agent.frame import Frame, Hello, HostFacts, Note
 from gswarm_agent.mark import (
-    MOST_DETAIL,
-    MOST_NAME,
-    MOST_ON_A_FRAME,
-    MOST_VALUES,
     MOST_WAITING,
     MarkError,
     Marks,
@@ -30,8 +26,7 @@ from gswarm_agent.mark import (
     request,
     values_of,
 )
-from gswarm_agent.wire import MAGIC, MAX_MESSAGE, Ack, Decoder, Stop, encode
-from gswarm_agent.wire_payload import MAX_NOTES, MAX_TEXT
+from gswarm_agent.wire import Ack, Stop
 from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, until
 from tests.integration.agent_process import Agent
 
@@ -114,14 +109,6 @@ def test_any_text_is_a_value_or_refused(word: str) -> None:
         assert detail.isprintable()
 
 
-@given(st.binary(max_size=60))
-@example(b'{"name": "x", "values": {"a": 1' + b"0" * 400 + b"}}")
-@example(b"[" * 100_000)
-def test_any_other_request_is_refused(data: bytes) -> None:
-    with pytest.raises(MarkError):
-        read_request(b"!" + data)
-
-
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
@@ -139,10 +126,6 @@ def test_a_mark_has_bounds(name: str, values: dict[str, object], said: str) -> N
         checked(name, values)
 
 
-def test_text_of_a_mark_cannot_move_a_cursor() -> None:
-    assert checked("a\x1b[31m\nb", {"k\n": "v\x1b\udc80"}) == ("a [31m b", '{"k ": "v ?"}')
-
-
 def test_frames_carry_marks_in_order_up_to_a_bound_each() -> None:
     marks = Marks()
     for number in range(MOST_WAITING):
@@ -157,15 +140,6 @@ def test_frames_carry_marks_in_order_up_to_a_bound_each() -> None:
     assert [note.ts_ns for note in told] == list(range(MOST_WAITING))
     assert marks.frames_needed == 0
     assert marks.put_on(FRAME) is FRAME
-
-
-def test_the_longest_marks_fit_into_a_frame() -> None:
-    assert (MOST_DETAIL, MOST_ON_A_FRAME < MAX_NOTES) == (MAX_TEXT, True)
-    marks = Marks()
-    for _ in range(MOST_ON_A_FRAME):
-        marks.add("\N{GRINNING FACE}" * MOST_NAME, "x" * MOST_DETAIL, 2**63 - 1)
-    assert len(encode(marks.put_on(FRAME))) < MAX_MESSAGE / 2
-    assert MOST_VALUES <= MAX_NOTES
 
 
 def test_a_mark_goes_with_the_next_frame_and_has_its_own_time(node: Node) -> None:
@@ -207,16 +181,6 @@ def test_a_mark_just_before_the_end_goes_with_a_last_frame(node: Node) -> None:
     until(lambda: gone(pid))
 
 
-def test_two_recordings_both_get_the_mark(node: Node) -> None:
-    first, second = node.attach(), node.attach(options=("--recording", "other"))
-    first.hear(Frame)
-    second.hear(Frame)
-    assert mark_on(node, "both").stdout == "marked in 2 recordings\n"
-    assert [note.message for note in hear_marks(first, 1)] == ["both"]
-    assert [note.message for note in hear_marks(second, 1)] == ["both"]
-    assert mark.send("one", {}, recording="oth", top=str(node.folder)).recordings == ["other"]
-
-
 def test_many_marks_at_once_arrive_once_and_in_order(node: Node) -> None:
     agent = node.attach()
     (hello,) = agent.hear(Hello)
@@ -247,19 +211,3 @@ def test_an_invalid_mark_is_refused_with_a_reason(
     done = mark_on(node, *words)
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith(said)
-
-
-def test_agents_without_a_head_refuse_marks_and_the_reason_is_printed_once(node: Node) -> None:
-    for name in ("n1", "n2"):  # two agents of one recording, for a head that speaks of this node by two names
-        node.agents.append(Agent(*node.words("--node", name)))
-    until(lambda: len(list(node.folder.glob("rec@*/serve"))) == 2)
-    done = mark_on(node, "early")
-    assert done.returncode == 1
-    assert done.stderr == "gswarm-agent: recording rec didn't take the mark: its agent isn't sampling\n"
-
-
-def test_values_are_exact_on_the_wire() -> None:
-    marks = Marks()
-    marks.add("m", '{"loss": 0.1}', 7)
-    frame = marks.put_on(FRAME)
-    assert list(Decoder().feed(MAGIC + encode(HELLO) + encode(frame)))[1] == frame

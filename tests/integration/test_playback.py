@@ -24,13 +24,11 @@ from gswarm_tui.fleet.events import (
     Phase,
     SessionStarted,
     SessionStopped,
-    new_interval_ms,
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.reading import fleet_builder
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
@@ -155,11 +153,6 @@ def test_switched_metrics_are_recorded_and_played_back(
     ) == [(True, 0)]
 
 
-@pytest.mark.parametrize("detail", [None, "", "{", "[]", "{}", '{"new_ms": "2000"}', '{"new_ms": 99}'])
-def test_interval_change_with_an_invalid_detail_is_ignored(detail: str | None) -> None:
-    assert new_interval_ms(detail) is None
-
-
 def test_adjacent_ranges_hold_each_event_once_in_order(replay: RecordedSource) -> None:
     start, end = replay.recording.start, replay.end()
     parts: list[Event] = []
@@ -241,26 +234,6 @@ def test_whole_history_equals_that_of_a_replayed_fleet(replay: RecordedSource) -
         known_times, known_values = known.tables()
         np.testing.assert_array_equal(times, known_times)
         np.testing.assert_array_equal(values, known_values)
-
-
-def test_history_does_not_depend_on_the_size_of_pieces(
-    replay: RecordedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at = BEGINNING + 66
-    whole = replay.fleet(at)
-    monkeypatch.setattr(fleet_builder, "PIECE_ROWS", 20)
-    for name, node in replay.fleet(at).nodes.items():
-        known = whole.nodes[name]
-        assert node.gpu_history is not None
-        assert known.gpu_history is not None
-        for one, other in zip(node.gpu_history.tables(), known.gpu_history.tables(), strict=True):
-            np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(node.energy.used_mj, known.energy.used_mj)
-
-
-def test_complete_history_is_not_read_again(replay: RecordedSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_builder, "RECENT_S", 3600.0)
-    assert replay.histories(BEGINNING + 66) == {}
 
 
 def test_link_phase_at_a_time_is_that_of_the_recording(replay: RecordedSource) -> None:

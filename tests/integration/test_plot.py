@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
@@ -19,15 +16,11 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 from zoneinfo import ZoneInfo
 
-import duckdb
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from matplotlib.colors import to_rgb
 from PIL import Image
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Note
+from gswarm_agent.frame import WARNING
 from gswarm_agent.metrics import GPU_BY_SHORT
 from gswarm_tui import cli
 from gswarm_tui.analysis import periods
@@ -37,10 +30,9 @@ from gswarm_tui.plotting import style
 from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
 from gswarm_tui.plotting.grid import Device, MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
-from gswarm_tui.plotting.outliers import find_outliers, spaced, strongest
-from gswarm_tui.plotting.panels import short_names
+from gswarm_tui.plotting.outliers import find_outliers, strongest
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
-from gswarm_tui.plotting.timescale import clock_ticks, zone_name
+from gswarm_tui.plotting.timescale import clock_ticks
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.plot_recording import record_training
@@ -173,13 +165,6 @@ def test_missing_data_is_hatched(tmp_path: Path) -> None:
     assert not around & {zero, full}
 
 
-def test_gap_in_a_plot_keeps_its_length(tmp_path: Path) -> None:
-    found = grid(small(tmp_path / "run.duckdb"), "util")
-    assert found.width_s == 1.0
-    assert np.flatnonzero(np.isnan(found.values[1])).tolist() == list(range(20, 40))
-    assert not np.isnan(found.values[0]).any()
-
-
 def uneven(path: Path, seed: int) -> Path:
     """Record frames at uneven times, some lost, some GPUs silent, in a session that starts between frames."""
     rng = random.Random(seed)
@@ -239,21 +224,6 @@ def test_counter_counts_from_the_session_start(tmp_path: Path) -> None:
     assert found[-1] == pytest.approx(0.049, abs=0.0001)  # 49 times 1 Wh, in kWh
 
 
-def test_gpu_keeps_its_row_after_a_reboot(tmp_path: Path) -> None:
-    before = [arrived(seq, [gpu_row(util_pct=10), None]) for seq in range(1, 11)]
-    after = [
-        arrived(seq - 20, [gpu_row(util_pct=90), None], life="life2", ts=T0 + seq) for seq in range(21, 31)
-    ]
-    boot = introduced(life="life2", boot_id="boot2", at=T0 + 20)
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced(), *before, boot, *after, *session("train", 0, 30)])
-    found = grid(path, "util")
-    assert [(device.node, device.gpu) for device in found.devices] == [("n1", 0), ("n1", 1)]
-    assert found.values[0][5] == 10
-    assert found.values[0][25] == 90
-    assert np.isnan(found.values[0][15])
-
-
 @pytest.fixture(scope="module")
 def throttling(tmp_path_factory: pytest.TempPathFactory) -> PlotData:
     """Record a GPU that is free, then at its power cap, then slowed by heat, for 10 s each."""
@@ -268,20 +238,6 @@ def test_throttle_reasons_become_levels(throttling: PlotData) -> None:
     assert (found[5], found[15], found[25]) == (0, 0.5, 1)
     texts = svg_texts(drawn(throttling, "svg"))
     assert {"not throttled", "power cap", "slowed by heat or power brake"} <= set(texts)
-
-
-def test_legend_of_throttling_has_the_colours_of_its_pixels(throttling: PlotData) -> None:
-    with style.plot_style():
-        figure = FigureBuilder(throttling, BERLIN).draw()
-        picture = Image.open(BytesIO(figure_bytes(figure, "png", "train"))).convert("RGB")
-    (axes,) = (one for one in figure.axes if one.images)
-    legends = [legend for one in figure.axes if (legend := one.get_legend()) is not None]
-    colours = [to_rgb(patch.get_facecolor()) for legend in legends for patch in legend.get_patches()]
-    swatches = [tuple(round(255 * part) for part in colour) for colour in colours]
-    box = axes.get_position()
-    middle = round((1 - (box.y0 + box.y1) / 2) * picture.height)
-    places = [round((box.x0 + box.width * at_s / 29) * picture.width) for at_s in (5.5, 15.5, 25.5)]
-    assert [picture.getpixel((place, middle)) for place in places] == swatches
 
 
 def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
@@ -348,41 +304,6 @@ def test_plot_of_512_gpus_names_its_outliers(uneven_fleet: Path) -> None:
     assert named == ["gpu012:6 no data", "gpu023:4 0 %", "gpu041:2 60 %", "gpu050 55 %"]
 
 
-def test_idle_gpu_among_512_differs_from_lines_and_gaps(uneven_fleet: Path) -> None:
-    with style.plot_style():
-        figure = FigureBuilder(material(uneven_fleet), BERLIN).draw()
-        picture = Image.open(BytesIO(figure_bytes(figure, "png", "train"))).convert("RGB")
-    (axes,) = (one for one in figure.axes if one.images and one.get_xlim()[1] == 20)
-    box = axes.get_position()
-    top, height = (1 - box.y1) * picture.height, box.height * picture.height
-    x = round((box.x0 + box.width * 0.4) * picture.width)
-    shades: dict[tuple[int, ...], set[int]] = {}
-    for y in range(round(top) + 2, round(top + height) - 2):
-        found = tuple(picture.getpixel((x, y)))  # type: ignore[arg-type]
-        shades.setdefault(found, set()).add(int((y + 0.5 - top) / height * 512))
-    grey = [tuple(bytes.fromhex(colour[1:])) for colour in (style.NO_DATA, style.NO_DATA_LINES)]
-    idle, busy = tuple(style.RAMP[0][:3]), max(shades, key=lambda shade: len(shades[shade]))
-    assert shades.pop(idle) == {22 * 8 + 4}
-    hatched = [range(low, high + 1) for high, low in zip(*grey, strict=True)]
-    missing = [shade for shade in shades if all(map(range.__contains__, hatched, shade))]
-    assert set.union(*(shades.pop(shade) for shade in missing)) == {11 * 8 + 6}
-    assert len(shades.pop(busy)) > 490
-    assert set.union(*shades.values()) == {40 * 8 + 2, *range(49 * 8, 50 * 8)}
-
-
-@pytest.mark.parametrize(
-    ("ramp", "paper", "no_data"),
-    [(style.RAMP, "#ffffff", style.NO_DATA), (style.DARK_RAMP, "#14181e", "#77716a")],
-    ids=["light", "dark"],
-)
-def test_idle_has_another_colour_than_the_page_missing_data_and_busy(
-    ramp: style.Ramp, paper: str, no_data: str
-) -> None:
-    idle = ramp[0][:3].tolist()
-    for other in (list(bytes.fromhex(paper[1:])), list(bytes.fromhex(no_data[1:])), ramp[-1][:3].tolist()):
-        assert max(abs(a - b) for a, b in zip(idle, other, strict=True)) > 50
-
-
 def grid_of(values: list[list[float]], nodes: list[str], metric: str = "util") -> MetricGrid:
     devices = tuple(Device(node, number, {}) for number, node in enumerate(nodes))
     return MetricGrid(GPU_BY_SHORT[metric], False, devices, 1.0, np.array(values, dtype=np.float32))
@@ -411,14 +332,6 @@ def test_even_and_noisy_fleets_have_no_outliers() -> None:
     assert find_outliers(throttled, (0, 1)) == []
 
 
-@given(st.lists(st.floats(0, 50), max_size=20).map(sorted))
-def test_names_of_outliers_never_overlap_and_stay_beside_the_plot(places: list[float]) -> None:
-    moved = spaced(places, 2.0, 50.0)
-    assert all(b - a >= 2.0 - 1e-9 for a, b in pairwise(moved))
-    assert all(1.0 - 1e-9 <= place <= 49.0 + 1e-9 for place in moved)
-    assert spaced([10.0, 30.0], 2.0, 50.0) == [10.0, 30.0]
-
-
 def test_pdf_embeds_fonts(tmp_path: Path) -> None:
     data = drawn(material(small(tmp_path / "run.duckdb")), "pdf")
     assert data.startswith(b"%PDF")
@@ -433,34 +346,6 @@ def test_names_are_drawn_literally(tmp_path: Path) -> None:
     assert name in svg_texts(drawn(made, "svg"))
     assert drawn(made, "png")
     assert drawn(made, "pdf")
-
-
-def test_errors_at_one_place_are_counted_and_drawn_once(tmp_path: Path) -> None:
-    sizes = []
-    for count in (1, 10_000):
-        path = small(tmp_path / f"{count}.duckdb")
-        with duckdb.connect(str(path)) as connection:
-            connection.execute(
-                "INSERT INTO events SELECT to_timestamp(?)::TIMESTAMP, 1, 1, 1, 'xid', 'error', 'XID', NULL "
-                "FROM range(?)",
-                [T0 + 30, count],
-            )
-        picture = drawn(material(path), "svg")
-        assert f"× {count}" in svg_texts(picture)
-        sizes.append(len(picture))
-    assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
-
-
-def test_annotations_of_other_times_are_excluded(tmp_path: Path) -> None:
-    path = small(
-        tmp_path / "run.duckdb",
-        EventLogged(T0 + 30, "mark", INFO, "inside", detail='{"loss": 1.5, "note": "x", "bad": NaN}'),
-        EventLogged(T0 + 70, "mark", INFO, "outside"),
-        arrived(71, [None, None], notes=(Note("xid", ERROR, "XID 79", 1),)),
-    )
-    made = material(path)
-    assert [(mark.at, mark.label, mark.values) for mark in made.marks] == [(30.0, "inside", {"loss": 1.5})]
-    assert made.incidents == ()
 
 
 @pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kolkata"), ZoneInfo("America/St_Johns")])
@@ -479,23 +364,6 @@ def test_clock_ticks_are_round_local_times(zone: ZoneInfo, seconds: int) -> None
             assert f"{local:%b} {local.day}" == clock
     if seconds >= 3600:
         assert len(ticks) >= 3
-
-
-@given(st.floats(min_value=0.2, max_value=1e7), st.integers(min_value=-12, max_value=14))
-def test_ticks_are_sorted_and_few(seconds: float, hours: int) -> None:
-    began = datetime.fromisoformat("2026-01-01 05:59:59")
-    places = [tick.at for tick in clock_ticks(began, seconds, timezone(timedelta(hours=hours)))]
-    assert places == sorted(set(places))
-    assert len(places) <= 12
-    assert all(0 <= place <= seconds for place in places)
-
-
-def test_zone_name_contains_the_utc_offset() -> None:
-    at = datetime.fromisoformat("2026-07-01 12:00")
-    assert zone_name(at, BERLIN) == "CEST (UTC+2)"
-    assert zone_name(at, ZoneInfo("Asia/Kolkata")) == "IST (UTC+5:30)"
-    assert zone_name(at, ZoneInfo("America/Sao_Paulo")) == "UTC−3"
-    assert zone_name(at, UTC) == "UTC"
 
 
 def test_plot_command_writes_each_file(
@@ -539,19 +407,6 @@ def test_command_says_what_the_plot_leaves_out(
     assert printed.err.splitlines() == [
         "gswarm-tui: train is partial: 1 of 2 nodes cover all of it; n2 covers 6.7 % (hatched).",
         "gswarm-tui: the plot leaves out warnings of these kinds: late (4), stale (3); report lists them.",
-    ]
-
-
-def test_command_says_that_not_all_events_were_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    late = [EventLogged(T0 + at / 1000, "late", WARNING, "", "n1") for at in range(20_001)]
-    path = small(tmp_path / "run.duckdb", *late)
-    assert cli.main(["plot", "--db", str(path), "-o", "x.svg"]) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "gswarm-tui: the plot leaves out warnings of these kinds: late (20,000); report lists them.",
-        "gswarm-tui: only the first 20,000 marks, warnings and errors were read; later ones aren't drawn.",
     ]
 
 
@@ -609,33 +464,6 @@ def test_failed_plot_keeps_the_existing_file(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["old.pdf", "run.duckdb"]
 
 
-def test_plot_works_with_a_read_only_home(tmp_path: Path) -> None:
-    path = small(tmp_path / "run.duckdb")
-    environ = {key: value for key, value in os.environ.items() if key != "MPLCONFIGDIR"}
-    environ |= {
-        "HOME": "/proc/nowhere",
-        "XDG_CONFIG_HOME": "/proc/nowhere",
-        "XDG_CACHE_HOME": "/proc/nowhere",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "gswarm_tui", "plot", "--db", str(path), "-o", str(tmp_path / "x.png")],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'x.png'}\n", "")
-
-
-def test_only_plots_load_matplotlib() -> None:
-    script = (
-        "import sys; from gswarm_tui import cli, commands; import gswarm_tui.commands.plot, "
-        "gswarm_tui.commands.report; print('matplotlib' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 def test_running_session_is_drawn_as_of_now(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.duckdb", WHAT, lambda _status: None)
     recorder.open()
@@ -652,19 +480,3 @@ def test_running_session_is_drawn_as_of_now(tmp_path: Path) -> None:
     assert made.running
     assert any("30 s so far" in text for text in svg_texts(drawn(made, "svg")))
     assert any("30 s, interrupted" in text for text in svg_texts(drawn(material(recorder.path), "svg")))
-
-
-def test_node_without_gpus_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, out = tmp_path / "run.duckdb", tmp_path / "x.svg"
-    frames = [arrived(seq, [], host=host_row(cpu_pct=5.0)) for seq in range(1, 31)]
-    record(path, [introduced(gpus=0), *session("train", 0, 30), *frames])
-    assert cli.main(["plot", "--db", str(path), "-o", str(out)]) == 0
-    assert {"CPU of nodes (%)", "train"} <= set(svg_texts(out.read_bytes()))
-
-
-def test_short_node_names_stay_distinct() -> None:
-    racks = [f"cluster-rack{rack}-slot{slot}.hpc.example" for rack in (1, 2) for slot in (1, 2)]
-    assert list(short_names(racks).values()) == [f"…uster-rack{r}-slot{s}" for r in (1, 2) for s in (1, 2)]
-    same = ["n1.east.example", "n1.west.example"]
-    assert list(short_names(same).values()) == same
-    assert short_names(["10.0.0.1", "10.0.0.2"])["10.0.0.2"] == "10.0.0.2"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import UTC
 from pathlib import Path
@@ -72,11 +71,6 @@ def test_file_and_session_are_parsed_in_any_form(
     assert read(words, db) == wanted
 
 
-def test_existing_file_of_any_name_is_a_file(tmp_path: Path, path: Path) -> None:
-    other = path.rename(tmp_path / "run.db")
-    assert read([str(other), "train"], None) == SessionReference(other, "train")
-
-
 @pytest.mark.parametrize(
     "words", [["a.duckdb", "b.duckdb"], ["a.duckdb:one", "two"], ["one", "two"], ["a.duckdb", "b", "c"]]
 )
@@ -126,12 +120,6 @@ def test_session_is_added_through_a_link(path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_session_between_two_samples_plays(source: FileSource) -> None:
-    add_past_session(source, 1, "short", T0 + 60.2, T0 + 60.4)
-    player, *_ = open_player(source, "short")
-    assert (player.playhead.start, player.playhead.end) == pytest.approx((T0 + 55.2, T0 + 65.4))
-
-
 def test_session_without_samples_is_refused(source: FileSource) -> None:
     with pytest.raises(UserError, match=r"nothing in .*run\.duckdb has no samples"):
         open_player(source, "nothing")
@@ -154,22 +142,6 @@ def test_replay_needs_a_terminal(path: Path) -> None:
         run([str(path)], {})
 
 
-@pytest.mark.parametrize("session", ["trian", "nothing"])
-def test_unplayable_file_is_reported_before_a_missing_terminal(path: Path, session: str) -> None:
-    with pytest.raises(UserError, match=session):
-        run([str(path), session], {})
-
-
-def test_missing_file_is_reported_before_a_missing_terminal(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no file"):
-        run([str(tmp_path / "nope.duckdb")], {})
-
-
-def test_invalid_theme_is_reported_before_a_missing_terminal(path: Path) -> None:
-    with pytest.raises(UserError, match=r"GSWARM_TUI_THEME: .* isn't a theme"):
-        run([str(path)], {"GSWARM_TUI_THEME": "nope"})
-
-
 def test_session_is_added_to_the_open_file(source: FileSource) -> None:
     add_past_session(source, 1, "the quick part", T0 + 10.5, T0 + 20.25)
     found = {one.name: one for one in periods.load_sessions(source)}
@@ -180,15 +152,6 @@ def test_session_is_added_to_the_open_file(source: FileSource) -> None:
     assert added.session_id == 3
     with closing(FileSource(source.path)) as again:
         assert len(periods.load_sessions(again)) == 3
-
-
-def test_queries_wait_while_a_session_is_added(source: FileSource) -> None:
-    other = source.second_source()
-    with ThreadPoolExecutor(1) as pool:
-        with source.released():
-            waiting = pool.submit(lambda: other.query("SELECT count(*) FROM sessions").rows())
-            assert wait([waiting], 0.2).not_done
-        assert waiting.result(timeout=60) == [(2,)]
 
 
 def test_session_is_not_added_while_another_program_has_the_file(source: FileSource, path: Path) -> None:

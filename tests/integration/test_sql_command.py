@@ -41,14 +41,6 @@ def test_a_query_is_answered(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("n\n─\n6\n", "")
 
 
-def test_a_link_to_a_recording_is_queried(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    link = path.parent / "links" / "newest.duckdb"
-    link.parent.mkdir()
-    link.symlink_to(path)
-    assert main(["sql", COUNT, "--db", str(link)]) == 0
-    assert capsys.readouterr() == ("n\n─\n6\n", "")
-
-
 def test_each_statement_is_answered(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", "SELECT 1 AS a; SELECT 'x;' AS b;", "--db", str(path), "--format", "csv"]) == 0
     assert capsys.readouterr().out == "a\n1\n\nb\nx;\n"
@@ -158,34 +150,6 @@ def test_an_error_is_one_sentence(
     assert message in error
     assert error.startswith("gswarm-tui: ")
     assert error.count("\n") == 1
-
-
-def test_a_missing_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sql", COUNT, "--db", str(tmp_path / "none.duckdb")]) != 0
-    assert "there is no file" in capsys.readouterr().err
-
-
-def test_a_link_that_leads_nowhere_does_not_propose_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "newest.duckdb").symlink_to("gone.duckdb")
-    assert main(["sql", COUNT, "--db", str(tmp_path / "newest.duckdb")]) == 2
-    assert f"; {tmp_path} has no recording.\n" in capsys.readouterr().err
-
-
-def test_a_path_that_is_not_utf8_gets_a_sentence(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    renamed = path.rename(path.with_name("\udcff.duckdb"))
-    assert main(["sql", COUNT, "--db", str(renamed)]) == 1
-    assert capsys.readouterr().err.endswith(
-        "can't be used because its path isn't text in UTF-8; rename the file or its folder.\n"
-    )
-
-
-def test_control_characters_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced(node="n\x1b[31m1", gpus=1)])
-    assert main(["sql", "SELECT node FROM nodes", "--db", str(path)]) == 0
-    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_a_query_at_once(path: Path) -> None:

@@ -203,27 +203,6 @@ def test_summary_in_markdown_is_the_terminals_text_in_ten_columns(
     assert header.count(",") > 30
 
 
-def test_sessions_in_markdown_are_the_terminals_table(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    heads, _, warm, _ = output_of(capsys, "sessions", "--format", "markdown").splitlines()
-    assert heads == (
-        "| id | session | started | duration | status | GPUs | util | energy | coverage | note |"
-    )
-    assert warm == "| 1 | warm | 2027-01-15 17:00 | 5 s | ended | 2 | 85 % | 1.11 Wh | 80 % | too cold |"
-
-
-def test_file_named_twice_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = output_of(capsys, "summary", "run.duckdb:train", "--db", str(recording), status=2)
-    assert message == 'gswarm-tui: "run.duckdb:train" already names a file; remove --db.\n'
-
-
-def test_file_and_session_are_named_as_two_words(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording.rename("other.duckdb")
-    for words in (["summary"], ["plot"], ["report"], ["export", "--format", "csv"]):
-        assert "warm" in output_of(capsys, *words, "other.duckdb", "warm")
-
-
 def test_session_without_an_end_is_summarized_up_to_its_last_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,43 +244,6 @@ def test_newest_session_of_a_name_is_chosen_with_a_notice(
     assert printed.err == ""
 
 
-def test_without_a_name_the_notice_lists_the_sessions_to_choose_from(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["summary", "--format", "csv"]) == 0
-    printed = capsys.readouterr()
-    assert next(csv.DictReader(printed.out.splitlines()))["session"] == "train"
-    assert printed.err == (
-        "gswarm-tui: run.duckdb has 2 sessions; using the newest, train. Name another to use it: warm.\n"
-    )
-
-
-def test_an_empty_name_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["summary", ""], ["compare", "train", ""], ["replay", ""]):
-        assert main(words) == 2
-        assert capsys.readouterr().err == (
-            "gswarm-tui: the name of the session is empty; give a name, or leave it out.\n"
-        )
-
-
-def test_notice_lists_numbers_of_namesakes_and_the_first_of_many_sessions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = ["probe", *(f"epoch {i}" for i in range(1, 7)), "probe", "train"]
-    spans = [event for at, name in enumerate(names) for event in past(at, name)]
-    record(tmp_path / "run.duckdb", [*frames(), *spans])
-    assert main(["summary"]) == 0
-    assert capsys.readouterr().err == (
-        "gswarm-tui: run.duckdb has 9 sessions; using the newest, train. Name another to use it: "
-        "8, epoch 6, epoch 5, epoch 4, epoch 3, epoch 2 and 2 more (gswarm-tui sessions lists them).\n"
-    )
-
-
-def past(at: int, name: str) -> Iterator[Event]:
-    yield SessionStarted(str(at), T0 + at, name, T0 + at)
-    yield SessionStopped(str(at), T0 + at + 5, T0 + at + 5)
-
-
 def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not true():
@@ -334,20 +276,6 @@ def test_many_gpus_are_listed_only_on_request(tmp_path: Path, capsys: pytest.Cap
     assert "hottest" not in shown  # all are alike
     assert len(shown.splitlines()) < 24
     assert len(output_of(capsys, "summary", "--by", "gpu").splitlines()) > 30
-
-
-def test_gpus_that_were_never_throttled_are_no_outliers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [gpu_row(util_pct=50, throttle_power_pct=0) for _ in range(20)]
-    rows[3] = gpu_row(util_pct=50, throttle_power_pct=100)
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced(gpus=20), *(arrived(i, rows) for i in range(1, 6)), *session("train", 0, 6)])
-    lines = output_of(capsys, "summary").splitlines()
-    assert [line.split()[:4] for line in lines if "most throttled" in line] == [
-        ["most", "throttled", "n1:3", "100"]
-    ]
-    assert not [line for line in lines if line.startswith("most throttled") and " 0 %" in line]
 
 
 def test_summary_is_written_as_data_with_units(
@@ -422,14 +350,6 @@ def test_mistake_prints_one_sentence(
     output = output_of(capsys, *words, status=2)
     assert complaint.format(path=path.name) in output
     assert output.count("\n") == 1
-
-
-@pytest.mark.parametrize("words", [["summary", "rum.duckdb"], ["summary", "--db", "rum.duckdb"]])
-def test_error_of_a_missing_file_names_the_recordings_in_its_folder(
-    words: list[str], recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert output_of(capsys, *words, status=2).endswith("; perhaps you meant run.duckdb.\n")
-    assert output_of(capsys, *words[:-1], "x.duckdb", status=2).endswith("; its folder has run.duckdb.\n")
 
 
 def test_other_file_prints_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
