@@ -25,6 +25,7 @@ from gswarm_agent.wire import (
     JobEnds,
     Lost,
     Message,
+    Ping,
     Pong,
     RequestTrace,
     SetInterval,
@@ -51,12 +52,12 @@ from gswarm_tui.launch.inbox import MIN_CHUNK_BYTES
 from gswarm_tui.link.clock import NodeClock, TimedSample
 from gswarm_tui.link.limits import (
     MAX_AHEAD_S,
+    MAX_FORMER_LIVES,
     MAX_UNACKNOWLEDGED_BYTES,
     MAX_UNACKNOWLEDGED_OF_NODE,
     Allowance,
     Backlog,
-    HandshakeLimits,
-    Reserve,
+    check_hello,
     check_times,
 )
 
@@ -81,8 +82,6 @@ MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
 SLICE_BYTES, SLICE_MESSAGES = 512 * 1024, 500
 """After this many bytes, other tasks get their turn: a chunk may unpack to 16 MiB of messages."""
-REPORTS_OF_TRACE, MAX_REPORT_BYTES = 1_000, 1_000
-"""Reports that a node may send about a requested trace, beside its samples."""
 MAX_PART_BYTES = 3 * TRACE_PART
 """Bytes that a requested part of a trace may count for: as received and as unpacked."""
 MIN_PROGRESS_BYTES = 4096
@@ -137,7 +136,7 @@ class Link:
 
     ``metrics`` are the groups of metrics to measure.
     ``of_nodes`` is the number of nodes watched; each gets its share of ``MAX_UNACKNOWLEDGED_BYTES``.
-    ``reserve`` belongs to all of them, None for one of the link's own.
+    A node keeps ``spool_mib`` of frames on its disk, None for the agent's default.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class Link:
         *,
         metrics: tuple[str, ...] = DEFAULT_GROUPS,
         of_nodes: int = 1,
-        reserve: Reserve | None = None,
+        spool_mib: int | None = None,
         clocks: Clocks | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -161,8 +160,7 @@ class Link:
         self._clocks = clocks or Clocks()
         self._backoff = Backoff(rng or random.Random(), of_nodes / RECONNECTS_PER_S)  # noqa: S311
         self._backlog = Backlog(min(MAX_UNACKNOWLEDGED_OF_NODE, MAX_UNACKNOWLEDGED_BYTES // of_nodes))
-        began = self._clocks.wall()
-        self._allowance = Allowance(reserve or Reserve(interval_ms, began), began)
+        self._allowance = Allowance(spool_mib, self._clocks.wall())
         self._stopping = asyncio.Event()
         self._reconnecting: asyncio.Future[None] | None = None
         self._channel: Channel | None = None
@@ -171,7 +169,8 @@ class Link:
         self._received: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
         self._is_live = False
-        self._limits = HandshakeLimits()
+        self._announced: set[str] = set()
+        self._unanswered_pings = 0
         self._ended_cleanly = self._said_bye = False
         self._received_at = 0.0
         self._incomplete_bytes = 0
@@ -189,6 +188,8 @@ class Link:
         """Resume a recording with a life's frames up to ``seq``; called before ``run``, oldest life first."""
         self._on_disk[life] = seq
         self._clock.resume(life, offset_s, round_trip_s, last)
+        if last is not None:
+            self._allowance.count_from(last[1])
 
     def may_hold_frames(self) -> bool:
         """Return whether the node may hold frames that aren't on disk here."""
@@ -212,7 +213,6 @@ class Link:
     def set_interval(self, interval_ms: int) -> None:
         """Change the sampling interval, also for later connections."""
         self._interval_ms = interval_ms
-        self._allowance.set_interval(interval_ms, self._clocks.wall())
         self._send(SetInterval(interval_ms))
 
     def set_metrics(self, groups: tuple[str, ...]) -> None:
@@ -238,12 +238,11 @@ class Link:
         """Request a trace that starts at the head's Unix time; its messages go to ``take_trace``."""
         offset_s = 0.0 if self._hello is None else self._clock.offset_of(self._hello.life)
         self._requested = replace(request, start_ns=round((starts_at + offset_s) * 1e9))
-        self._allowance.grant(REPORTS_OF_TRACE, REPORTS_OF_TRACE * MAX_REPORT_BYTES, self._clocks.wall())
         self._send(self._requested)
 
     def fetch_trace(self, fetch: FetchTrace) -> None:
         """Request a part of a trace."""
-        self._allowance.grant(1, MAX_PART_BYTES, self._clocks.wall())
+        self._allowance.grant(MAX_PART_BYTES)
         self._send(fetch)
 
     def end_trace(self, end: EndTrace) -> None:
@@ -310,11 +309,13 @@ class Link:
         channel = await self._launcher.join(self.node, {*self._on_disk, *self._received})
         self._channel, self._hello = channel, None
         self._clock.start_connection()
-        self._is_live, self._limits = False, HandshakeLimits()
+        self._is_live = False
+        self._announced.clear()
         self._backlog.clear()
         self._reconnecting = reconnecting = asyncio.get_running_loop().create_future()
         tasks = list(map(asyncio.create_task, (self._read(channel), self._ping())))
         try:
+            self._unanswered_pings = 1  # an agent with former lives answers the start with a pong
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
             messages: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest, self._metrics)]
             if self._job_ends is not None:
@@ -346,7 +347,7 @@ class Link:
 
         def receive(data: bytes) -> bool:
             nonlocal rest
-            self._allowance.take_bytes(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
+            self._allowance.take(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
             self._incomplete_bytes += len(data)
             rest = decoder.feed(data)
             interrupted = self._handle_all(rest, decoder)
@@ -377,7 +378,7 @@ class Link:
                 self._said_bye = True
                 return True
             at = self._clocks.wall()
-            self._allowance.take(message, decoder.size, at)
+            self._allowance.take_message(message, decoder.size, at)
             self._handle(message, at)
             left -= decoder.size + SLICE_BYTES // SLICE_MESSAGES
             if left < 0 or self._backlog.is_full:
@@ -419,7 +420,8 @@ class Link:
                 raise LaunchError(f"no {what} for {idle:.0f} s")
             if self._hello is not None:
                 if idle >= SILENT_S or not self._clock.is_precise or checks % PING_PRECISE_CLOCK_EVERY == 0:
-                    self._send(self._limits.ping(self._wall_ns()))
+                    self._unanswered_pings += 1
+                    self._send(Ping(self._wall_ns()))
                 checks += 1
                 if self._is_live and now - self._live_at >= MAX_BACKOFF_S:
                     self._backoff.reset()
@@ -444,7 +446,8 @@ class Link:
                 self._backlog.add(life, message.seq, weight(arrived))
                 self._publish(arrived)
         elif isinstance(message, Hello):
-            self._limits.add_hello(message, is_live=self._is_live)
+            self._announce(message.life)
+            check_hello(message, self._hello if self._is_live else None)
             self._hello = message
             # After the present life's first hello, no former life follows.
             former = message.clock is None and not self._is_live
@@ -456,12 +459,20 @@ class Link:
         elif isinstance(message, TraceReport | TracePart):
             if self._requested is not None:
                 self.take_trace(self.node, message)
-        elif isinstance(message, Pong) and self._limits.accept_pong():
+        elif isinstance(message, Pong) and self._unanswered_pings:
+            self._unanswered_pings -= 1
             measurement = self._clock.add(message.clock, at)
             if measurement is not None:
                 self._publish(LinkMeasured(self.node, at, *measurement))
 
+    def _announce(self, life: str) -> None:
+        """Note an agent run of this connection. Raises WireError for too many."""
+        self._announced.add(life)
+        if len(self._announced) > MAX_FORMER_LIVES + 1:
+            raise WireError(f"it announced more than {MAX_FORMER_LIVES} former runs")
+
     def _handle_loss(self, lost: Lost, at: float) -> None:
+        self._announce(lost.life)
         self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
         check_times(lost.ts_ns / 1e9, ts)

@@ -192,17 +192,9 @@ def add_links(
     hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None, *, only_left: bool = False
 ) -> None:
     """Add a link for each node of the fleet, with the frames that are on disk already."""
-    from gswarm_tui.link.limits import Reserve
     from gswarm_tui.link.link import Clocks, Link
 
     resumed = None if recorder is None else recorder.resumed
-    reserve = Reserve(
-        options.interval_ms,
-        hub.now(),
-        spool_mib=options.spool_mib,
-        resumed=resumed is not None,
-        only_left=only_left,
-    )
     for node in hub.fleet.nodes:
         hub.links[node] = Link(
             node,
@@ -211,7 +203,7 @@ def add_links(
             hub.publish,
             metrics=options.metrics,
             of_nodes=len(hub.fleet.nodes),
-            reserve=reserve,
+            spool_mib=options.spool_mib,
             clocks=Clocks(wall=hub.now),
         )
     if recorder is not None and options.demo is None and not only_left:

@@ -18,7 +18,7 @@ from gswarm_tui.fleet.events import ABANDONED, KINDS_DURING_RUN, WAITING, EventL
 from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.link.limits import MORE_THAN_KEPT
+from gswarm_tui.link.limits import TOO_MUCH
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
@@ -74,7 +74,7 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
     gone = answers.keys() - away.keys() - set(left)
     _report_lost(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
     _report_unreachable(hub, holding, abandon=abandon)
-    _report_unreachable(hub, dict.fromkeys(endless, MORE_THAN_KEPT), abandon=True)
+    _report_unreachable(hub, dict.fromkeys(endless, TOO_MUCH), abandon=True)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
     newest += [event.at for event in hub.fleet.event_log if event.kind in KINDS_DURING_RUN]
@@ -89,7 +89,7 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
     became = "stays open" if stays_open else "is closed"
     print(printable(f"{run.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
     for node in endless:
-        print(printable(f"{node}: {MORE_THAN_KEPT}; the rest was left there"), file=out)
+        print(printable(f"{node}: {TOO_MUCH}; the rest was left there"), file=out)
     for node, reason in away.items():
         never = "" if node in holding else "; it never answered during the recording"
         print(printable(f"{node}: {reason}{never}"), file=out)
@@ -110,7 +110,7 @@ async def _fetch(hub: Hub, nodes: Collection[str]) -> list[str]:
     hub.links = {node: hub.links[node] for node in nodes}
     feeding = asyncio.create_task(hub.run(), name="hub")
     await asyncio.gather(*(_until_caught_up(hub, node) for node in nodes))
-    endless = [node for node in nodes if hub.fleet.nodes[node].reason == MORE_THAN_KEPT]
+    endless = [node for node in nodes if hub.fleet.nodes[node].reason.startswith(TOO_MUCH)]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(AGENTS_END_S):
             await hub.stop_links()
@@ -159,7 +159,7 @@ async def _until_caught_up(hub: Hub, node: str) -> None:
         age_s = hub.now() - state.last_ts if state.last_ts is not None else math.inf
         if state.phase is Phase.LIVE and age_s < FRESH_INTERVALS * state.interval_s:
             return
-        if state.phase is Phase.LOST and state.reason.startswith((SENT_ALL, MORE_THAN_KEPT)):
+        if state.phase is Phase.LOST and state.reason.startswith((SENT_ALL, TOO_MUCH)):
             return
         await asyncio.sleep(POLL_S)
         if state.frames != frames:

@@ -23,7 +23,6 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.link.limits import Reserve
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection
@@ -94,9 +93,9 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
     launcher = _Replayed(streams)
-    reserve = Reserve(1000, time.time(), resumed=True)  # else so many frames at once would be cut off
     for name in names:
-        hub.links[name] = Link(name, launcher, 1000, hub.publish, reserve=reserve)
+        hub.links[name] = Link(name, launcher, 1000, hub.publish, spool_mib=1 << 20)
+        hub.links[name].resume("", 0, 0.0, 0.0, last=(0, 0.0))  # else so many frames at once would be cut off
     before = time.process_time()
     running = asyncio.create_task(hub.run())
     while sum(recorder.status().committed.values()) < nodes * frames:

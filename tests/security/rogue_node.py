@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 
 from gswarm_agent.frame import ERROR, GpuFacts, GpuLink, Hello, Note
-from gswarm_agent.wire import MAGIC, Bye, Lost, Message, encode
+from gswarm_agent.wire import MAGIC, Lost, Message, encode
 from gswarm_agent.wire_payload import MAX_LINKS
 from tests.security.hostile_node import SECOND_NS, frame, hello
 
@@ -57,15 +57,6 @@ def brackets() -> Iterator[Message]:
     """Reasons full of brackets and of characters that JSON escapes."""
     reasons = {f"metric {n}": '[{"\\' * 1000 for n in range(100)}
     return introducing(replace(hello(LIFE, live=True), capabilities=reasons))
-
-
-def machines() -> Iterator[Message]:
-    """Another machine in each hello."""
-    for _ in range(60):
-        yield replace(
-            hello(os.urandom(8).hex(), 2), host=replace(hello("").host, boot_id=os.urandom(8).hex())
-        )
-    yield Bye("the next connection announces more")
 
 
 def changing_links() -> Iterator[Message]:
@@ -156,7 +147,6 @@ LIES: dict[str, Callable[[], Iterator[Message]]] = {
         deep_detail,
         high_index,
         brackets,
-        machines,
         changing_links,
         endless_interval,
         lost_runs,

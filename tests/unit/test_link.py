@@ -48,7 +48,6 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry
 from gswarm_tui.link.clock import MAX_DRIFT, ClockOffset
-from gswarm_tui.link.limits import Reserve
 from gswarm_tui.link.link import Clocks, Link
 
 E = TypeVar("E", bound=Event)
@@ -153,7 +152,7 @@ class FakeLauncher(Launcher):
 class LinkTest:
     """A link with a fake launcher and clock, and the events that it published."""
 
-    def __init__(self, *outcomes: FakeAgent | LaunchError, resumed: bool = False) -> None:
+    def __init__(self, *outcomes: FakeAgent | LaunchError) -> None:
         self.clock = ManualClock()
         self.launcher = FakeLauncher(*outcomes)
         self.events: list[Event] = []
@@ -162,7 +161,6 @@ class LinkTest:
             self.launcher,
             1000,
             self.events.append,
-            reserve=Reserve(1000, BEGIN, resumed=resumed),
             clocks=self.clock.clocks,
             rng=random.Random(1),
         )
@@ -178,8 +176,8 @@ class LinkTest:
 
 
 @asynccontextmanager
-async def running_link(*outcomes: FakeAgent | LaunchError, resumed: bool = False) -> AsyncIterator[LinkTest]:
-    made = LinkTest(*outcomes, resumed=resumed)
+async def running_link(*outcomes: FakeAgent | LaunchError) -> AsyncIterator[LinkTest]:
+    made = LinkTest(*outcomes)
     running = asyncio.create_task(made.link.run())
     try:
         await settle()
@@ -571,9 +569,6 @@ async def test_link_retries_slowly_after_another_head_took_over() -> None:
 @pytest.mark.parametrize(
     ("hellos", "reason"),
     [
-        ([FORMER, FORMER], "it announced one run twice"),
-        ([FORMER, replace(FORMER, life="other"), FORMER], "it announced one run twice"),
-        ([FORMER, replace(HELLO, life=FORMER.life)], "it announced one run twice"),
         ([FORMER, HELLO, FORMER], "its second hello describes another agent"),
         ([replace(FORMER, life=f"{n}") for n in range(66)], "it announced more than 64 former runs"),
     ],
