@@ -104,7 +104,7 @@ class FrameArrived:
     """A frame arrived; ``ts`` is its time by the head's clock, ``life`` the agent run that numbered it.
 
     ``offset_s`` is how far the node's clock was ahead, for other times in the frame. ``energy`` is what its
-    GPUs used since the sample before: of a recorded frame as recorded, else the fleet decides it.
+    GPUs used since the sample before: of a recorded frame as recorded, else None until the fleet decides it.
     """
 
     node: str
@@ -114,10 +114,6 @@ class FrameArrived:
     frame: Frame
     offset_s: float = 0.0
     energy: EnergyUsed | None = field(default=None, compare=False)
-
-    def decided(self, energy: EnergyUsed) -> None:
-        """Set the energy, once, before the event is handed on."""
-        object.__setattr__(self, "energy", energy)
 
     @cached_property
     def weight(self) -> int:

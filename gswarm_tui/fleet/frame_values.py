@@ -24,12 +24,9 @@ ENERGY = GPU_COLUMNS.index("energy_mj")
 UTIL = GPU_COLUMNS.index("util_pct")
 POWER = GPU_COLUMNS.index("power_w")
 REASONS = GPU_COLUMNS.index("clock_reasons")
-_MAXIMUM = 1e15
-"""Larger numbers count as not measured: no metric reaches this, and sums and colours can't overflow."""
-_WHOLE_PCT = 100
-"""Higher utilisations are a driver's garbage. Throttling and pressure are clipped here only, for screens."""
-_THROTTLES = [at for at, name in enumerate(GPU_COLUMNS) if name.startswith("throttle_")]
+_SHARES_OF_TIME = [at for at, name in enumerate(GPU_COLUMNS) if name.startswith("throttle_")]
 _PRESSURES = [at for at, name in enumerate(HOST_COLUMNS) if name.startswith("psi_")]
+"""Drivers and kernels count these late, so a tick may have more than 100 %: sums need that, screens don't."""
 _FRAMES_AT_ONCE = 128
 """The arrays of this many frames fit into a processor's cache; more at once take longer."""
 
@@ -64,12 +61,11 @@ def frame_values(frames: Sequence[Frame]) -> Iterator[FrameValues]:
 def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
     hosts: dict[int, Floats] = {}
     for positions, columns in _columns([frame.host for frame in frames], HOST_COLUMNS):
-        columns[_PRESSURES] = np.minimum(columns[_PRESSURES], _WHOLE_PCT)
+        columns[_PRESSURES] = np.minimum(columns[_PRESSURES], 100)
         hosts.update(zip(positions, _tables(columns), strict=True))
     values: dict[int, FrameValues] = {}
     for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):
-        columns[UTIL][columns[UTIL] > _WHOLE_PCT] = np.nan
-        columns[_THROTTLES] = np.minimum(columns[_THROTTLES], _WHOLE_PCT)
+        columns[_SHARES_OF_TIME] = np.minimum(columns[_SHARES_OF_TIME], 100)
         reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
         for at, gpus, bits in zip(positions, _tables(columns), reasons, strict=True):
             values[at] = FrameValues(gpus, hosts[at][0], bits)
@@ -104,9 +100,7 @@ def _columns(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple
     """Return positions of blocks of one shape with their wanted columns: (columns, blocks, rows)."""
     for decoded in decode(blocks, most_rows=1 << 30):
         missing = np.full((1, *decoded.singles.shape[1:]), np.nan)
-        with np.errstate(invalid="ignore"):  # a node can send NaN that NumPy warns of
-            columns = np.concatenate((decoded.singles, decoded.doubles, missing))
-            columns[~(np.abs(columns) <= _MAXIMUM)] = np.nan
+        columns = np.concatenate((decoded.singles, decoded.doubles, missing))
         yield decoded.positions, columns[_places(decoded.layout, wanted)]
 
 

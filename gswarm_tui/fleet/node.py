@@ -12,6 +12,7 @@ import numpy as np
 from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, HOST_METRICS, reasons_off
 from gswarm_agent.wire_payload import MAX_GPUS
+from gswarm_tui.fleet.blocks import plausible_processes
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
 from gswarm_tui.fleet.frame_values import REASONS, FrameValues
@@ -133,6 +134,7 @@ class NodeState:
     gpu_history: History | None = None
     host_history: History | None = None
     process_table: Processes | None = None
+    _listed: tuple[Processes, tuple[ProcessSample, ...]] | None = None
     last_ts: float | None = None
     last_arrival: float | None = None
     frames: int = 0
@@ -156,7 +158,11 @@ class NodeState:
     @property
     def processes(self) -> tuple[ProcessSample, ...]:
         """The processes on the node's GPUs, as last sampled."""
-        return self.process_table.samples if self.process_table is not None else ()
+        if self.process_table is None:
+            return ()
+        if self._listed is None or self._listed[0] is not self.process_table:
+            self._listed = self.process_table, plausible_processes(self.process_table)
+        return self._listed[1]
 
     @property
     def facts(self) -> tuple[GpuFacts, ...]:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -134,13 +135,19 @@ class Fleet:
 
     def apply_frames(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
         """Apply frames as ``apply`` does, many at once for speed."""
-        logged: list[EventLogged] = []
+        return self.measure_frames(frames)[1]
+
+    def measure_frames(self, frames: Sequence[FrameArrived]) -> tuple[list[FrameArrived], list[EventLogged]]:
+        """Apply frames; return them with the energy that their GPUs used, and the events to log."""
+        measured, logged = [], []
         for event, samples in zip(frames, frame_values([event.frame for event in frames]), strict=True):
-            logged += self._frame(event, samples)
+            used, of_frame = self._frame(event, samples)
+            measured.append(event if used is event.energy else replace(event, energy=used))
+            logged += of_frame
             if len(self._pending) >= BATCH_FRAMES:
                 self._count_pending()
         self._count_pending()
-        return self._log(logged if self._derive_events else [])
+        return measured, self._log(logged if self._derive_events else [])
 
     def _count_pending(self) -> None:
         pending, self._pending = self._pending, []
@@ -332,13 +339,16 @@ class Fleet:
         granted = self.allocation.get(name)
         return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
-    def _frame(self, event: FrameArrived, samples: FrameValues) -> list[EventLogged]:
+    def _frame(
+        self, event: FrameArrived, samples: FrameValues
+    ) -> tuple[EnergyUsed | None, list[EventLogged]]:
+        """Apply one frame; return the energy that its GPUs used, and the events to log."""
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
         if node.former is not None and node.former.life == event.life:
             hello = node.former
         if hello is None or node.hello is None or (place := node.lives.accept(event.life, frame)) is None:
-            return []
+            return None, []
         node.frames += 1
         node.version += 1
         logged = _gap(node, event.ts, place.missing)
@@ -348,21 +358,22 @@ class Fleet:
             (counted,) = gpu_totals(own.T[:, np.newaxis])
             for session in self.sessions.overlapping(event.ts - (place.interval_s or 0.0), event.ts):
                 session.add(node.name, counted, session.overlap_s(event.ts, place.interval_s))
-        elif node.last_ts is not None and event.ts < node.last_ts:
-            # It changes the history and sessions only.
+            return None, logged
+        late = node.last_ts is not None and event.ts < node.last_ts
+        if late:  # it changes the history and sessions only
             self._count_pending()
-            self._take_in(node, event, samples, place)
+        used = self._take_in(node, event, samples, place)
+        if late:
             samples.gpus[:, ENERGY] = np.nan  # nobody knows how much was used until then
         else:
-            logged += self._newest(node, event, hello, samples, place)
-        return logged
+            logged += self._newest(node, event, hello, samples)
+        return used, logged
 
     def _newest(
-        self, node: NodeState, event: FrameArrived, hello: Hello, samples: FrameValues, place: FramePosition
+        self, node: NodeState, event: FrameArrived, hello: Hello, samples: FrameValues
     ) -> list[EventLogged]:
         """Apply a frame that is the newest: the node shows it from now on."""
         frame = event.frame
-        self._take_in(node, event, samples, place)
         node.gpus, node.host = samples.gpus, samples.host
         node.last_ts = event.ts
         same_columns = node.hello and hello.process_columns == node.hello.process_columns
@@ -373,20 +384,20 @@ class Fleet:
 
     def _take_in(
         self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition
-    ) -> None:
-        """Decide the energy of a frame, and replace its counters by the energy used so far."""
+    ) -> EnergyUsed:
+        """Return the energy of a frame, and replace its counters by the energy used so far."""
         counters = samples.gpus[:, ENERGY].copy()
         used, before = event.energy, node.energy
         if used is None:
             power_w = samples.gpus[:, POWER]
             used, node.energy = before.measure(counters, power_w, event.ts, place.interval_s)
-            event.decided(used)
         else:
             node.energy = before.after(counters, event.ts, used)
         samples.gpus[:, ENERGY] = node.energy.used_mj
         if node.energy.counter_mj is not counters:  # some weren't read
             samples.gpus[np.isnan(counters) & np.isnan(used.mj), ENERGY] = np.nan
         self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, used))
+        return used
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
         """Apply a frame that is fresh: the node is healthy, and its lateness is current."""

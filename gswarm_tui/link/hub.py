@@ -158,7 +158,6 @@ class Hub(LiveRun):
         if isinstance(event, FrameArrived):
             self._frames.append(event)
             self._frames_of.add(event.node)
-            self._queued.append(event)
             return
         if isinstance(event, LinkMeasured):  # frequent, and independent of frames
             pass
@@ -176,7 +175,8 @@ class Hub(LiveRun):
         if self._frames:
             frames, self._frames = self._frames, []
             self._frames_of.clear()
-            self._queued.extend(self.fleet.apply_frames(frames))
+            measured, logged = self.fleet.measure_frames(frames)
+            self._queued += [*measured, *logged]
 
     def flush(self) -> None:
         """Hand all events since the last flush to the sinks, then call ``flushed``."""

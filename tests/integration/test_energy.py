@@ -149,9 +149,7 @@ def test_energy_continues_in_a_resumed_recording(tmp_path: Path) -> None:
     fleet.restore_energy(recorder.resumed.energy_j, recorder.resumed.gpus)
     fleet.sessions.restore(recorder.resumed.sessions[0])
     assert fleet.energy_j == pytest.approx(3.2)
-    for event in rest:
-        fleet.apply(event)
-    recorder.submit(rest)
+    recorder.submit(decided(rest, fleet))
     recorder.close(END)
     (used,) = query(path, "SELECT energy_j FROM session_summary WHERE scope = 'all'")
     assert (fleet.energy_j,) == (fleet.sessions.sessions["1"].energy_j,) == used == (pytest.approx(4.9),)

@@ -1,8 +1,9 @@
-"""The same figures everywhere: by time, with silent GPUs, and for files of schema 2."""
+"""The same figures everywhere: by time, with silent GPUs, and without implausible values."""
 
 from __future__ import annotations
 
 import json
+import math
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from gswarm_agent.frame import INFO, ProcessSample
-from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.comparison import ComparedRun, comparison_notes, comparison_table
 from gswarm_tui.analysis.summary_data import Summary, summarize
@@ -236,3 +237,23 @@ def test_recipe_compares_sessions_only_if_none_overlaps(tmp_path: Path) -> None:
     ]
     record(tmp_path / "overlap.duckdb", [introduced(gpus=1), *frames, *first, *around])
     assert query(tmp_path / "overlap.duckdb", recipe.sql) == []
+
+
+def test_implausible_values_are_left_out_of_screens_and_recordings_alike(tmp_path: Path) -> None:
+    row = gpu_row(util_pct=101, mem_util_pct=255, temp_c=-3, mem_used_mib=-1)
+    process = ProcessSample(0, 7, "ada", "train", 0, 0, process_row(sm_pct=255, cpu_pct=1600))
+    events: list[Event] = [introduced(gpus=1), arrived(1, [row], processes=(process,))]
+    record(tmp_path / "run.duckdb", events)
+    fleet = Fleet(["n1"])
+    for event in events:
+        fleet.apply(event)
+    node = fleet.nodes["n1"]
+    assert node.gpus is not None
+    names = ("util_pct", "mem_util_pct", "temp_c", "mem_used_mib")
+    shown = [node.gpus[0, GPU_COLUMNS.index(name)] for name in names]
+    assert [None if math.isnan(one) else one for one in shown] == [None, None, -3, None]
+    (listed,) = node.processes
+    of_process = [listed.row[PROCESS_COLUMNS.index(name)] for name in ("sm_pct", "cpu_pct")]
+    path = tmp_path / "run.duckdb"
+    assert query(path, f"SELECT {', '.join(names)} FROM samples") == [(None, None, -3, None)]
+    assert [tuple(of_process)] == query(path, "SELECT sm_pct, process_cpu_pct FROM processes")

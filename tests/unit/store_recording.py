@@ -106,10 +106,15 @@ def decided(events: Iterable[Event], fleet: Fleet | None = None) -> list[Event]:
     """Return events as the hub passes them on: the fleet has decided the energy of their frames."""
     events = list(events)
     fleet = fleet or Fleet([event.node for event in events if isinstance(event, NodeIntroduced)])
+    passed: list[Event] = []
     for event in events:
-        if isinstance(event, NodeIntroduced | FrameArrived) and event.node in fleet.nodes:
+        if isinstance(event, FrameArrived) and event.node in fleet.nodes:
+            passed += fleet.measure_frames([event])[0]
+            continue
+        if isinstance(event, NodeIntroduced):
             fleet.apply(event)
-    return events
+        passed.append(event)
+    return passed
 
 
 def record(

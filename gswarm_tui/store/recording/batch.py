@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import Frame
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS
 from gswarm_tui.fleet.blocks import DecodedBlocks, decode
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
@@ -126,29 +125,15 @@ class Samples:
         ]
         known = {column.name for column in table.columns}
         for indices, part in zip(metrics, numbers, strict=True):
-            part[~np.isfinite(part)] = np.nan  # NumPy warns of some NaN otherwise
             for at, values in zip(indices, part, strict=True):
                 name = layout.columns[at]
                 # A node must not overwrite a key column; of metrics with one name the first counts.
                 if name in known and name not in columns:
-                    columns[name] = values if name not in _RANGES else _within(values, *_RANGES[name])
+                    columns[name] = values
         if not self._if_measured:
             return columns
         measured = ~np.all([np.isnan(part).all(axis=0) for part in numbers], axis=0)
         return columns if measured.all() else {name: values[measured] for name, values in columns.items()}
-
-
-_RANGES = {
-    metric.name: (0.0, 100.0 if metric.unit == "%" else np.inf)
-    for metric in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)
-    if metric.sql in {"SMALLINT", "INTEGER", "BIGINT"} and metric.unit != "°C"
-}
-"""Ranges of whole numbers: a value that a driver reports beyond its range becomes NULL."""
-
-
-def _within(values: npt.NDArray[Any], least: float, most: float) -> npt.NDArray[Any]:
-    with np.errstate(invalid="ignore"):
-        return np.where((values >= least) & (values <= most), values, np.nan)
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
