@@ -98,12 +98,12 @@ class EventGroups:
         self._fits = fits
         self._grouped = grouped
         self._known: dict[tuple[object, ...], EventGroup] = {}
-        self._seen = self._thinned = 0
+        self._seen = self._shortened = 0
 
     def take(self, fleet: Fleet) -> None:
         """Add what the fleet has logged since the last call; rebuild after the fleet dropped old events."""
-        if self._thinned != fleet.thinned_count:
-            self._thinned, self._seen, self.hidden = fleet.thinned_count, 0, 0
+        if self._shortened != fleet.shortened_count:
+            self._shortened, self._seen, self.hidden = fleet.shortened_count, 0, 0
             self.groups.clear()
             self._known.clear()
         new = min(fleet.logged_count - self._seen, len(fleet.event_log))

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -50,7 +49,7 @@ from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
 EVENTS_SLACK = 500
-"""Number of events kept above the limit before the busiest nodes' oldest events are dropped."""
+"""Number of events above the limit at which the oldest are dropped, many at once."""
 MAX_MESSAGE = 500
 """Maximum characters in the message of a node's event; agents send shorter ones."""
 OF_A_WHOLE_NODE = ("gpu", "processes", "traces", "stacks")
@@ -95,7 +94,7 @@ class Fleet:
         self.sessions = SessionBook()
         self.event_log: deque[EventLogged] = deque()
         self.logged_count = 0
-        self.thinned_count = 0
+        self.shortened_count = 0
         self.energy_j = 0.0
         self._derive_events = derive_events
         self.allocation = allocation or {}
@@ -211,24 +210,10 @@ class Fleet:
         self.event_log.extend(logged)
         self.logged_count += len(logged)
         if len(self.event_log) > EVENTS_KEPT + EVENTS_SLACK:
-            self._thin_out()
+            while len(self.event_log) > EVENTS_KEPT:
+                self.event_log.popleft()
+            self.shortened_count += 1
         return logged
-
-    def _thin_out(self) -> None:
-        """Drop the oldest events of the nodes with most of them, so that no node buries another's."""
-        left = Counter(event.node for event in self.event_log)
-
-        def kept(most: int) -> int:
-            return sum(min(count, most) for count in left.values())
-
-        most = bisect_right(range(EVENTS_KEPT + 1), EVENTS_KEPT, key=kept) - 1
-        log = list(self.event_log)
-        self.event_log.clear()
-        for event in log:
-            if left[event.node] <= most:
-                self.event_log.append(event)
-            left[event.node] -= 1
-        self.thinned_count += 1
 
     def excuse_silence(self, seconds: float) -> None:
         """Reduce the age of all samples by a pause of this machine, during which none could arrive."""

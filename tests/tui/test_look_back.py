@@ -22,7 +22,6 @@ from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.deck import Clock, settle
@@ -160,29 +159,6 @@ async def test_session_begun_and_ended_while_looking_back_has_both_times(live: L
         (period,) = load_sessions(source)
         assert period.started_at.replace(tzinfo=UTC).timestamp() == BEGINNING + 10
         assert period.until.replace(tzinfo=UTC).timestamp() == BEGINNING + 30
-
-
-async def test_dragging_over_the_timeline_names_a_past_interval(live: Live) -> None:
-    live.made.connect()
-    async with live.app.run_test(size=(124, 30)) as pilot:
-        await live.advance(101, pilot)
-        await live.press(pilot, "space")
-        await pilot.mouse_down(Timeline, offset=(13 + 20, 0))
-        await pilot.hover(Timeline, offset=(13 + 40, 0))
-        await pilot.mouse_up(Timeline, offset=(13 + 40, 0))
-        await pilot.pause()
-        await live.press(pilot, *"dip", "enter")
-        await shows(live.app, pilot, " dip ")
-        (session,) = live.made.fleet.sessions.sessions.values()
-        assert session.started_at == pytest.approx(BEGINNING + 20, abs=1.5)
-        assert session.ended_at == pytest.approx(BEGINNING + 40, abs=1.5)
-        await live.press(pilot, "S")
-        await live.advance(3, pilot)
-        await shows(live.app, pilot, "○ dip")
-        assert " W" in line_with(live.app, "○ dip"), "its figures come from the recording"
-        await live.press(pilot, "N", "S")
-        await pilot.pause()
-        assert " W" in line_with(live.app, "○ dip"), "its figures come from the history"
 
 
 async def test_mark_set_while_looking_back_is_shown_at_once(

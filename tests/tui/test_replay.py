@@ -299,24 +299,6 @@ async def test_interval_of_a_finished_recording_is_named_with_s_and_x(own_deck: 
     assert "odd" in [one.name for one in load_sessions(deck.source)]
 
 
-async def test_interval_is_named_by_dragging_over_the_timeline(own_deck: Deck) -> None:
-    deck = own_deck
-    async with deck.app.run_test(size=(124, 30)) as pilot:
-        await deck.settle(pilot)
-        await pilot.mouse_down(Timeline, offset=(13 + 50, 0))
-        await pilot.hover(Timeline, offset=(13 + 75, 0))
-        await pilot.pause()
-        assert "├─────" in screen_text(deck.app)
-        await pilot.mouse_up(Timeline, offset=(13 + 75, 0))
-        await pilot.pause()
-        assert "name this interval as a session" in screen_text(deck.app)
-        assert deck.seconds == 0, "dragging goes nowhere"
-        await pilot.press("tab", *"+1m", "tab", *"14:01:40", "enter")
-        await saved(deck, pilot, "session-1")
-        (added,) = [one for one in deck.player.timeline.sessions if one.name == "session-1"]
-        assert (added.start, added.end) == (BEGINNING + 60, BEGINNING + 100)
-
-
 async def test_interval_that_cannot_be_saved_says_why(own_deck: Deck) -> None:
     deck = own_deck
 

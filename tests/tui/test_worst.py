@@ -77,13 +77,3 @@ async def test_worst_gpus_of_a_node_metric_say_that_another_metric_is_shown() ->
         await pilot.press("4")
         await pilot.pause()
         assert "mean of the last minute" in line_with(app, "highest temperature first")
-
-
-async def test_worst_gpus_list_says_when_processes_are_switched_off() -> None:
-    made = Scene(2, 2).connect().set_metrics("core").advance(70)
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("W")
-        await pilot.pause()
-        assert "no process" not in screen_text(app)
-        assert "processes: switched off" in line_with(app, "gpu01:1")

@@ -157,10 +157,6 @@ def test_a_pipe_gets_every_row_and_column(capsys: pytest.CaptureFixture[str]) ->
     assert len(lines[2].split()) == 50
 
 
-def test_a_column_without_rows_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, answer({"a": "INTEGER", "b": "VARCHAR"})) == ["a  b", "────"]
-
-
 def test_control_characters_are_escaped() -> None:
     terminal = io.StringIO()
     show(["a\x1b]0;x\x07"], [["b\x9b31m"]], terminal)

@@ -18,7 +18,8 @@ def match_score(query: str, title: str, words: str = "") -> float:
     """
     asked = query.lower().split()
     scores = [max(_score(part, title.lower()), _score(part, words.lower()) / 2) for part in asked]
-    scores = [score or _inside(part, title) for score, part in zip(scores, asked, strict=True)]
+    inside = [len(part) >= INSIDE_LEAST and part in title.lower() for part in asked]
+    scores = [score or 0.2 * found for score, found in zip(scores, inside, strict=True)]
     return sum(scores) / len(scores) if scores and all(scores) else 0.0
 
 
@@ -30,10 +31,6 @@ def _score(part: str, text: str) -> float:
         if word.startswith(part)
     ]
     return max(found, default=0.0)
-
-
-def _inside(part: str, title: str) -> float:
-    return 0.2 if len(part) >= INSIDE_LEAST and part in title.lower() else 0.0
 
 
 def highlighted(query: str, title: str, style: str) -> Text:

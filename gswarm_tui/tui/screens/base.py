@@ -64,9 +64,6 @@ class ViewerApp(Protocol):
     begun: float | None
     picked_sessions: set[str]
 
-    def name_interval(self, start: float, end: float) -> None:
-        """Ask for the name of a past interval, and save it as a session."""
-
     @property
     def recorded(self) -> bool:
         """Whether what is shown is or was recorded."""
@@ -210,10 +207,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Go to the time that was clicked."""
         if self.viewer.player is not None:
             self.viewer.player.seek(event.at)
-
-    def on_timeline_dragged(self, event: Timeline.Dragged) -> None:
-        """Name the time that was chosen."""
-        self.viewer.name_interval(event.start, event.end)
 
     def reset(self) -> None:
         """Drop the state of another fleet."""

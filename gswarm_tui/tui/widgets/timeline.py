@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from operator import itemgetter
 
-from textual.events import Click, Leave, MouseDown, MouseMove, MouseUp
+from textual.events import Click, Leave, MouseMove
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -170,7 +170,7 @@ def _name(
 
 
 class Timeline(Widget, can_focus=False):
-    """Two lines above the footer while a recording is played: click for a time, drag for a span."""
+    """Two lines above the footer while a recording is played; a click goes to its time."""
 
     DEFAULT_CSS = """
     Timeline { dock: bottom; height: 2; margin-bottom: 1; width: 1fr; display: none; }
@@ -183,19 +183,10 @@ class Timeline(Widget, can_focus=False):
 
         at: float
 
-    @dataclass
-    class Dragged(Message):
-        """The mouse was dragged over a time, from its start to its end."""
-
-        start: float
-        end: float
-
     def __init__(self) -> None:
         super().__init__()
         self._state: TimelineState | None = None
         self._pointed: int | None = None
-        self._pressed: int | None = None
-        self._was_dragged = False
 
     def show(self, player: Player | None, zone: tzinfo | None, begun: float | None = None) -> bool:
         """Show a player's position, hide without one; whether that changed the visibility.
@@ -229,38 +220,18 @@ class Timeline(Widget, can_focus=False):
             return Strip.blank(self.size.width)
         state = self._state
         if self._pointed is not None:
-            scale = track_scale(state, self.size.width)
-            state = replace(state, pointed=scale.time_of(self._pointed))
-            if self._pressed is not None and self._was_dragged:
-                state = replace(state, chosen=(scale.time_of(self._pressed), scale.time_of(self._pointed)))
+            state = replace(state, pointed=track_scale(state, self.size.width).time_of(self._pointed))
         line = timeline_lines(state, self.size.width)[y]
         return drawn(tuple(line), self.size.width, self.app.theme)
 
     def on_click(self, event: Click) -> None:
         """Go to the clicked time."""
-        if self._state is not None and not self._was_dragged:
+        if self._state is not None:
             self.post_message(self.Sought(track_scale(self._state, self.size.width).time_of(event.x)))
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """Show the time under the mouse, or the time from where it was pressed."""
+        """Show the time under the mouse."""
         self._pointed = event.x
-        self._was_dragged |= self._pressed not in (None, event.x)
-        self.refresh()
-
-    def on_mouse_down(self, event: MouseDown) -> None:
-        """Begin to choose a time."""
-        self._pressed, self._was_dragged = event.x, False
-        self.capture_mouse()
-
-    def on_mouse_up(self, event: MouseUp) -> None:
-        """Choose the time over which the mouse was dragged."""
-        pressed, self._pressed = self._pressed, None
-        self.release_mouse()
-        if self._state is not None and pressed is not None and self._was_dragged:
-            scale = track_scale(self._state, self.size.width)
-            start, end = sorted((scale.time_of(pressed), scale.time_of(event.x)))
-            if start < end:
-                self.post_message(self.Dragged(start, end))
         self.refresh()
 
     def on_leave(self, event: Leave) -> None:
