@@ -41,7 +41,6 @@ from gswarm_tui.control.messages import (
 )
 from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
 from gswarm_tui.fleet.events import EventLogged, FrameArrived, RecorderStatus
-from gswarm_tui.fleet.history import HistoryAllocator
 from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_fleet, restore_history
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import LiveRun
@@ -97,7 +96,6 @@ class AttachedRun(LiveRun):
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._events = EventReader()
-        self._allocator = HistoryAllocator(1)
         self._ahead_s = -math.inf
         self._ended_at: float | None = None
         self._numbers = itertools.count(1)
@@ -211,7 +209,7 @@ class AttachedRun(LiveRun):
                 self._restore(message["state"])
             self._apply(message.get("events", ()))
             for history in message.get("history", ()):
-                restore_history(self.fleet, self._allocator, history)
+                restore_history(self.fleet, history)
             if "now" in message:
                 self._ahead_s = max(self._ahead_s, message["now"] - _boot_time())
                 self.recorder = _status(message["recorder"])
@@ -229,7 +227,7 @@ class AttachedRun(LiveRun):
         self._events = EventReader()
         fleet = restore_fleet(state, self._events)
         adopt_histories(fleet, self.fleet)
-        self.fleet, self._allocator = fleet, HistoryAllocator(len(fleet.nodes))
+        self.fleet = fleet
         self.started_at, self.label = float(state["started_at"]), str(state["label"])
         self.job_id = str(state.get("job_id", ""))  # a recorder of an older version sends none
         self.path, self.uid = Path(state["path"]), str(state["uid"])

@@ -1,8 +1,8 @@
-"""Ring buffers with each node's latest samples; those of many nodes lie side by side in memory."""
+"""Ring buffers with each node's latest samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,15 +12,10 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
-Indices = list[int] | npt.NDArray[np.intp]
-
 
 _MOMENT_S = 1e-6
 
-BLOCK_BYTES = 4 * 1024 * 1024
 VALUE_BYTES = 4
-Slot = tuple[int, int]
-"""A row (time) and a seat (node) of a history block."""
 
 
 def stack_tables(tables: Sequence[Floats]) -> Floats:
@@ -28,65 +23,28 @@ def stack_tables(tables: Sequence[Floats]) -> Floats:
     return np.concatenate(tables).reshape(len(tables), *tables[0].shape)
 
 
-class HistoryBlock:
-    """Memory for the histories of ``seats`` nodes whose frames arrive together.
-
-    Each holds the newest ``capacity`` frames of ``rows`` x ``columns`` numbers. ``intervals`` are the seconds
-    since the frame before in the same agent run, NaN for the first. The system allocates pages as they fill.
-    """
-
-    def __init__(self, seats: int, capacity: int, rows: int, columns: int) -> None:
-        self.times: Floats = np.empty((capacity, seats), dtype=np.float64)
-        self.intervals: Singles = np.empty((capacity, seats), dtype=np.float32)
-        self.values: Singles = np.empty((capacity, seats, rows, columns), dtype=np.float32)
-        self.free = seats
-
-    def put(self, slots: Iterable[Slot], values: Floats, intervals: Sequence[float | None]) -> None:
-        """Write one frame's values and interval into each slot."""
-        rows, seats = zip(*slots, strict=True)
-        self.fill(list(rows), list(seats), values, np.array(intervals, dtype=np.float32))
-
-    def fill(self, rows: Indices, seats: Indices, values: Floats | Singles, intervals: Singles) -> None:
-        """Write values and intervals into rows of seats."""
-        self.intervals[rows, seats] = intervals
-        self.values[rows, seats] = values
-
-
-class HistoryAllocator:
-    """Allocator of histories for a fleet; a block holds as many as fit into ``BLOCK_BYTES``."""
-
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
-        self._blocks: dict[tuple[int, int, int], HistoryBlock] = {}
-
-    def history(self, capacity: int, rows: int, columns: int) -> History:
-        """Return an empty history; see ``HistoryBlock``."""
-        kind = capacity, rows, columns
-        block = self._blocks.get(kind)
-        if block is None or not block.free:
-            fit = BLOCK_BYTES // max(1, capacity * rows * columns * VALUE_BYTES)
-            block = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns)
-            self._blocks[kind] = block
-        return History(block)
-
-
 class History:
-    """The newest ``capacity`` frames of one node; NaN is "not measured".
+    """The newest ``capacity`` frames of one node, of ``rows`` x ``columns`` numbers; NaN is "not measured".
 
-    Times are Unix seconds; readers get late frames in the order of time.
+    Times are Unix seconds; readers get late frames in the order of time. Intervals are the seconds since the
+    frame before in the same agent run, NaN for the first. The system allocates pages as they fill.
     """
 
-    __slots__ = ("_count", "_in_order", "_newest", "_times", "block", "capacity", "seat")
+    __slots__ = ("_count", "_in_order", "_intervals", "_newest", "_times", "_values", "capacity")
 
-    def __init__(self, block: HistoryBlock) -> None:
-        block.free -= 1
-        self.block = block
-        self.capacity = len(block.times)
-        self.seat = block.free
-        self._times: Floats = block.times[:, self.seat]
+    def __init__(self, capacity: int, rows: int, columns: int) -> None:
+        self.capacity = capacity
+        self._times: Floats = np.empty(capacity, dtype=np.float64)
+        self._intervals: Singles = np.empty(capacity, dtype=np.float32)
+        self._values: Singles = np.empty((capacity, rows, columns), dtype=np.float32)
         self._count = 0
         self._newest = -np.inf
         self._in_order = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns of a frame."""
+        return self._values.shape[1:]
 
     def __len__(self) -> int:
         return min(self._count, self.capacity)
@@ -98,22 +56,22 @@ class History:
             return None
         return float(self._times[0 if self._count <= self.capacity else self._count % self.capacity])
 
-    def reserve(self, ts: float) -> Slot:
-        """Reserve the slot of one more frame, to be filled before anything is read."""
+    def append(self, ts: float, interval_s: float | None, values: Floats) -> None:
+        """Add one frame."""
         self._in_order = self._in_order and ts >= self._newest
         self._newest = max(self._newest, ts)
         row = self._count % self.capacity
         self._count += 1
         self._times[row] = ts
-        return row, self.seat
+        self._intervals[row] = np.nan if interval_s is None else interval_s
+        self._values[row] = values
 
-    def extend(self, times: Floats) -> npt.NDArray[np.intp]:
-        """Reserve the rows of more frames, later than all others and oldest first."""
+    def extend(self, times: Floats, intervals: Singles, values: Singles) -> None:
+        """Add more frames, later than all others and oldest first."""
         rows = np.arange(self._count, self._count + len(times)) % self.capacity
         self._newest = float(times[-1]) if len(times) else self._newest
         self._count += len(times)
-        self._times[rows] = times
-        return rows
+        self._times[rows], self._intervals[rows], self._values[rows] = times, intervals, values
 
     def reaches(self, ts: float) -> bool:
         """Return whether no frame since a time was dropped to make room for newer ones."""
@@ -132,12 +90,12 @@ class History:
         With ``row`` the values have shape (n,), without it (n, rows).
         """
         order = self._order(since)
-        values = self.block.values[order, self.seat, :, column]
+        values = self._values[order, :, column]
         return self._times[order], values if row is None else values[:, row]
 
     def intervals(self, since: float = 0.0) -> Singles:
         """Return the frames' intervals since a time, oldest first."""
-        intervals: Singles = self.block.intervals[self._order(since), self.seat]
+        intervals: Singles = self._intervals[self._order(since)]
         return intervals
 
     def longest_interval(self, since: float, current: float) -> float:
@@ -152,7 +110,7 @@ class History:
     def tables(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)
-        return self._times[order], self.block.values[order, self.seat]
+        return self._times[order], self._values[order]
 
 
 Series = tuple[Floats, Singles, Singles]
@@ -206,15 +164,8 @@ HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
 
 
-def history_length(nodes: int, gpus: int) -> int:
-    """Return the number of frames of each node that are kept for plots."""
-    a_tick = nodes * max(gpus, 1) * len(GPU_COLUMNS) * VALUE_BYTES
-    return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
-
-
-def empty_history(allocator: HistoryAllocator, nodes: int, gpus: int) -> NodeHistory:
+def empty_history(nodes: int, gpus: int) -> NodeHistory:
     """Return the empty history of a node with ``gpus`` GPUs in a fleet of ``nodes`` nodes."""
-    length = history_length(nodes, gpus)
-    of_gpus = allocator.history(length, gpus, len(GPU_COLUMNS))
-    of_host = allocator.history(length, 1, len(HOST_COLUMNS))
-    return NodeHistory(of_gpus, of_host)
+    a_tick = nodes * max(gpus, 1) * len(GPU_COLUMNS) * VALUE_BYTES
+    length = min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
+    return NodeHistory(History(length, gpus, len(GPU_COLUMNS)), History(length, 1, len(HOST_COLUMNS)))

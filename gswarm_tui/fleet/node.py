@@ -16,7 +16,7 @@ from gswarm_tui.fleet.blocks import plausible_processes
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
 from gswarm_tui.fleet.frame_values import REASONS, FrameValues
-from gswarm_tui.fleet.history import Floats, History, HistoryBlock, NodeHistory, Slot, stack_tables
+from gswarm_tui.fleet.history import Floats, History, NodeHistory
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
@@ -228,22 +228,13 @@ class NodeState:
         while len(self.former_energy) > MAX_GPUS:
             del self.former_energy[next(iter(self.former_energy))]
 
+    def append_history(self, ts: float, interval_s: float | None, samples: FrameValues) -> None:
+        """Append a frame to the history."""
+        if self.gpu_history is not None and self.host_history is not None:
+            self.gpu_history.append(ts, interval_s, samples.gpus)
+            self.host_history.append(ts, interval_s, samples.host[np.newaxis])
+
     def set_history(self, history: NodeHistory) -> None:
         """Replace the history."""
         self.gpu_history, self.host_history = history.gpus, history.host
         self.version += 1
-
-
-def append_history(frames: Iterable[tuple[NodeState, float, FrameValues, float | None]]) -> None:
-    """Append frames and their intervals to the histories of their nodes, many at once for speed."""
-    blocks: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}
-    for node, ts, samples, interval_s in frames:
-        if node.gpu_history is not None and node.host_history is not None:
-            for history, values in (
-                (node.gpu_history, samples.gpus),
-                (node.host_history, samples.host[np.newaxis]),
-            ):
-                blocks.setdefault(history.block, []).append((history.reserve(ts), interval_s, values))
-    for block, entries in blocks.items():
-        slots, intervals, tables = zip(*entries, strict=True)
-        block.put(slots, stack_tables(tables), intervals)

@@ -19,7 +19,7 @@ from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, is_of, typed
 from gswarm_tui.fleet.events import NodeIntroduced, Phase
-from gswarm_tui.fleet.history import Floats, History, HistoryAllocator, NodeHistory, empty_history
+from gswarm_tui.fleet.history import Floats, NodeHistory, empty_history
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -152,27 +152,19 @@ def node_history(node: NodeState, since: float) -> list[Any] | None:
     return [node.name, *parts]
 
 
-def restore_history(fleet: Fleet, allocator: HistoryAllocator, values: Sequence[Any]) -> None:
+def restore_history(fleet: Fleet, values: Sequence[Any]) -> None:
     """Replace a node's history by one from ``node_history``. Raises ReplicaError."""
     try:
         name, *parts = values
         node = fleet.nodes[name]
-        new = empty_history(allocator, len(fleet.nodes), len(node.facts))
-        for history, part in zip((new.gpus, new.host), parts, strict=True):
-            _fill(history, *part)
+        new = empty_history(len(fleet.nodes), len(node.facts))
+        for history, (times, intervals, tables) in zip((new.gpus, new.host), parts, strict=True):
+            at = np.frombuffer(times, dtype=np.float64)
+            table = np.frombuffer(tables, dtype=np.float32).reshape(len(at), *history.shape)
+            history.extend(at, np.frombuffer(intervals, dtype=np.float32), table)
     except (KeyError, TypeError, ValueError) as error:
         raise ReplicaError(f"invalid history of a node: {error}") from None
     node.set_history(new)
-
-
-def _fill(history: History, times: bytes, intervals: bytes, tables: bytes) -> None:
-    block = history.block
-    rows, columns = block.values.shape[2:]
-    at = np.frombuffer(times, dtype=np.float64)
-    places = history.extend(at)
-    seats = np.full(len(at), history.seat)
-    values = np.frombuffer(tables, dtype=np.float32).reshape(len(at), rows, columns)
-    block.fill(places, seats, values, np.frombuffer(intervals, dtype=np.float32))
 
 
 def adopt_histories(fleet: Fleet, before: Fleet) -> None:

@@ -42,8 +42,8 @@ from gswarm_tui.fleet.events import (
     metrics_changed,
 )
 from gswarm_tui.fleet.frame_values import ENERGY, POWER, FrameValues, frame_values, gpu_totals
-from gswarm_tui.fleet.history import Floats, HistoryAllocator, empty_history, stack_tables
-from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
+from gswarm_tui.fleet.history import Floats, empty_history, stack_tables
+from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState
 from gswarm_tui.fleet.sessions import Session, SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -99,7 +99,6 @@ class Fleet:
         self._derive_events = derive_events
         self.allocation = allocation or {}
         self._throttling = ThrottleWatch()
-        self._allocator = HistoryAllocator(len(self.nodes))
         self._pending: list[_PendingFrame] = []
 
     @property
@@ -150,7 +149,8 @@ class Fleet:
 
     def _count_pending(self) -> None:
         pending, self._pending = self._pending, []
-        append_history((one.node, one.ts, one.samples, one.interval_s) for one in pending)
+        for one in pending:
+            one.node.append_history(one.ts, one.interval_s, one.samples)
         by_gpus: dict[int, list[tuple[_PendingFrame, Floats]]] = {}
         for one in pending:
             own = one.node.own(one.samples.gpus)
@@ -316,9 +316,7 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            # The first history is in memory shared with other nodes.
-            allocator = self._allocator if node.gpu_history is None else HistoryAllocator(1)
-            node.set_history(empty_history(allocator, len(self.nodes), count))
+            node.set_history(empty_history(len(self.nodes), count))
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
         granted = self.allocation.get(name)

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.fleet.history import History, HistoryAllocator, binned
+from gswarm_tui.fleet.history import History, binned
 
 
 def add(history: History, ts: float, values: list[list[float]]) -> None:
-    history.block.put([history.reserve(ts)], np.array([values]), [None])
+    history.append(ts, None, np.array(values))
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 2000), max_size=60))
 def test_history_holds_the_newest_frames_in_order(capacity: int, values: list[int]) -> None:
-    history = HistoryAllocator(1).history(capacity, 1, 1)
+    history = History(capacity, 1, 1)
     for second, value in enumerate(values):
         add(history, second, [[value]])
     times, series = history.series(0, row=0)
@@ -25,23 +25,9 @@ def test_history_holds_the_newest_frames_in_order(capacity: int, values: list[in
     assert history.oldest == (times[0] if values else None)
 
 
-@given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=9))
-def test_nodes_have_separate_histories_in_one_block(capacity: int, ticks: list[list[int]]) -> None:
-    shelf = HistoryAllocator(4)
-    histories = [shelf.history(capacity, 2, 1) for _ in range(7)]
-    held: list[list[float]] = [[] for _ in histories]
-    for tick, nodes in enumerate(ticks):
-        for node in nodes:
-            add(histories[node], tick, [[node], [10 * tick + node]])
-            held[node].append(10 * tick + node)
-    for node, (history, values) in enumerate(zip(histories, held, strict=True)):
-        _, series = history.series(0)
-        assert series.tolist() == [[node, value] for value in values][-capacity:]
-
-
 @given(st.floats(0.01, 4e6), st.integers(0, 2**40))
 def test_history_precision_suits_plots_and_energy_sums(number: float, energy_mj: int) -> None:
-    history = HistoryAllocator(1).history(3, 1, 2)
+    history = History(3, 1, 2)
     for second, value in enumerate((number, np.nan, 1e15)):
         add(history, second, [[value, energy_mj]])
     _, tables = history.tables()
@@ -51,7 +37,7 @@ def test_history_precision_suits_plots_and_energy_sums(number: float, energy_mj:
 
 
 def test_history_since_a_time_excludes_older_frames() -> None:
-    history = HistoryAllocator(1).history(10, 2, 1)
+    history = History(10, 2, 1)
     for second in range(5):
         add(history, second, [[second], [10 * second]])
     times, series = history.series(0, since=3)

@@ -14,7 +14,6 @@ from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.control.messages import LENGTH, decode, encode
 from gswarm_tui.fleet.event_codec import EventReader, encode_event
 from gswarm_tui.fleet.events import Event, FrameArrived, FramesLost, LinkChanged, LinkMeasured, Phase
-from gswarm_tui.fleet.history import HistoryAllocator
 from gswarm_tui.fleet.replica import (
     ReplicaError,
     fleet_state,
@@ -119,10 +118,9 @@ def sent(values: dict[str, Any]) -> dict[str, Any]:
 
 def replica_of(fleet: Fleet, reader: EventReader) -> Fleet:
     replica = restore_fleet(sent(fleet_state(fleet)), reader)
-    allocator = HistoryAllocator(len(fleet.nodes))
     for node in fleet.nodes.values():
         if (history := node_history(node, 0.0)) is not None:
-            restore_history(replica, allocator, sent({"history": history})["history"])
+            restore_history(replica, sent({"history": history})["history"])
     return replica
 
 
@@ -153,7 +151,7 @@ def test_the_last_minutes_of_a_history_are_sent_alone() -> None:
     node = drive.hub.fleet.nodes["n1"]
     replica = restore_fleet(fleet_state(drive.hub.fleet), EventReader())
     since = drive.hub.now() - 5
-    restore_history(replica, HistoryAllocator(3), node_history(node, since) or ())
+    restore_history(replica, node_history(node, since) or ())
     times, tables = replica.nodes["n1"].gpu_history.tables()  # type: ignore[union-attr]
     expected = node.gpu_history.tables(since)  # type: ignore[union-attr]
     assert times.tolist() == expected[0].tolist() != []

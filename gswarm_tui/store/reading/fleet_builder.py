@@ -26,7 +26,7 @@ from gswarm_tui.fleet.events import (
     Phase,
 )
 from gswarm_tui.fleet.frame_values import ENERGY
-from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
+from gswarm_tui.fleet.history import History, NodeHistory
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -552,17 +552,17 @@ class HistoryLoader:
         fill: Callable[[npt.NDArray[np.float32], Places], None],
     ) -> None:
         """Fill the history with samples that are in the order of nodes and times."""
-        parts: dict[HistoryBlock, list[tuple[Places, Places, int]]] = {}
+        alike: dict[tuple[int, ...], list[tuple[Places, History]]] = {}
         for at in _runs(node):
             if (ring := history(self._nodes[node[at[0]]])) is not None:
-                parts.setdefault(ring.block, []).append((at, ring.extend(us[at] / 1e6), ring.seat))
-        for grid, alike in parts.items():
-            at = np.concatenate([places for places, *_ in alike])
-            rows = np.concatenate([rows for _, rows, _ in alike])
-            seats = np.repeat([seat for *_, seat in alike], [len(places) for places, *_ in alike])
-            table = np.full((len(at), *grid.values.shape[2:]), np.nan, dtype=np.float32)
-            fill(table, at)
-            grid.fill(rows, seats, table, interval_s[at])
+                alike.setdefault(ring.shape, []).append((at, ring))
+        for shape, parts in alike.items():
+            table = np.full((sum(len(at) for at, _ in parts), *shape), np.nan, dtype=np.float32)
+            fill(table, np.concatenate([at for at, _ in parts]))
+            end = 0
+            for at, ring in parts:
+                begin, end = end, end + len(at)
+                ring.extend(us[at] / 1e6, interval_s[at], table[begin:end])
 
 
 def _runs(numbers: Places) -> Iterator[Places]:
