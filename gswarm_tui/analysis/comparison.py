@@ -10,8 +10,9 @@ from statistics import pvariance
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary_data import Figures, Summary
+from gswarm_tui.analysis.summary_data import Figures, Summary, summarize
 from gswarm_tui.analysis.summary_text import TextTable, local_time, part_of, share, throttled_s
+from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import (
     DASH,
     duration,
@@ -95,6 +96,15 @@ def balance(gpus: Sequence[Figures]) -> float | None:
     """
     means = [gpu.util_mean_pct for gpu in gpus if gpu.util_mean_pct is not None]
     return sum(means) / len(means) / max(means) if means and max(means) > 0 else None
+
+
+def load_run(source: QuerySource, period: Period, label: str) -> ComparedRun:
+    """Return a period to compare. Raises UserError if it has no samples, StoreError."""
+    summary = summarize(source, period)
+    if summary.whole is None:
+        raise UserError(f"{label} in {printable(str(source.path))} has no GPU samples to compare.")
+    marks, used = final_mark_values(source, period), gpus_of_trial_run(source, period)
+    return ComparedRun(label, str(source.path), summary, summary.whole, marks, used)
 
 
 def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:

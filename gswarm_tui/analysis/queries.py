@@ -109,16 +109,10 @@ class RecordingQueries:
         """Return sessions to compare, with distinct labels. Raises UserError."""
         found = [self._find(session) for session in sessions]
         names = Counter(period.name for period in found)
-        return [self._run(period, unique=names[period.name] == 1) for period in found]
-
-    def _run(self, period: Period, *, unique: bool) -> comparison.ComparedRun:
-        label = period.name if unique else f"{period.name} #{period.session_id}"
-        summary = summarize(self._source, period)
-        if summary.whole is None:
-            raise UserError(f"{period.name} has no GPU samples to compare")
-        marks = comparison.final_mark_values(self._source, period)
-        used = comparison.gpus_of_trial_run(self._source, period)
-        return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks, used)
+        labels = [one.name + f" #{one.session_id}" * (names[one.name] > 1) for one in found]
+        return [
+            comparison.load_run(self._source, one, label) for one, label in zip(found, labels, strict=True)
+        ]
 
     def reference(self, session: Session, *, ended: bool = False) -> str:
         """Return a session's number; its name if another is named like the number.

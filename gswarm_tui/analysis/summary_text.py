@@ -86,7 +86,11 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
     if one is None:
         return []
     lines = [
-        ("utilisation", _utilisation(one)),
+        (
+            "utilisation",
+            f"mean {percent(one.util_mean_pct)}, median {percent(one.util_median_pct)}, "
+            f"p95 {percent(one.util_p95_pct)}, max {percent(one.util_max_pct)}",
+        ),
         ("busy", _busy(one)),
         ("bubbles", _bubbles(one, summary)),
         ("throttled", _throttled(one)),
@@ -101,13 +105,6 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         lines.append(("silent", f"{hosts.fold(summary.silent)}: no samples in this time"))
     partial = partial_sentence(summary.covered)
     return [*lines, ("", partial)] if partial else lines
-
-
-def _utilisation(one: Figures) -> str:
-    return (
-        f"mean {percent(one.util_mean_pct)}, median {percent(one.util_median_pct)}, "
-        f"p95 {percent(one.util_p95_pct)}, max {percent(one.util_max_pct)}"
-    )
 
 
 def _busy(one: Figures) -> str:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gswarm_tui.analysis import comparison, periods
-from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import list_some, open_session, open_source, parse_reference
@@ -103,12 +102,7 @@ def _run(
 ) -> comparison.ComparedRun:
     with open_session([word], None if parse_reference(word).file else db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
-        summary = summarize(source, period)
-        if summary.whole is None:
-            raise UserError(f"{period.name} in {printable(str(source.path))} has no GPU samples to compare.")
-        marks = comparison.final_mark_values(source, period)
-        used = comparison.gpus_of_trial_run(source, period)
-        return comparison.ComparedRun(period.name, str(source.path), summary, summary.whole, marks, used)
+        return comparison.load_run(source, period, period.name)
 
 
 def _with_distinct_labels(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:

@@ -61,16 +61,15 @@ class GpuRanking:
         means = np.array([gpu.mean for gpu in gpus])
         damped = self.metric.unit != "errors" and np.isfinite(means).any()  # a first error must count
         step = DAMPING * float(np.nanmax(np.abs(means))) if damped else 0.0
-        held = {(gpu.node, gpu.row): self._damped(gpu, step) for gpu in gpus}
+        held: dict[tuple[str, int], float] = {}
+        for gpu in gpus:
+            # A GPU keeps its ranking value unless its mean has moved by more than a step.
+            before = self._held.get((gpu.node, gpu.row), np.nan)
+            held[gpu.node, gpu.row] = before if abs(gpu.mean - before) <= step else gpu.mean
         self._held = held
         sign = -1.0 if self.highest_first else 1.0
         keys = [np.inf if np.isnan(value) else sign * value for value in held.values()]
         return [gpus[place] for place in np.argsort(keys, kind="stable").tolist()]
-
-    def _damped(self, gpu: RankedGpu, step: float) -> float:
-        """Return a GPU's ranking value: the previous one, unless its mean has moved by more than a step."""
-        before = self._held.get((gpu.node, gpu.row), np.nan)
-        return before if abs(gpu.mean - before) <= step else gpu.mean
 
 
 def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:

@@ -256,7 +256,10 @@ class Player:
         """Jump to the latest target, and then to targets set meanwhile."""
         while (at := self._target) is not None:
             await self._drop_reading()
-            if self._is_nearby(at) and not self._rebuild:
+            # Applying the events up to a time is faster than rebuilding the fleet if it is near.
+            ahead_s, nodes = at - self._shown, len(self.fleet.nodes)
+            few = ahead_s / self.source.interval_s * nodes <= max(NEAR_FRAMES, nodes)
+            if nodes and 0 <= ahead_s <= NEAR_S and few and not self._rebuild:
                 self._unapplied.extend(await self._in_thread(self.source.events, self._shown, at))
                 while self._unapplied:
                     self._apply_next(at)
@@ -267,24 +270,12 @@ class Player:
                 self.fleet = await self._in_thread(self.source.fleet, at)
                 self._shown = self._read = at
                 self._notify()
-                await self._complete(at)
+                if self._target == at:  # else another jump waits
+                    for name, history in (await self._in_thread(self.source.histories, at)).items():
+                        self.fleet.nodes[name].set_history(history)
             if self._target == at:
                 self._target = None
         self.playhead.move_to(self._shown)
-
-    def _is_nearby(self, at: float) -> bool:
-        """Return whether applying the events up to a time is faster than rebuilding the fleet."""
-        ahead_s, nodes = at - self._shown, len(self.fleet.nodes)
-        frames = ahead_s / self.source.interval_s * nodes
-        return nodes > 0 and 0 <= ahead_s <= NEAR_S and frames <= max(NEAR_FRAMES, nodes)
-
-    async def _complete(self, at: float) -> None:
-        """Add the rest of the history to the shown fleet, unless another jump waits."""
-        if self._target != at:
-            return
-        histories = await self._in_thread(self.source.histories, at)
-        for name, history in histories.items():
-            self.fleet.nodes[name].set_history(history)
 
     async def _drop_reading(self) -> None:
         self._unapplied.clear()

@@ -73,7 +73,8 @@ class FigureBuilder:
         self._blocks = self._layout()
         heatmaps = (block for block in self._blocks if block.kind == "heatmap")
         self._outliers = {block.at: self._find_outliers(block) for block in heatmaps}
-        self._right = _RIGHT + self._outlier_width()
+        longest = max((len(text) for found, _ in self._outliers.values() for _, text in found), default=0)
+        self._right = _RIGHT + (panels.LEADER_IN + longest * _VALUE_LETTER if longest else 0.0)
         self._inner = WIDTH - self._left - self._right
         self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
         self._head = 0.04 if inline else _HEAD
@@ -92,11 +93,6 @@ class FigureBuilder:
         found = find_outliers(grid, panels.scale(self._data.grids[block.at]))
         kept, left_out = strongest(found, most if len(found) <= most else most - 1)
         return [(one.row, panels.outlier_text(one, grid.metric, self._names)) for one in kept], left_out
-
-    def _outlier_width(self) -> float:
-        """Return the space for the names of outliers."""
-        longest = max((len(text) for found, _ in self._outliers.values() for _, text in found), default=0)
-        return panels.LEADER_IN + longest * _VALUE_LETTER if longest else 0.0
 
     def _shown(self, block: _Block) -> MetricGrid:
         grid = self._data.grids[block.at]

@@ -134,7 +134,12 @@ def draw_heatmap(
     )
     _name_rows(axes, groups, [device.gpu for device in grid.devices])
     if grid.metric.unit == "bits":
-        _reasons_legend(axes)
+        # The colours of throttle levels, at the right of the title.
+        handles = [
+            Patch(facecolor=colour, edgecolor=style.FAINT, linewidth=0.4, label=words)
+            for colour, words in zip(style.REASON_COLOURS, style.REASONS, strict=True)
+        ]
+        axes.legend(handles=handles, bbox_to_anchor=(1, 1), **_LEGEND)
 
 
 def ramps(metric: Metric, *, both: bool = False) -> dict[str, style.Ramp]:
@@ -153,15 +158,6 @@ def coloured(values: Floats, ends: tuple[float, float], ramp: style.Ramp = style
     picture: Pixels = ramp[np.round(share * (len(ramp) - 1)).astype(np.intp)]
     picture[~np.isfinite(values)] = 0
     return picture
-
-
-def _reasons_legend(axes: Axes) -> None:
-    """Draw the colours of throttle levels above a heatmap, at the right of its title."""
-    handles = [
-        Patch(facecolor=colour, edgecolor=style.FAINT, linewidth=0.4, label=words)
-        for colour, words in zip(style.REASON_COLOURS, style.REASONS, strict=True)
-    ]
-    axes.legend(handles=handles, bbox_to_anchor=(1, 1), **_LEGEND)
 
 
 def write_outliers(
@@ -278,7 +274,10 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
     sums = np.where(known, values, 0).sum(axis=0, dtype=np.float64)
     middle = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     if grid.metric.kind == COUNTER:
-        middle = np.where(counts > 0, _carried(values).sum(axis=0), np.nan)
+        # A gap has the value before it, and the time before the first value 0.
+        last = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
+        carried = np.nan_to_num(np.take_along_axis(values, last, axis=1))
+        middle = np.where(counts > 0, carried.sum(axis=0), np.nan)
         ends = (0.0, nice_ceiling(float(np.nanmax(middle, initial=0.0))))
         word = "sum"
     elif len(values) > FEW:
@@ -300,7 +299,9 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
         word = "mean" if len(values) > 1 else noun
     axes.plot(*_stairs(edges, middle), color=style.LINE, zorder=3)
     handles.insert(0, Line2D([], [], color=style.LINE, label=word))
-    _no_data(axes, edges, counts == 0)
+    changes = np.flatnonzero(np.diff(np.concatenate(([False], counts == 0, [False]))))
+    for first, end in changes.reshape(-1, 2):
+        axes.axvspan(edges[first], edges[end], zorder=1, **style.HATCHED)
     axes.set_ylim(*ends)
     frame(axes)
     if len(handles) > 1 or word == "sum":
@@ -315,23 +316,9 @@ def frame(axes: Axes) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _carried(values: Floats) -> Floats:
-    """Return counters with gaps filled by the value before, and 0 before the first."""
-    known = np.isfinite(values)
-    last = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
-    return np.nan_to_num(np.take_along_axis(values, last, axis=1))
-
-
 def _stairs(edges: Doubles, values: Floats | Doubles) -> tuple[Doubles, Doubles]:
     """Return x and y of a step line, level within each bin."""
     return np.repeat(edges, 2)[1:-1], np.repeat(values.astype(np.float64), 2)
-
-
-def _no_data(axes: Axes, edges: Doubles, missing: npt.NDArray[np.bool_]) -> None:
-    """Hatch the bins without any value."""
-    steps = np.flatnonzero(np.diff(np.concatenate(([False], missing, [False]))))
-    for first, last in steps.reshape(-1, 2):
-        axes.axvspan(edges[first], edges[last], zorder=1, **style.HATCHED)
 
 
 def draw_values(axes: Axes, name: str, marks: Sequence[SessionMark], colour: str) -> None:
@@ -493,19 +480,16 @@ def _fitting_labels(
     labels: Sequence[tuple[float, str]], a_letter: float, seconds: float
 ) -> list[tuple[float, str]]:
     """Return the labels that fit beside each other and inside the plot."""
+    if not labels:
+        return []
+    # Of close marks only every n-th gets a label, evenly thinned.
+    spaces = sorted(b[0] - a[0] for a, b in pairwise(labels)) or [1.0]
+    usual = max(spaces[len(spaces) // 2], 1e-9)
+    longest = max((len(label) + 1) * a_letter for _, label in labels)
     fitting, free_from = [], 0.0
-    every = _label_step(labels, a_letter) if labels else 1
-    for at, label in labels[::every]:
+    for at, label in labels[:: max(1, math.ceil(longest / usual))]:
         needed = (len(label) + 1) * a_letter
         if at >= free_from and at + needed <= seconds + 4 * a_letter:
             fitting.append((at, label))
             free_from = at + needed
     return fitting
-
-
-def _label_step(labels: Sequence[tuple[float, str]], a_letter: float) -> int:
-    """Return n so that every n-th of close marks gets a label, evenly thinned."""
-    spaces = sorted(b[0] - a[0] for a, b in pairwise(labels)) or [1.0]
-    usual = max(spaces[len(spaces) // 2], 1e-9)
-    longest = max((len(label) + 1) * a_letter for _, label in labels)
-    return max(1, -int(-longest // usual))

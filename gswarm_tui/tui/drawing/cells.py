@@ -84,7 +84,9 @@ def halves(
             for cell in cells:
                 other = int((below if cursor[0] == high else above)[at, cell])
                 glyphs[at, cell], drawn[at, cell] = "▀" if cursor[0] == high else "▄", len(styles)
-                styles.append(_half_cursor(colours, other))
+                # The cursor's colour over or under the neighbour's colour.
+                ground = colours.role("text") if other < 0 else colours.cells[other]
+                styles.append(Style.from_color(colours.cursor.bgcolor, ground.bgcolor))
     return _style_runs(glyphs, drawn, styles)
 
 
@@ -93,12 +95,6 @@ def _steps(picture: HeatmapData, rows: Sequence[int]) -> npt.NDArray[np.int16]:
     live = np.array([picture.standings[row] is Standing.LIVE for row in rows], dtype=bool)
     known = live[:, np.newaxis] & ~picture.dim[rows] & picture.present[rows]
     return np.where(known, picture.steps[rows], -1).astype(np.int16)
-
-
-def _half_cursor(colours: Palette, other: int) -> Style:
-    """Return the cursor's colour over or under the neighbour's colour."""
-    ground = colours.role("text") if other < 0 else colours.cells[other]
-    return Style.from_color(colours.cursor.bgcolor, ground.bgcolor)
 
 
 def _style_runs(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator[tuple[str, Style]]:

@@ -33,7 +33,8 @@ def cell(value: float | None, metric: Metric) -> str:
     if value is None or math.isnan(value):
         return DASH
     if metric.unit == "bits":
-        return _reason_letters(int(value))
+        slowed, capped = int(value) & HARMFUL, int(value) & REASON_POWER_CAP
+        return "slow" if slowed else "cap" if capped else "ok"
     if metric.unit == "P":
         return f"P{value:.0f}"
     if metric.unit in ("%", "°C", "W", "MHz", "errors"):
@@ -56,9 +57,3 @@ def quantity(value: float | None, metric: Metric) -> str:
     unit = shown_unit(metric).name
     number = cell(value, metric)
     return f"{number} {unit}" if unit and number != DASH else number
-
-
-def _reason_letters(reasons: int) -> str:
-    if reasons & HARMFUL:
-        return "slow"
-    return "cap" if reasons & REASON_POWER_CAP else "ok"

@@ -146,10 +146,15 @@ def _true_palette(colours: Colours) -> Palette:
 
     ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
     back = parsed(ground)
-    cells = [Style(color=_contrasting(rgb), bgcolor=_colour(rgb)) for rgb in ramp]
+    cells = [
+        # Black or white, the more readable one.
+        Style(color="#000000" if luminance(rgb) > 0.179 else "#ffffff", bgcolor=Color.from_rgb(*rgb))
+        for rgb in ramp
+    ]
     # As text the darkest steps need some distance from the background.
     inks = [
-        Style(color=_colour(mixed(rgb, parsed(colours.text), 0.18)), bgcolor=_colour(back)) for rgb in ramp
+        Style(color=Color.from_rgb(*mixed(rgb, parsed(colours.text), 0.18)), bgcolor=Color.from_rgb(*back))
+        for rgb in ramp
     ]
     nothing = on(colours.dim)
     return Palette(
@@ -174,7 +179,11 @@ def _true_palette(colours: Colours) -> Palette:
 
 
 def _ansi_palette() -> Palette:
-    grounds, texts, inks_of = (_stretched(few) for few in (_ANSI_GROUNDS, _ANSI_TEXTS, _ANSI_INKS))
+    # Each bucket has one of a few terminal colours.
+    grounds, texts, inks_of = (
+        [f"color({few[step * len(few) // BUCKETS]})" for step in range(BUCKETS)]
+        for few in (_ANSI_GROUNDS, _ANSI_TEXTS, _ANSI_INKS)
+    )
     cells = [Style(color=text, bgcolor=ground) for text, ground in zip(texts, grounds, strict=True)]
     inks = [Style(color=ink, bgcolor="default") for ink in inks_of]
     faint = Style(color="color(8)", bgcolor="default")
@@ -205,22 +214,7 @@ def _ramp_roles(cells: tuple[Style, ...], inks: tuple[Style, ...]) -> dict[str, 
     return {f"heat{step}": cells[step] for step in steps} | {f"ink{step}": inks[step] for step in steps}
 
 
-def _stretched(numbers: tuple[int, ...]) -> list[str]:
-    """Return one of a few terminal colours for each bucket."""
-    return [f"color({numbers[step * len(numbers) // BUCKETS]})" for step in range(BUCKETS)]
-
-
-def _colour(rgb: RGB) -> Color:
-    return Color.from_rgb(*rgb)
-
-
 def luminance(rgb: RGB) -> float:
     """Return the relative luminance, 0 to 1 (WCAG 2.2)."""
     linear = [c / 12.92 if (c := v / 255) <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for v in rgb]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _contrasting(rgb: RGB) -> str:
-    """Return black or white, the more readable one on a colour."""
-    light = luminance(rgb)
-    return "#000000" if (light + 0.05) / 0.05 > 1.05 / (light + 0.05) else "#ffffff"

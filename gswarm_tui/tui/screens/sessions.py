@@ -67,11 +67,6 @@ NAME_LEAST = 12
 """Cells of a name on a narrow terminal; columns that have no room left are scrolled to."""
 
 
-def in_order(sessions: list[Session]) -> list[Session]:
-    """Sort running sessions first, then the newest first."""
-    return sorted(sessions, key=lambda s: (not s.running, -s.started_at))
-
-
 def session_row(
     session: Session, fleet: Fleet, now: float, zone: tzinfo | None, recorded: Summary | None
 ) -> Row:
@@ -196,7 +191,7 @@ class SessionsScreen(ViewerScreen):
         now = self.feed.now()
         table = self.query_one(TableView)
         before = self._keys[table.cursor] if table.cursor < len(self._keys) else None
-        begun = in_order(list(self.fleet.sessions.sessions.values()))
+        begun = sorted(self.fleet.sessions.sessions.values(), key=lambda s: (not s.running, -s.started_at))
         ahead = sessions_ahead(self.viewer.player)
         for session in begun:
             if session.running:  # its stop may have been undone
@@ -211,7 +206,12 @@ class SessionsScreen(ViewerScreen):
             Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
-        table.empty = self._why_empty()
+        if self.viewer.can_start_session:
+            table.empty = "no session yet; s starts one, also in the past"
+        elif self.viewer.open_queries is None:
+            table.empty = "no sessions: nothing is recorded; start gswarm-tui without --no-record"
+        else:
+            table.empty = "no session yet"
         zone = self.viewer.timezone
         rows = [session_row(one, self.fleet, now, zone, self._recorded.get(one.key)) for one in begun]
         rows += [ahead_row(one, now, zone) for one in ahead]
@@ -228,13 +228,6 @@ class SessionsScreen(ViewerScreen):
         if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
             self._read_at = math.inf
             self.run_worker(self._read(queries, unknown))
-
-    def _why_empty(self) -> str:
-        if self.viewer.can_start_session:
-            return "no session yet; s starts one, also in the past"
-        if self.viewer.open_queries is None:
-            return "no sessions: nothing is recorded; start gswarm-tui without --no-record"
-        return "no session yet"
 
     async def _read(self, queries: RecordingQueries, sessions: Sequence[Session]) -> None:
         """Read profiles, and figures of sessions, from the recording; what isn't there yet is read later."""
@@ -297,17 +290,15 @@ class SessionsScreen(ViewerScreen):
         """Plot the selected session."""
         self._plot(self.feed.now())
 
-    def _open_profile(self, profile: Profile) -> None:
-        from gswarm_tui.tui.screens.profile import ProfileScreen
-        from gswarm_tui.tui.screens.trace import TraceScreen
-
-        self.viewer.show(TraceScreen(profile) if profile.tool == "pytorch" else ProfileScreen(profile))
-
     async def on_table_view_chosen(self) -> None:
         """Open the session, or go to the start of one ahead."""
         session, cursor = self.chosen_session(), self.query_one(TableView).cursor
         if session is None and cursor - len(self._shown) < len(self._profiles):
-            self._open_profile(self._profiles[cursor - len(self._shown)])
+            from gswarm_tui.tui.screens.profile import ProfileScreen
+            from gswarm_tui.tui.screens.trace import TraceScreen
+
+            profile = self._profiles[cursor - len(self._shown)]
+            self.viewer.show(TraceScreen(profile) if profile.tool == "pytorch" else ProfileScreen(profile))
         elif session is not None and cursor >= self._begun:
             await self.viewer.go_to_time(session.started_at)
         elif session is not None:

@@ -85,10 +85,6 @@ class SqlState:
     result: ResultTable | None = None
     problem: str = ""
 
-    def load_history(self) -> None:
-        """Read the queries of earlier runs."""
-        self.queries = self.queries or self.history.read()[-HISTORY_KEPT:]
-
     def remember(self, sql: str) -> None:
         """Append a query to the history."""
         if self.queries[-1:] != [sql]:
@@ -126,7 +122,7 @@ class SqlScreen(ViewerScreen):
 
     def on_mount(self) -> None:
         """Connect to the recording and show the last result."""
-        self.state.load_history()
+        self.state.queries = self.state.queries or self.state.history.read()[-HISTORY_KEPT:]
         if (queries := self.open_queries()) is not None:
             self.run_worker(self._load_names(queries), group="names")
         editor = self.query_one(Editor)
@@ -151,14 +147,12 @@ class SqlScreen(ViewerScreen):
         text = "nothing is recorded" if self._queries is None else clean(self._queries.file)
         left = [Span(" SQL", "title"), Span(f"  {text}", "dim")]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one("#status", Bar).show(*self._status_lines())
-
-    def _status_lines(self) -> list[Line]:
-        """Return the status inside a rule; an error above it, on as many lines as it needs."""
+        # The status is inside a rule; an error is above it, on as many lines as it needs.
         status = self._status()
         error = wrapped(f"╳ {self.state.problem}", self.size.width, "error") if not status else []
         rule = [Span("─ ", "faint"), *status, Span(" ", "faint")] if status else []
-        return [*error, [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]]
+        rule.append(Span("─" * max(0, self.size.width - measure(rule)), "faint"))
+        self.query_one("#status", Bar).show(*error, rule)
 
     def _status(self) -> Line:
         result = self.state.result

@@ -62,18 +62,10 @@ def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
     """Return name, status, hardware and link, or why the node is lost and what to do."""
     now = feed.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-    return [
-        title_line(left, feed, cells, f"  {gpu_names(node)}"),
-        *_details(node, host_facts(node), now, cells),
-    ]
-
-
-def gpu_names(node: NodeState) -> str:
-    """Return a node's GPUs: "8 × NVIDIA H100 80GB HBM3"."""
-    if node.hello is None:
-        return ""
     names = Counter(clean(facts.name) for facts in node.facts)
-    return ", ".join(f"{number} × {name}" for name, number in names.items()) or "no GPU"
+    gpus = ", ".join(f"{number} × {name}" for name, number in names.items())
+    gpus = gpus or ("no GPU" if node.hello is not None else "")
+    return [title_line(left, feed, cells, f"  {gpus}"), *_details(node, host_facts(node), now, cells)]
 
 
 def host_facts(node: NodeState) -> str:
