@@ -58,24 +58,23 @@ class EventError(ValueError):
 def typed(kind: type[T], *values: Any) -> T:
     """Return an instance of a dataclass, whose fields have their types. Raises TypeError for others."""
     dataclass: Any = kind
-    for (name, hint), value in zip(field_types(dataclass).items(), values, strict=False):
-        if not is_of(hint, value):
-            raise TypeError(f"{kind.__name__}.{name} is no {hint}")
+    for (name, types), value in zip(field_types(dataclass).items(), values, strict=False):
+        if type(value) not in types:
+            raise TypeError(f"{kind.__name__}.{name} is no {type(value).__name__}")
     return kind(*values)
 
 
 @cache
-def field_types(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a dataclass's fields."""
-    return get_type_hints(kind)
-
-
-def is_of(hint: Any, value: object) -> bool:
-    """Return whether a plain value is of a type; parts of a list or mapping aren't looked at."""
-    if isinstance(hint, UnionType):
-        return any(is_of(one, value) for one in get_args(hint))
-    kind = get_origin(hint) or hint
-    return type(value) in {float: (int, float), Mapping: (dict,)}.get(kind, (kind,))
+def field_types(kind: type[Any]) -> dict[str, frozenset[type]]:
+    """Return the types that plain values of a dataclass may have by field; parts of containers may be any."""
+    plain: dict[Any, set[type]] = {float: {int, float}, Mapping: {dict}}
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        kinds = [
+            get_origin(one) or one for one in (get_args(hint) if isinstance(hint, UnionType) else [hint])
+        ]
+        found[name] = frozenset[type]().union(*(plain.get(one, {one}) for one in kinds))
+    return found
 
 
 def encode_event(event: Event) -> list[Any]:

@@ -17,7 +17,7 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, MIN
 from gswarm_agent.wire import encode
 from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
-from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, is_of, typed
+from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, typed
 from gswarm_tui.fleet.events import NodeIntroduced, Phase
 from gswarm_tui.fleet.history import Floats, NodeHistory, empty_history
 from gswarm_tui.fleet.node import NodeState
@@ -117,8 +117,8 @@ def _restore_node(fleet: Fleet, node: NodeState, values: Mapping[str, Any], read
             fleet.apply(NodeIntroduced(node.name, 0.0, reader.hello(node.name, packed), former))
     types = field_types(NodeState)
     for name in _SCALARS:
-        if not is_of(types[name], values[name]):
-            raise TypeError(f"{name} is no {types[name]}")
+        if type(values[name]) not in types[name]:
+            raise TypeError(f"{name} is no {type(values[name]).__name__}")
         setattr(node, name, values[name])
     node.phase = Phase(values["phase"])
     for life, seq, ts_ns in values["lives"]:
