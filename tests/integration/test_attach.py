@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 import gswarm_agent
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.spool import ENDED, FULL
-from gswarm_agent.wire import SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, SetInterval, Stop
+from gswarm_agent.wire import SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, Stop
 from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.integration.agent_process import Agent
 
@@ -31,29 +30,6 @@ def test_the_agent_continues_without_a_head_and_the_next_head_gets_its_frames(no
     second.hear(Frame, 8)
     assert lives(second) == [hello.life]
     assert sequences(second, hello.life) == list(range(3, 3 + len(sequences(second, hello.life))))
-
-
-def test_sample_times_do_not_depend_on_the_connection(node: Node) -> None:
-    first = node.attach()
-    first.hear(Frame, 2)
-    disconnect(first)
-    second = node.attach()
-    frames = second.hear(Frame, 6)
-    assert all(0.05e9 < after.ts_ns - before.ts_ns < 0.6e9 for before, after in pairwise(frames[1:]))
-    (hello,) = second.hear(Hello)
-    assert hello.clock is not None
-    assert hello.clock.received - frames[0].ts_ns > 0
-
-
-def test_acknowledged_frames_are_forgotten(node: Node) -> None:
-    agent = node.attach()
-    (hello,) = agent.hear(Hello)
-    agent.hear(Frame, 5)
-    agent.say(SetInterval(60_000))
-    agent.say(Ping(1))
-    agent.hear(Pong)
-    agent.say(Ack(hello.life, 10**6))
-    until(lambda: not node.waiting())
 
 
 def test_stop_delivers_the_last_frame_waits_for_its_ack_and_removes_the_folder(node: Node) -> None:
@@ -71,20 +47,6 @@ def test_stop_delivers_the_last_frame_waits_for_its_ack_and_removes_the_folder(n
     until(lambda: gone(pid))
     assert node.status() == []
     assert list(node.folder.iterdir()) == []
-
-
-def test_a_head_that_dies_while_stopping_leaves_everything_on_disk(node: Node) -> None:
-    agent = node.attach()
-    (hello,) = agent.hear(Hello)
-    agent.hear(Frame, 3)
-    pid = node.pid
-    agent.say(Stop())
-    disconnect(agent)
-    until(lambda: gone(pid))
-    assert node.waiting()[hello.life] >= 3
-    second = node.attach()
-    hear_of(second, hello.life, 3)
-    assert sequences(second, hello.life)[:3] == [1, 2, 3]
 
 
 def test_a_killed_connection_loses_no_frame(node: Node) -> None:
@@ -153,16 +115,6 @@ def test_sigterm_puts_everything_on_disk_for_the_next_life_to_deliver(node: Node
     until(lambda: hello.life not in node.waiting())
 
 
-def test_sigterm_with_a_head_ends_with_a_bye_when_all_is_acknowledged(node: Node) -> None:
-    agent = node.attach(interval_ms=60_000)
-    (hello,) = agent.hear(Hello)
-    agent.hear(Frame)
-    agent.say(Ack(hello.life, 1))
-    os.kill(node.pid, signal.SIGTERM)
-    assert agent.hear(Bye) == [Bye("the agent was ended by SIGTERM")]
-    until(lambda: not node.folder.joinpath("rec@n1").exists())
-
-
 def test_a_killed_agent_is_reported_and_its_unsent_frames_are_counted(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
@@ -208,20 +160,6 @@ def test_frames_on_disk_survive_a_killed_agent(node: Node) -> None:
     assert sequences(second, hello.life) == list(range(1, kept + 1))
 
 
-def test_without_acks_a_killed_agent_loses_a_few_seconds_at_most(node: Node) -> None:
-    connected, alone = node.attach(options=("--recording", "other")), node.attach()
-    (hello,), (other,) = alone.hear(Hello), connected.hear(Hello)
-    for agent in (connected, alone):
-        agent.hear(Frame, 3)
-    assert not list(node.folder.glob("*/*.frames"))
-    disconnect(alone)
-    until(lambda: len({path.parent for path in node.folder.glob("*/*.frames")}) == 2)
-    for entry in node.status():
-        kill(entry["pid"])
-    assert node.waiting()[hello.life] >= 3
-    assert node.waiting()[other.life] >= 3
-
-
 def test_a_full_spool_drops_the_oldest_frames_and_reports_how_many(node: Node) -> None:
     options = ("--memory-mib", "0.003", "--spool-mib", "0.01")
     first = node.attach(options=options)
@@ -257,35 +195,6 @@ def test_only_left_option_delivers_waiting_frames_without_sampling(node: Node) -
     until(lambda: list(node.folder.iterdir()) == [])
 
 
-def test_waiting_frames_stay_on_the_node_if_the_head_leaves_before_its_ack(node: Node) -> None:
-    first = node.attach()
-    first.hear(Frame, 3)
-    disconnect(first)
-    kill(node.pid, signal.SIGTERM)
-    waiting = node.waiting()
-    second = node.attach(options=("--only-left",))
-    second.hear(Frame, 3)
-    disconnect(second)
-    until(lambda: node.status()[0]["pid"] is None)
-    assert node.waiting() == waiting
-
-
-def test_only_left_option_reports_the_loss_of_a_killed_agent(node: Node) -> None:
-    first = node.attach(options=("--memory-mib", "0.01"))
-    (hello,) = first.hear(Hello)
-    until(lambda: any(name.endswith(".frames") for name in node.files()))
-    kill(node.pid)
-    kept = node.waiting()[hello.life]
-    second = node.attach(options=("--only-left",))
-    hear_of(second, hello.life, kept)
-    (lost,) = second.hear(Lost)
-    assert (lost.life, lost.reason) == (hello.life, ENDED)
-    assert lost.seq > kept
-    second.say(Ack(hello.life, lost.seq))
-    assert second.hear(Bye) == [Bye(SENT_ALL)]
-    until(lambda: list(node.folder.iterdir()) == [])
-
-
 def test_without_a_head_the_agent_ends_after_the_linger_time_and_keeps_its_frames(node: Node) -> None:
     first = node.attach(options=("--linger", "0.5"))
     (hello,) = first.hear(Hello)
@@ -306,18 +215,6 @@ def test_the_agent_ends_with_its_job_and_keeps_unacknowledged_frames(node: Node)
     assert agent.end() == 0
     until(lambda: gone(pid))
     assert node.waiting()[hello.life] == sequences(agent, hello.life)[-1]
-
-
-def test_without_a_head_the_agent_ends_with_its_job_before_its_linger_time(node: Node) -> None:
-    agent = node.attach()
-    (hello,) = agent.hear(Hello)
-    agent.hear(Frame, 2)
-    pid = node.pid
-    agent.say(JobEnds(at=10**18 + 500 * 10**6, sent=10**18), Ping(1))
-    agent.hear(Pong)
-    disconnect(agent)
-    until(lambda: gone(pid))
-    assert node.waiting()[hello.life] >= 2
 
 
 def test_a_job_that_was_extended_keeps_its_agent(node: Node) -> None:
@@ -415,15 +312,6 @@ def test_a_folder_of_another_user_is_refused(node: Node) -> None:
     assert said == f"gswarm-agent: no private folder can be opened: {node.folder}: it belongs to nobody\n"
 
 
-def test_a_folder_open_to_others_is_refused(node: Node) -> None:
-    node.folder.mkdir(mode=0o700)
-    node.folder.chmod(0o750)
-    agent = node.attach()
-    assert agent.end() == 1
-    assert agent.process.stderr is not None
-    assert "others may enter it" in agent.process.stderr.read().decode()
-
-
 @pytest.mark.parametrize("link", ["spool", "spool/rec@n1"])
 def test_a_symbolic_link_in_place_of_the_folder_is_refused(node: Node, tmp_path: Path, link: str) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -432,21 +320,6 @@ def test_a_symbolic_link_in_place_of_the_folder_is_refused(node: Node, tmp_path:
     (tmp_path / link).symlink_to(tmp_path / "elsewhere")
     assert node.attach().end() == 1
     assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["log", "lock", "tally"])
-def test_a_symbolic_link_in_place_of_a_file_is_not_followed(node: Node, tmp_path: Path, name: str) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    (node.folder / "rec@n1").mkdir(mode=0o700, parents=True)
-    node.folder.chmod(0o700)
-    (node.folder / "rec@n1" / name).symlink_to(victim)
-    agent = node.attach()
-    if name == "tally":
-        agent.hear(Frame, 2)
-    else:
-        assert agent.end() == 1
-    assert victim.read_text() == "precious"
 
 
 def test_all_files_of_the_agent_are_private_to_the_user(node: Node) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import replace
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui import cli
 from gswarm_tui.exchange.gswarm_profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
-from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
+from gswarm_tui.exchange.json_stream import JsonStream
 from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.store.sql.schema import PROFILE_EVENTS, PROFILES
 from tests.integration.exchange_recording import (
@@ -30,8 +29,7 @@ from tests.integration.exchange_recording import (
     tables,
 )
 from tests.kineto_standin import write_trace
-from tests.nsys_standin import write_standin
-from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 
 @pytest.fixture(autouse=True)
@@ -115,56 +113,12 @@ def test_profiles_round_trip(another_run: Path, capsys: pytest.CaptureFixture[st
     assert tables(imported) == before
 
 
-def test_a_profile_is_imported_once_also_from_an_export(capsys: pytest.CaptureFixture[str]) -> None:
-    command("import", str(write_standin(Path("alone.sqlite"))))
-    for kind in ("json", "csv"):
-        capsys.readouterr()
-        assert cli.main(["export", "--db", "alone.duckdb", "--format", kind]) == 2
-        assert "alone.duckdb has profiles but no samples; use --format parquet" in capsys.readouterr().err
-    command("export", "--db", "alone.duckdb", "--format", "parquet")
-    command("import", "alone.parquet", "--db", "back.duckdb")
-    assert tables(Path("back.duckdb")) == tables(Path("alone.duckdb"))
-    assert cli.main(["import", "alone.parquet", "--db", "alone.duckdb"]) == 1
-    assert capsys.readouterr().err == (
-        "gswarm-tui: alone.sqlite in alone.parquet is in alone.duckdb already, as profile 1; "
-        "import it into another file with --db.\n"
-    )
-
-
-def test_sessions_of_one_run_are_imported_one_by_one() -> None:
-    frames = [arrived(i, [gpu_row(util_pct=i)] * 2) for i in range(1, 10)]
-    record(Path("run.duckdb"), [introduced(), *frames, *session("a", 0, 4), *session("b", 5, 9)])
-    for name in ("a", "b"):
-        command("export", f"run.duckdb:{name}", "--format", "parquet")
-        command("import", f"{name}.parquet", "--db", "all.duckdb")
-    sessions = query(
-        Path("all.duckdb"), "SELECT session, count(*) FROM session_samples GROUP BY 1 ORDER BY 1"
-    )
-    assert sessions == [("a", 8), ("b", 8)]
-
-
 def test_a_profilers_file_is_imported_once(capsys: pytest.CaptureFixture[str]) -> None:
     frames = [{"time": f"2026-01-31T12:00:0{i}", "gpu_id": ["n:0:x"], "gpu_util": ["0.5"]} for i in range(3)]
     Path("old.json").write_text(json.dumps({"frames": frames}))
     command("import", "old.json")
     assert cli.main(["import", "old.json", "--db", "old.duckdb"]) == 1
     assert "old.json is in old.duckdb already, as recording 1" in capsys.readouterr().err
-
-
-def test_merged_datasets_are_imported_as_one() -> None:
-    for number in (1, 2):
-        path = Path(f"run{number}.duckdb")
-        record(
-            path,
-            [introduced(), arrived(number, [gpu_row(util_pct=number)] * 2)],
-            info=replace(INFO, uid=f"run{number}"),
-        )
-        command("export", "--db", str(path), "--format", "parquet")
-    shutil.copytree("run1.parquet", "all.parquet")
-    shutil.copytree("run2.parquet", "all.parquet", dirs_exist_ok=True)
-    command("import", "all.parquet")
-    by_run = "SELECT recording_id, min(util_pct), max(util_pct), count(*) FROM samples GROUP BY 1 ORDER BY 2"
-    assert [row[1:] for row in query(Path("all.duckdb"), by_run)] == [(1, 1, 2), (2, 2, 2)]
 
 
 def test_import_adds_to_an_existing_file() -> None:
@@ -188,20 +142,6 @@ def test_import_adds_to_an_existing_file() -> None:
     )
     assert first == second
     assert first
-
-
-def test_second_import_names_the_file_of_the_first(
-    exported: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(exported, "copy.parquet")
-    command("import", "copy.parquet")
-    before = tables(Path("copy.duckdb"))
-    assert cli.main(["import", "copy.parquet"]) == 2
-    assert capsys.readouterr().err == (
-        f"gswarm-tui: copy.duckdb exists in {Path.cwd()}; name a new file with --db, "
-        "or add the import to this one with --db copy.duckdb.\n"
-    )
-    assert tables(Path("copy.duckdb")) == before
 
 
 @st.composite
@@ -530,19 +470,6 @@ def test_failed_import_keeps_the_existing_file() -> None:
     assert tables(Path("run.duckdb")) == before
 
 
-def test_imported_text_is_printable() -> None:
-    evil = written(session_name="a\x1b]0;owned\x07b")
-    for one in evil["frames"]:
-        one["gpu_id"] = ["no\nde\u202e:0:X\x1b[2J", "node:1:\ud800"]
-    Path("x.json").write_text(json.dumps(evil))
-    command("import", "x.json")
-    found = query(
-        Path("x.duckdb"), "SELECT s.name, n.node, g.name FROM sessions s, nodes n JOIN gpus g USING (node_id)"
-    )
-    assert all(text.isprintable() for row in found for text in row)
-    assert ("a ]0;owned b", "no de ", "X [2J") in found
-
-
 @pytest.mark.parametrize("line_length", [1, 2, 3, 7, 1000])
 def test_json_stream_reads_members_and_elements_across_lines(line_length: int) -> None:
     text = '{"a": 1, "frames": [{"b": [1, 2, []]}, [[3.25], "x\\ny"]], "c": {"d": null, "e": {}}}'
@@ -557,28 +484,6 @@ def test_json_stream_reads_members_and_elements_across_lines(line_length: int) -
         ("c", {"d": None, "e": {}}),
     ]
     assert stream.line == lines.count("\n") + 1
-
-
-def test_json_stream_reads_a_bare_nan_as_null() -> None:
-    stream = JsonStream(BufferedReader(BytesIO(b'{"a": [NaN, NaN,NaN ], "b":NaN, "c": "NaN"}')))
-    assert [value for _, value in stream.members("frames")] == [[None] * 3, None, "NaN"]
-
-
-@pytest.mark.parametrize("size", [7, 8, 9, 10])
-def test_json_stream_reads_a_bare_nan_across_chunks(size: int) -> None:
-    stream = JsonStream(BufferedReader(BytesIO(b'{"abc":NaN, "d": [NaN]}')))
-    text = b"".join(iter(lambda: stream.read(size), b""))
-    assert json.loads(text) == {"abc": None, "d": [None]}
-
-
-def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gswarm_tui.exchange.json_stream.MAX_VALUE_BYTES", 2**21)
-    for content in ('{"frames": ["' + "a" * 2**22, '{"frames": [{"a": [' + "0," * 2**20):
-        stream = JsonStream(BufferedReader(BytesIO(content.encode())))
-        with pytest.raises(MalformedError, match="a value is longer than 2 MiB"):
-            list(stream.members("frames"))
-    many = '{"frames": [' + f'"{"a" * 2**14}",\n' * 2**9 + "1]}"
-    assert sum(1 for _ in JsonStream(BufferedReader(BytesIO(many.encode()))).members("frames")) == 2**9 + 1
 
 
 def spoil(sql: str, table: str) -> None:

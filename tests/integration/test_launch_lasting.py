@@ -23,7 +23,7 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.requests import status
 from gswarm_agent.wire import MAGIC, QUERY_LIFE, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.agent_status import query_status
-from gswarm_tui.launch.base import Channel, Launcher, LaunchError
+from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.srun import SrunLauncher
@@ -182,16 +182,6 @@ async def test_running_agent_is_joined_without_a_process(server: SshServer, reco
     await launcher.close()
 
 
-async def test_agent_behind_a_jump_host_is_joined_without_a_process(
-    server: SshServer, recording: str
-) -> None:
-    launcher = ssh(server, recording, jump="gpujump")
-    again = await rejoined(launcher)
-    assert not run_for(server)
-    await again.stop()
-    await launcher.close()
-
-
 async def test_newest_head_takes_over(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
@@ -219,26 +209,6 @@ async def test_where_socket_forwarding_is_forbidden_a_command_joins_the_agent(
         assert run_for(strict)
         await again.stop()
         await launcher.close()
-
-
-async def test_agent_is_found_in_the_folder_that_it_reports(
-    server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = ssh(server, recording)
-    monkeypatch.setattr(ssh_launcher, "tops", lambda given="": (given or "/var/tmp/gswarm-tui-somebody",))
-    again = await rejoined(launcher)
-    assert not run_for(server)
-    await again.channel.close()
-    other_head = ssh(server, recording)
-    guessing = await Listener.on(other_head, "gpu01", again.lives)
-    await guessing.hear(Frame)
-    await guessing.channel.close()
-    told = await Listener.on(other_head, "gpu01", again.lives)
-    await told.hear(Frame)
-    assert not run_for(server)
-    await told.stop()
-    for each in (launcher, other_head):
-        await each.close()
 
 
 async def test_agent_is_started_when_none_is_running(server: SshServer, recording: str) -> None:
@@ -293,14 +263,6 @@ async def test_killed_agent_is_reported_with_its_last_log_line(server: SshServer
     await other.hear(Frame)
     assert other.lives[-1] != again.lives[0]
     await other.channel.close()
-    await launcher.close()
-
-
-async def test_joined_agent_outlives_its_connection(server: SshServer, recording: str) -> None:
-    launcher = ssh(server, recording)
-    again = await rejoined(launcher)
-    await again.cut(server)
-    await goes_on(launcher, recording, again)
     await launcher.close()
 
 
@@ -373,28 +335,6 @@ async def test_foreign_socket_is_sent_nothing_and_rejected(
     assert again.frames[0] == 1
     assert b"".join(heard) in (b"", QUERY_LIFE)
     await again.stop()
-    await launcher.close()
-
-
-@pytest.mark.parametrize("end", ["its connection breaks off", "its head gives up"])
-async def test_join_without_a_reply_closes_its_connection(
-    server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    launcher = ssh(server, recording)
-    with impostor(recording, b"", leaves=False) as (top, heard):
-        monkeypatch.setattr(ssh_launcher, "tops", lambda _told: (top,))
-        waiting = asyncio.create_task(launcher.join("gpu01", ["0123456789abcdef"]))
-        await until(lambda: heard == [QUERY_LIFE])
-        if end == "its head gives up":
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-        else:
-            for pid in server.sessions():
-                os.kill(pid, signal.SIGKILL)
-            with pytest.raises(LaunchError, match="the connection broke off"):
-                await waiting
-        await until(lambda: not server.sessions())
     await launcher.close()
 
 

@@ -28,23 +28,12 @@ from gswarm_tui.cli import main
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import recording_of_node
 from tests.nsys_standin import CAPTURE, NODE, SECRET, START_NS, UUIDS, write_standin
-from tests.terminal import InTerminal
 from tests.unit.store_recording import query
 
 A100 = Path(__file__).parents[3] / "shared" / "data" / "nsys"
 NCU_REPORTS = Path("/usr/share/doc/nsight-compute/examples/uncoalescedGlobalAccesses")
 TIMES = "time_pct total_ns calls avg_ns median_ns min_ns max_ns stddev_ns"
 SIZES = "total_mb calls avg_mb median_mb min_mb max_mb stddev_mb"
-NCU_OF_2025 = """#!/bin/sh
-[ "$1" = --version ] && exec echo 'Version 2025.1.0.0 (build 35237751) (public-release)'
-[ -f "$2" ] && [ "${2#/}" != "$2" ] && cat <<'EOF'
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size",\
-"Device","CC","gpu__time_duration.sum"
-"","","","","","","","","","","","us"
-"0","4242","saxpy","127.0.0.1","saxpy","1","7","(128, 1, 1)","(4, 1, 1)","0","8.0","7.5"
-EOF
-"""
-"""Stand-in for a newer ncu than the packaged one: its raw page has no times of kernels."""
 PROGRAM = """
 import ctypes, time
 nvtx = ctypes.CDLL("libnvToolsExt.so.1")
@@ -126,13 +115,6 @@ def test_statistics_of_a_real_gpu_equal_those_of_nsys_in_each_cell(
         expected = list(csv.reader(file))[1:]
     rows = query(a100, f"SELECT {columns.replace(' ', ', ')} FROM {view}")
     assert [formatted(row, digits) for row in rows] == expected
-
-
-def test_a_call_of_two_layers_has_a_row_for_each(a100: Path) -> None:
-    rows = query(
-        a100, "SELECT layer, traced_name FROM profile_api_sum WHERE name = 'cudaMemcpy' ORDER BY layer"
-    )
-    assert rows == [("CUDA backtrace", "cudaMemcpy"), ("CUDA runtime", "cudaMemcpy_v3020")]
 
 
 def test_a_recording_of_a_report_alone_has_its_node_gpus_and_time(a100: Path) -> None:
@@ -240,10 +222,6 @@ def test_neither_environment_nor_paths_of_a_real_report_enter_the_recording(
     assert [text for text in texts for word in forbidden if word in text] == []
 
 
-def test_the_environment_of_the_export_from_a_gpu_does_not_enter_the_recording(a100: Path) -> None:
-    assert [text for text in all_texts(a100) if "hf_" in text or "/" in text] == []
-
-
 def all_texts(path: Path) -> Iterator[str]:
     """Return every text of a recording file."""
     with duckdb.connect(str(path), read_only=True) as connection:
@@ -256,28 +234,6 @@ def all_texts(path: Path) -> Iterator[str]:
             yield from (text for (text,) in rows if text)
 
 
-def test_a_report_of_schema_3_names_copies_devices_and_messages_by_its_own_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = tmp_path / "run.duckdb"
-    _, err = import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
-    assert err == "gswarm-tui: nsys reported: Events in run.py were lost.\n"
-    assert query(db, "SELECT name, calls, total_mb FROM profile_memory_size_sum") == [
-        ("[CUDA memcpy Host-to-Device]", 1, 4.0),
-        ("[CUDA memset]", 1, 0.001),
-        ("[CUDA memcpy Device-to-Host]", 1, 0.0),
-    ]
-    kernels = query(db, "SELECT rank, gpu_index, device, calls, name FROM profile_kernel_sum "
-                        "JOIN profile_gpus USING (profile_id, rank) ORDER BY name")  # fmt: skip
-    assert kernels == [
-        (3, 1, 0, 3, "relu(float*)"),
-        (3, 1, 0, 3, "void gemm<float, 128>(float const*, int)"),
-    ]
-    launches = query(db, "SELECT grid, block FROM profile_kernel_launch_sum")
-    assert launches == [("   8    1    1", " 256    1    1")] * 2
-    assert query(db, "SELECT pid, tid, name FROM profile_api LIMIT 1") == [(4242, 4243, "cudaLaunchKernel")]
-
-
 def test_statistics_are_rounded_as_nsys_rounds_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,26 +242,6 @@ def test_statistics_are_rounded_as_nsys_rounds_them(
     db = tmp_path / "run.duckdb"
     import_report(capsys, write_standin(tmp_path / "standin.sqlite", kernels=40, sql=sql), "--db", db)
     assert query(db, "SELECT avg_ns FROM profile_kernel_sum") == [(1.2,)] * 2
-
-
-def test_a_report_of_schema_2_names_copies_as_nsys_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = tmp_path / "run.duckdb"
-    import_report(capsys, write_standin(tmp_path / "standin.sqlite", "2.9.1"), "--db", db)
-    names = query(db, "SELECT name FROM profile_memory_time_sum")
-    assert names == [("[CUDA memcpy HtoD]",), ("[CUDA memcpy DtoH]",), ("[CUDA memset]",)]
-
-
-def test_kernels_of_a_capture_without_any_other_table_are_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    activities = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "MEMCPY", "MEMSET"))
-    absent = (*activities, "TARGET_INFO_GPU", "ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT")
-    dropped = [f"DROP TABLE {table}" for table in absent]
-    db = tmp_path / "run.duckdb"
-    import_report(capsys, write_standin(tmp_path / "standin.sqlite", sql=dropped), "--db", db)
-    assert query(db, "SELECT kernels, gpu_index FROM profile_gpus") == [(6, None)]
 
 
 def test_a_profile_stands_beside_the_samples_of_its_node_and_gpu_on_their_clock(
@@ -428,31 +364,6 @@ def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
     assert not (tmp_path / "new.duckdb").exists()
 
 
-def test_two_imports_into_a_new_file_at_once_leave_that_of_the_first(tmp_path: Path) -> None:
-    for number in (1, 2):
-        write_standin(
-            tmp_path / f"rank{number}.sqlite",
-            kernels=20_000,
-            sql=[f"UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + {number}"],
-        )
-    imports = [
-        subprocess.Popen(
-            [sys.executable, "-m", "gswarm_tui", "import", f"rank{number}.sqlite", "--db", "new.duckdb"],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in (1, 2)
-    ]
-    said = [process.communicate()[1] for process in imports]
-    done = [f"rank{number}.sqlite" for number, one in enumerate(imports, 1) if one.returncode == 0]
-    assert done, said
-    assert all(
-        "new.duckdb is in use by " in text for text, one in zip(said, imports, strict=True) if one.returncode
-    )
-    assert query(tmp_path / "new.duckdb", "SELECT file FROM profiles ORDER BY 1") == [(one,) for one in done]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_import_that_is_ended_ends_nsys_and_leaves_no_export(
     tmp_path: Path, number: signal.Signals
@@ -556,63 +467,6 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
     )
 
 
-def test_a_report_whose_ncu_prints_no_times_stands_at_its_last_change(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ncu, report, db = tmp_path / "ncu", tmp_path / "-new.ncu-rep", tmp_path / "run.duckdb"
-    ncu.write_text(NCU_OF_2025)
-    ncu.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    report.write_bytes(b"a report")
-    os.utime(report, (1_700_000_000, 1_700_000_000))
-    monkeypatch.chdir(tmp_path)
-    out, err = import_report(capsys, "--db", db, "--", report.name)
-    assert out == f"{db}: profile 1, 1 metric of an unknown node from -new.ncu-rep\n"
-    assert err == (
-        "gswarm-tui: ncu 2025.1.0.0 prints no times of kernels, so the profile has the time of the report's "
-        "last change, 2023-11-14 22:13:20 UTC.\n"
-    )
-    assert query(db, "SELECT ended_at::VARCHAR FROM profiles") == [("2023-11-14 22:13:20",)]
-    assert query(db, "SELECT kernel, metric, number, unit FROM profile_metrics") == [
-        ("saxpy", "gpu__time_duration.sum", 7.5, "us")
-    ]
-    with closing(FileSource(db)) as source:
-        (profile,) = load_profiles(source)
-        (launch,) = profile_details(source, profile).tables["kernels"].rows
-    assert (launch[1], launch[-1]) == ("7.5 µs", "saxpy")
-    assert main(["summary", "--db", str(db)]) == 0
-    assert "profiles  1 profile of ncu with metrics of 1 kernel\n" in capsys.readouterr().out
-
-
-def test_reports_of_two_nodes_in_a_new_file_have_both_nodes_and_all_gpus(
-    tmp_path: Path, a100_export: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = tmp_path / "both.duckdb"
-    import_report(capsys, a100_export, "--db", db)
-    _, err = import_report(capsys, write_standin(tmp_path / "standin.sqlite"), "--db", db)
-    assert err == "gswarm-tui: nsys reported: Events in run.py were lost.\n"
-    assert query(db, "SELECT node, node_id FROM profiles") == [("nid001608", 1), (NODE, 2)]
-    assert query(db, "SELECT DISTINCT node, gpu_index FROM profile_kernels ORDER BY ts") == [
-        ("nid001608", 0),
-        (NODE, 1),
-    ]
-    assert main(["summary", "--db", str(db)]) == 0
-    assert "profiles  2 profiles, 11 kernels on 2 GPUs" in capsys.readouterr().out
-
-
-def test_a_report_of_another_time_than_the_recording_is_imported_and_said_so(
-    tmp_path: Path, a100_export: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = recording_of_node(tmp_path / "run.duckdb")
-    ended = query(db, "SELECT ended_at FROM recordings")
-    _, err = import_report(capsys, a100_export, "--db", db, "--node", "login-alias")
-    assert err == (
-        "gswarm-tui: the recording has no samples of the profile's time, 2023-06-26 21:00:57 UTC; "
-        "name the recording of that time with --db.\n"
-    )
-    assert query(db, "SELECT ended_at FROM recordings") == ended
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -680,38 +534,6 @@ def test_summary_and_report_have_the_longest_kernels_and_the_time_without_one(
     written = page.read_text()
     assert f"<h2>Longest kernels</h2><p>{line}.</p>" in written
     assert "void gemm&lt;float, 128&gt;(float const*, int)" in written
-
-
-def test_summary_and_report_of_a_profile_alone_have_its_kernels(
-    a100: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["summary", "--db", str(a100)]) == 0
-    printed = capsys.readouterr().out
-    assert "1 profile, 5 kernels on 1 GPU, no kernel running for 97 % of the capture" in printed
-    assert "88.6 ms  100.0 %      5  17.7 ms  saxpy(double *" in printed
-    assert "util %" not in printed
-    page = tmp_path / "alone.html"
-    assert main(["report", "--db", str(a100), "-o", str(page)]) == 0
-    written = page.read_text()
-    assert "No GPU was sampled at this time, so the report has only profiles." in written
-    assert "saxpy(double *" in written
-    assert "Coverage" not in written
-
-
-def test_profile_without_samples_is_shown_on_the_screen_and_its_columns_are_explained(
-    a100_export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = tmp_path / "alone.duckdb"
-    import_report(capsys, a100_export, "--db", db)
-    bare = "SELECT column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal"
-    assert query(db, bare) == []
-    command = [sys.executable, "-m", "gswarm_tui", "replay", "--db", str(db)]
-    with InTerminal(command, size=(120, 30), env={"HOME": str(tmp_path)}) as running:
-        running.wait_for("REPLAY")
-        running.press("S")
-        running.wait_for("1 profile")
-        running.press("\x1b[B\r")
-        running.wait_for("saxpy(double")
 
 
 def test_import_without_room_leaves_nothing_behind(a100_export: Path, tmp_path: Path) -> None:

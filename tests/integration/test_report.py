@@ -75,7 +75,7 @@ class Page(HTMLParser):
         raise AssertionError(f"no table with {heads}")
 
     def text_of(self, tag: str = "") -> str:
-        return "\n".join(text for where, text in self.texts if not tag or where == tag)
+        return " ".join(" ".join(text for where, text in self.texts if not tag or where == tag).split())
 
     def after(self, term: str) -> str:
         """Return the text that follows a term of a list."""

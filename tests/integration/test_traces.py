@@ -94,23 +94,6 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
     assert (f"{when:%Y-%m-%d %H:%M}", node) == ("2026-11-24 09:53", "gpu01")
 
 
-def test_ranks_are_matched_by_the_time_of_their_traces_not_by_names_of_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = str(tmp_path / "run.duckdb")
-    later = (b'"baseTimeNanoseconds": 1', b'"baseTimeNanoseconds": 2')
-    for run in (0, 1):
-        for rank in (0, 1):  # as PyTorch's tensorboard_trace_handler names them
-            path = write_trace(tmp_path / f"gpu01_{rank}.{run}.pt.trace.json", rank, late_us=100.0 * rank)
-            if run:
-                text = path.read_bytes()
-                assert later[0] in text
-                path.write_bytes(text.replace(*later))
-            assert main(["import", str(path), "--db", db]) == 0
-    counted = "SELECT rank, ranks, count(*), sum(wait_ms)::DOUBLE FROM trace_waits GROUP BY ALL ORDER BY ALL"
-    assert query(Path(db), counted) == [(0, 2, 4, 0.4), (1, 2, 4, 0.0)]
-
-
 def test_summary_counts_the_kernels_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = str(tmp_path / "run.duckdb")
     for rank in (0, 1):
@@ -272,17 +255,6 @@ def test_figures_of_a_real_gpu_s_trace_are_those_of_its_events(
     assert f"  multi_tensor_apply_kernel<TensorListMetadata<2>, {functor}>\n" in printed
 
 
-def test_each_kernel_has_the_number_of_the_call_that_started_it_and_of_no_operator(tmp_path: Path) -> None:
-    db = tmp_path / "run.duckdb"
-    assert main(["import", str(write_trace(tmp_path / "trace.json")), "--db", str(db)]) == 0
-    started = "SELECT k.name, o.name FROM trace_kernels k JOIN trace_ops o USING (profile_id, correlation_id)"
-    assert query(db, f"{started} ORDER BY k.start_ns") == 2 * [
-        ("sgemm", "cudaLaunchKernel"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "cudaLaunchKernel"),
-        ("Memcpy HtoD (Pinned -> Device)", "cudaMemcpyAsync"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("changed", "calls", "rank"),
     [
@@ -309,21 +281,6 @@ def test_the_rank_is_that_of_the_collectives_if_the_program_does_not_state_it(
     path.write_text('"record_param_comms"'.join([before, *parts]))
     assert main(["import", str(path), "--db", str(db)]) == 0
     assert query(db, "SELECT rank FROM profiles") == [(rank,)]
-
-
-def test_processes_without_a_rank_are_counted_as_gpus_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = str(tmp_path / "run.duckdb")
-    for number, pid in enumerate((100, 100, 200)):
-        path = write_trace(tmp_path / f"{number}.json", None, late_us=float(number))
-        text = path.read_text().replace("record_param_comms", "another")
-        path.write_text(text.replace('"pid": 100', f'"pid": {pid}'))
-        assert main(["import", str(path), "--db", db]) == 0
-    assert query(Path(db), "SELECT DISTINCT rank FROM profiles") == [(None,)]
-    capsys.readouterr()
-    assert main(["summary", "--db", db]) == 0
-    assert "3 profiles, 12 kernels on 2 GPUs, no kernel running for " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ahead_us", [-200, 0, 200])

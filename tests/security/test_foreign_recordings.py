@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
 from collections.abc import Callable
@@ -13,10 +11,8 @@ import duckdb
 import pytest
 
 from gswarm_tui.cli import main
-from gswarm_tui.commands import sessions
-from gswarm_tui.fleet.events import SessionStarted
 from tests.integration.exchange_recording import run
-from tests.unit.store_recording import T0, introduced, record
+from tests.unit.store_recording import introduced, record
 
 COMMANDS = ["summary", "sessions", "report", "plot", "export"]
 
@@ -146,13 +142,6 @@ def test_recording_into_a_file_with_a_macro_is_refused(tmp_path: Path) -> None:
         record(path, [introduced()])
 
 
-def test_report_of_a_million_events_reads_the_first_and_states_that(recording: Path) -> None:
-    change(recording, "INSERT INTO events SELECT e.* FROM (FROM events LIMIT 1) e, range(1000000)")
-    assert main(arguments("report", recording)) == 0
-    assert "Only the first 20,000 events and marks are counted" in Path("out.html").read_text()
-    assert main(arguments("plot", recording)) == 0
-
-
 @pytest.mark.parametrize(
     "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
 )
@@ -192,34 +181,3 @@ def test_comment_hides_no_statement_from_the_check_of_a_query(
     assert capsys.readouterr().err.count("\n") == 1
     assert recording.read_bytes() == before
     assert [path.name for path in recording.parent.iterdir()] == [recording.name]
-
-
-def test_saved_options_with_an_infinite_number_are_invalid(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = dict.fromkeys(("user", "jump", "agent_python", "ssh_config", "job"))
-    options = json.dumps(
-        texts
-        | {"launcher": "local", "setup": False, "interval_ms": 1000, "demo": [1, 1], "nodes": ["n1"]}
-        | {"allocation": {"n1": [math.inf]}}
-    )
-    change(recording, f"UPDATE recordings SET ended_at = NULL, uid = 'abc', options = '{options}'")
-    assert main(["recover", "--db", str(recording)]) == 0
-    assert "no valid saved options" in capsys.readouterr().out
-
-
-def test_recover_ignores_a_link_that_leads_to_itself(recording: Path) -> None:
-    (recording.parent / "loop.duckdb").symlink_to("loop.duckdb")
-    assert main(["recover"]) == 0
-
-
-def test_recording_with_too_many_sessions_lists_the_newest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "MOST_LISTED", 3)
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced(), *(SessionStarted(f"{n}", T0 + n, f"session-{n}", T0 + n) for n in range(9))])
-    assert main(["sessions", "--db", str(path), "--format", "csv"]) == 0
-    out, err = capsys.readouterr()
-    assert [line.split(",")[1] for line in out.splitlines()[1:]] == ["session-6", "session-7", "session-8"]
-    assert "only the newest 3 of 9 are listed; `gswarm-tui sql 'FROM sessions'` lists all" in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 import unicodedata
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from gswarm_tui.cli import main
 from tests.integration.exchange_recording import run
-from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
 
 TRICK = "\x1b]0;owned\x07\u202eevil\u2066\u2028\x9b2J\x00\ufffe</title><script>alert(1)</script>&"
 FORMULA = '=HYPERLINK("http://example.org")'
@@ -113,52 +111,3 @@ def test_csv_safe_guards_formulas_but_not_numbers(
     assert FORMULA in cells[False]
     guarded = [f"'{c}" if c.strip()[:1] in {"=", "@", "-"} and c != "-1.5" and c else c for c in cells[False]]
     assert cells[True] == guarded
-
-
-def test_csv_safe_is_refused_for_other_formats(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["summary"], ["export", "--format", "json"]):
-        assert main([*command, "--csv-safe", "--db", str(recording)]) == 2
-        assert "--csv-safe applies only to CSV" in capsys.readouterr().err
-
-
-def test_node_name_of_300_bytes_exports_and_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = ["n" * 300, "n" * 299 + "m", "ü/" * 100]
-    record(
-        Path("run.duckdb"),
-        [event for n in names for event in (introduced(n), arrived(1, [gpu_row(util_pct=5), None], n))],
-    )
-    assert main(["export", "--db", "run.duckdb", "--format", "parquet", "-o", "out"]) == 0
-    assert main(["import", "out", "--db", "again.duckdb"]) == 0
-    assert {row[0] for row in query(Path("again.duckdb"), "SELECT node FROM samples")} == set(names)
-    for form in ("csv", "json"):
-        assert main(["export", "--db", "run.duckdb", "-o", f"out.{form}"]) == 0
-
-
-def test_long_names_and_numbers_in_names_harm_no_command(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with duckdb.connect(str(recording)) as connection:
-        connection.execute("UPDATE nodes SET node = 'gpu' || repeat('1', 5000) || node_id")
-        connection.execute("UPDATE sessions SET name = repeat($1, 80)", ["\U00020000"])
-    for command in (["summary"], ["sessions"], ["report"], ["export", "1", "--format", "json"]):
-        assert main([*command, "--db", str(recording)]) == 0
-    assert {file.suffix for file in recording.parent.iterdir()} == {".duckdb", ".html", ".json"}
-
-
-def test_two_summaries_of_one_file_have_the_same_digits(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Several threads sum the fractions of many samples, in any order."""
-    with duckdb.connect(str(recording)) as connection:
-        connection.execute(
-            "INSERT INTO gpu_samples BY NAME SELECT ts + to_microseconds(125 * i) AS ts, gpu_id, "
-            "1000 AS interval_ms, util_pct, round(random() * 700, 1)::FLOAT AS power_w, "
-            "random() * 100 AS throttle_power_pct "
-            "FROM gpu_samples, range(1, 8000) r(i)"
-        )
-    printed = set()
-    for _ in range(4):
-        assert main(["summary", "recording 1", "--db", str(recording), "--format", "json"]) == 0
-        printed.add(json.dumps(sorted(map(json.dumps, json.loads(capsys.readouterr().out)))))
-    assert len(printed) == 1

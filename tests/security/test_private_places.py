@@ -16,7 +16,7 @@ import pytest
 
 from gswarm_agent import folder, trace
 from gswarm_agent.attach import peer
-from gswarm_agent.folder import Folder, FolderError, top_below_home, tops
+from gswarm_agent.folder import Folder, FolderError, tops
 from gswarm_agent.frame import Frame
 from gswarm_agent.requests import connect
 from gswarm_tui.commands.recording_choice import open_source
@@ -127,27 +127,6 @@ def test_head_logs_into_no_state_folder_of_another_user(
     with pytest.raises(UserError) as caught:
         log_file.begin()
     assert str(caught.value) == f"{folder} belongs to another user; set XDG_STATE_HOME to a folder of yours."
-
-
-def test_head_logs_into_no_state_folder_in_which_others_can_put_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "gswarm-tui"
-    folder.mkdir()
-    folder.chmod(0o770)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with pytest.raises(UserError) as caught:
-        log_file.begin()
-    assert (
-        str(caught.value) == f"others can write to {folder}; close it with chmod go-w, and check its files."
-    )
-    folder.chmod(0o750)
-    assert log_file.begin().parent == folder
-
-
-def test_folder_below_home_has_the_user_id_and_the_host_name() -> None:
-    assert top_below_home().endswith(f"/.gswarm-tui-{os.geteuid()}-{os.uname().nodename}")
-    assert top_below_home() in tops()
 
 
 @pytest.fixture

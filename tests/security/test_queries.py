@@ -53,12 +53,3 @@ def test_value_that_python_cannot_hold_is_refused_with_a_sentence(
     for form in ("table", "csv", "markdown"):
         assert main(["sql", sql, "--db", str(tmp_path / "run.duckdb"), "--format", form]) == 1
         assert capsys.readouterr().err.endswith("cast it to VARCHAR.\n")
-
-
-def test_nested_subqueries_run_or_are_refused_with_a_sentence(source: FileSource) -> None:
-    def nested(depth: int) -> str:
-        return "SELECT * FROM (" * depth + "SELECT 1" + ")" * depth
-
-    assert source.query(nested(100)).rows() == [(1,)]
-    with pytest.raises(QueryError, match=r"^the query is nested too deeply; name parts of it in WITH$"):
-        source.query(nested(2_000))

@@ -107,10 +107,6 @@ def test_no_sample_and_no_event_lies_far_in_the_future(recording: Path) -> None:
     assert query(recording, "SELECT max(ts) < now()::TIMESTAMP FROM events") == [(True,)]
 
 
-def test_no_event_message_exceeds_500_characters(recording: Path) -> None:
-    assert query(recording, "SELECT max(length(message)) FROM events") == [(500,)]
-
-
 def test_brackets_in_a_marks_text_dont_make_a_recording_unreadable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

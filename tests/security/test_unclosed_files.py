@@ -31,32 +31,6 @@ def test_import_never_opens_a_pipe_or_device(
 
 
 @make_each
-def test_import_leaves_out_pipes_and_devices_in_a_dataset(
-    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run(Path("run.duckdb"))
-    assert main(["export", "--format", "parquet", "-o", "out"]) == 0
-    make(Path("out/gpu_samples/x.parquet"))
-    (events,) = Path("out/events").rglob("*.parquet")
-    events.unlink()
-    make(events)
-    assert main(["import", "out", "--db", "again.duckdb"]) == 0
-
-
-@make_each
-def test_import_never_writes_into_a_pipe_or_device(
-    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run(Path("run.duckdb"))
-    assert main(["export", "--format", "json", "-o", "out.json"]) == 0
-    make(Path("again.duckdb"))
-    assert main(["import", "out.json", "--db", "again.duckdb"]) != 0
-    assert "is a pipe or a device" in capsys.readouterr().err
-
-
-@make_each
 @pytest.mark.parametrize("words", [["--config"], ["--ssh-config"], ["recover", "--db"]])
 def test_pipe_or_device_named_by_an_option_is_refused(
     words: list[str],
@@ -105,10 +79,3 @@ def test_copy_without_its_log_says_what_to_copy(tmp_path: Path, capsys: pytest.C
     assert (
         "has no tables; if it is a copy of a recording, copy copy.duckdb.wal, too" in capsys.readouterr().err
     )
-
-
-def test_closed_recording_has_no_notice_about_a_write_ahead_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["sessions", "--db", str(run(tmp_path / "run.duckdb"))]) == 0
-    assert capsys.readouterr().err == ""

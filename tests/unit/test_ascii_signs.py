@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from rich.cells import cell_len
 from gswarm_tui.common.ascii_signs import (
     ASCII_SIGNS,
     ascii_sign,
-    cells_of,
-    enter_sign,
     is_utf8,
     register_ascii_signs,
 )
@@ -55,43 +52,7 @@ def test_any_clean_text_keeps_its_width_in_ascii(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("char", "shown"),
-    [
-        ("é", "e"),
-        ("ß", "?"),
-        ("名", "??"),
-        ("\N{COMBINING ACUTE ACCENT}", ""),
-        ("⠤", "."),
-        ("⠉", "'"),
-        ("⡇", ":"),
-    ],
-)
-def test_letters_lose_their_accents(char: str, shown: str) -> None:
-    assert ascii_sign(char, cells_of(char)) == shown
-
-
-def test_fuller_blocks_have_different_ascii_signs() -> None:
-    assert [on_terminal(block) for block in "▂▃▄▅▆▇█"] == list("_.-=+*#")
-
-
-@pytest.mark.parametrize(
     ("encoding", "utf8"), [("UTF-8", True), ("utf8", True), ("iso8859-1", False), ("ascii", False)]
 )
 def test_utf8_is_recognised_by_all_its_names(encoding: str, utf8: bool) -> None:
     assert is_utf8(encoding) is utf8
-
-
-@pytest.mark.parametrize(
-    ("encoding", "is_terminal", "shown"),
-    [("utf-8", True, "⏎"), ("iso-8859-1", True, "Enter"), ("iso-8859-1", False, "⏎")],
-)
-def test_enter_key_is_named_on_terminals_without_its_sign(
-    encoding: str, is_terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = TextIOWrapper(BytesIO(), encoding=encoding)
-    monkeypatch.setattr(file, "isatty", lambda: is_terminal)
-    assert enter_sign(file, {}) == shown
-
-
-def test_degree_sign_becomes_the_letter_o() -> None:
-    assert on_terminal("66 °C") == "66 oC"

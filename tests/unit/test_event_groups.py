@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_tui.fleet.event_groups import EventGroups, grouped, latest
+from gswarm_tui.fleet.event_groups import EventGroups, grouped
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 
@@ -64,31 +64,6 @@ def test_marks_and_events_of_the_whole_fleet_stay_single() -> None:
     assert len(grouped([*marks, *notices])) == 4
 
 
-def test_event_logged_late_stands_at_its_own_time() -> None:
-    late = EventLogged(T0 + 5, "throttle_end", INFO, "no longer throttled, after 5 s", "gpu01", 0)
-    events = [cap(T0, "gpu01", 0), EventLogged(T0 + 30, "stale", WARNING, "no data", "gpu02"), late]
-    groups = grouped([*events, cap(T0 - 1, "gpu03", 0)])
-    assert [g.at for g in groups] == [T0 - 1, T0, T0 + 5, T0 + 30]
-    earlier = grouped([cap(T0 + 9, "gpu01", 0), events[1], cap(T0 + 2, "gpu02", 0)])
-    assert [(g.at, len(g.events)) for g in earlier] == [(T0 + 9, 2), (T0 + 30, 1)]
-
-
-def test_group_is_listed_at_the_time_of_its_latest_event() -> None:
-    groups = EventGroups()
-    first, between, last = (
-        cap(T0, "gpu01", 0),
-        EventLogged(T0 + 9, "stale", WARNING, "no data", "gpu02"),
-        cap(T0 + 20, "gpu03", 0),
-    )
-    for event in (first, between, last):
-        groups.add(event)
-    assert [(g.at, g.message) for g in groups.groups] == [
-        (T0 + 9, "no data"),
-        (T0 + 20, "power cap: gpu01:0, gpu03:0 within 20 s"),
-    ]
-    assert [groups.index(event) for event in (first, between, last)] == [1, 0, 1]
-
-
 def test_new_events_join_their_group_and_dropped_ones_leave() -> None:
     fleet = Fleet(["gpu01"])
     groups = EventGroups()
@@ -102,18 +77,3 @@ def test_new_events_join_their_group_and_dropped_ones_leave() -> None:
         fleet.apply(EventLogged(T0 + 60 * n, "xid", WARNING, "XID 92", "gpu01", 0))
     groups.take(fleet)
     assert sum(len(g.events) for g in groups.groups) == len(fleet.event_log)
-
-
-def test_warnings_and_errors_stay_among_the_latest() -> None:
-    lost = EventLogged(T0, "link_lost", ERROR, "connection reset", "gpu09")
-    flood = [
-        EventLogged(T0 + 60 * n, "throttle", INFO, "throttled: power cap", "gpu01", 0) for n in range(99)
-    ]
-    now = T0 + 60 * 99
-    shown = latest(grouped([lost, *flood]), 4, now)
-    assert [g.first.at for g in shown] == [T0, now - 180, now - 120, now - 60]
-    (only,) = latest(grouped([lost, *flood]), 1, now)
-    assert only.first.at == now - 60
-    (only,) = latest(grouped([lost, *flood[:1]]), 1, T0 + 30)
-    assert only.first is lost
-    assert latest([], 3, now) == []

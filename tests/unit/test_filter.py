@@ -138,14 +138,6 @@ def test_mine_selects_the_jobs_gpus() -> None:
     assert found("!mine", node(mine=(True, False, True, False))) == [1, 3]
 
 
-def test_node_without_gpus_matches_by_name_and_state() -> None:
-    lost = NodeState("gpu09", phase=Phase.LOST)
-    assert parse("state:unreachable").match(lost, NOW).tolist() == [True]
-    assert parse("gpu09 & !state:live").match(lost, NOW).tolist() == [True]
-    assert parse("util<5").match(lost, NOW).tolist() == [False]
-    assert parse("gpu:0").match(lost, NOW).tolist() == [False]
-
-
 def test_throttled_gpus_are_selected() -> None:
     throttled = node(clock_reasons=[0, 4, np.nan, 0x20 | 1])
     assert found("state:throttled", throttled) == [1, 3]
@@ -256,16 +248,6 @@ def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
     assert words
 
 
-def test_filter_error_suggests_the_colon_for_text_fields() -> None:
-    with pytest.raises(FilterError, match=r"^'gpu01' isn't a number; write node:gpu01$"):
-        parse("node=gpu01")
-
-
-def test_unknown_metric_is_reported_before_its_number_is_typed() -> None:
-    with pytest.raises(FilterError, match=r"^unknown metric 'powr'; perhaps you meant power$"):
-        parse("powr >")
-
-
 def test_word_in_no_node_name_is_explained() -> None:
     nodes = ["gpu01", "gpu02"]
     assert "perhaps you meant power" in parse("gpu01 | powr").unknown_name(nodes)
@@ -289,9 +271,3 @@ def test_next_match_goes_round_from_the_gpu_after_the_cursor() -> None:
     assert next_match(nodes, matches, ("gone", 7)) == ("gpu01", 0)
     none = {one.name: parse("util>95").match(one, NOW) for one in nodes}
     assert next_match(nodes, none, ("gpu01", 0)) is None
-
-
-def test_next_match_is_a_node_without_gpus() -> None:
-    nodes = [node("gpu01"), node("login", gpus=0)]
-    matches = {one.name: parse("login").match(one, NOW) for one in nodes}
-    assert next_match(nodes, matches, ("gpu01", 2)) == ("login", None)

@@ -9,7 +9,6 @@ import pytest
 
 from gswarm_agent.frame import ERROR, INFO, TABLES, WARNING, GpuFacts, Hello, HostFacts, Note, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.fleet.events import (
     FrameArrived,
     FramesLost,
@@ -115,21 +114,6 @@ def test_renamed_session_is_an_event_with_both_names() -> None:
     assert (logged.kind, logged.message) == ("session_stopped", "train")
 
 
-def test_first_connection_after_former_frames_is_no_reconnect() -> None:
-    fleet = Fleet(["gpu01"])
-    fleet.apply(NodeIntroduced("gpu01", T0, hello(1)))
-    fleet.apply(frame(1, T0, gpu_row()))
-    logged = fleet.apply(LinkChanged("gpu01", T0 + 0.1, Phase.LIVE))
-    assert [h.message for h in logged] == ["connected"]
-    assert fleet.nodes["gpu01"].reconnects == 0
-
-
-@pytest.mark.parametrize(("reason", "severity"), [(SENT_ALL, INFO), (SENT_ALL + FRAMES_REMAIN, ERROR)])
-def test_requested_end_of_an_agent_is_no_error(reason: str, severity: str) -> None:
-    (logged,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))
-    assert (logged.kind, logged.severity) == ("link_lost", severity)
-
-
 def test_missing_frames_are_logged_and_counted() -> None:
     fleet = live()
     fleet.apply(frame(1, T0 + 1, None, None))
@@ -144,15 +128,6 @@ def test_new_agent_run_is_no_gap() -> None:
     fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello(life="life-2")))
     assert fleet.apply(frame(1, T0 + 3, None, None, life="life-2")) == []
     assert fleet.nodes["gpu01"].frames == 2
-
-
-def test_gap_is_logged_across_two_hellos_of_one_agent_run() -> None:
-    fleet = live()
-    fleet.apply(frame(1, T0 + 1, gpu_row(), gpu_row()))
-    lost = replace(hello(), capabilities={"gpu1": "the GPU has fallen off the bus"})
-    assert fleet.apply(NodeIntroduced("gpu01", T0 + 2, lost)) == []
-    assert fleet.nodes["gpu01"].hello == lost
-    assert [h.kind for h in fleet.apply(frame(4, T0 + 4, gpu_row(), None))] == ["gap"]
 
 
 def test_reboot_is_logged() -> None:
@@ -197,21 +172,6 @@ def test_lost_agent_run_is_logged_once() -> None:
         "the agent's unsent frames are gone: samples that it took after this, if any, are lost",
     )
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 9, hello(life="life-2"))) == []
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        NodeIntroduced("gpu01", T0 + 8, hello(life="life-0")),
-        NodeIntroduced("gpu01", T0 + 8, hello(life="life-0"), former=True),
-        FramesLost("gpu01", T0 + 8, T0, "life-0", 7, "it was killed"),
-    ],
-)
-def test_known_agent_run_is_not_logged_as_lost(event: NodeIntroduced | FramesLost) -> None:
-    fleet = interrupted_while_life_0_measured()
-    assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello(life="between"), former=True)) == []
-    assert fleet.apply(event) == []
-    assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello())) == []
 
 
 def test_gap_reported_by_the_agent_is_logged_once() -> None:
@@ -314,26 +274,6 @@ def test_session_whose_stop_was_undone_has_the_figures_of_one_that_never_stopped
     assert replace(stopped, session_id="never", name="never") == never
 
 
-def test_session_that_covers_no_time_has_no_figures() -> None:
-    fleet = live(1)
-    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=50, power_w=300, energy_mj=1_000_000)))
-    fleet.apply(SessionStarted("brief", T0 + 2, "brief", T0 + 2))
-    fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=60, power_w=300, energy_mj=3_000_000)))
-    fleet.apply(SessionStopped("brief", T0 + 2, T0 + 2))
-    brief = fleet.sessions.sessions["brief"]
-    assert (brief.energy_j, brief.mean_util, brief.mean_power_w) == (0, None, None)
-
-
-def test_history_holds_clocks_and_counts_exactly() -> None:
-    fleet = live(1)
-    shown = {"util_pct": 99, "mem_used_mib": 72_189, "mem_clock_mhz": 2619, "ecc_corrected": 5_000_001}
-    fleet.apply(frame(1, T0 + 1, gpu_row(**shown)))
-    history = fleet.nodes["gpu01"].gpu_history
-    assert history is not None
-    for name, value in shown.items():
-        assert history.series(GPU_COLUMNS.index(name), 0)[1].tolist() == [value]
-
-
 def test_stale_and_unhealthy_are_logged_once() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0, None))
@@ -358,23 +298,6 @@ def test_node_that_starts_slowly_is_logged_once_until_it_is_live() -> None:
     logged += fleet.apply(NodeIntroduced("gpu01", T0 + 121, hello(1)))
     logged += fleet.apply(frame(1, T0 + 122, None))
     assert ([h.message for h in logged], node.reason) == (["connected"], "")
-
-
-def test_pause_of_the_head_does_not_count_as_a_slow_start() -> None:
-    fleet = Fleet(["gpu01"])
-    fleet.apply(LinkChanged("gpu01", T0, Phase.CONNECTING))
-    fleet.excuse_silence(100)
-    assert fleet.tick(T0 + 120) == []
-    assert len(fleet.tick(T0 + 131)) == 1
-
-
-def test_frames_that_waited_during_a_pause_of_the_head_do_not_end_its_grace() -> None:
-    fleet = live(1)
-    fleet.apply(frame(1, T0, None))
-    fleet.excuse_silence(20 + 5)
-    fleet.apply(replace(frame(2, T0 + 1, None), at=T0 + 20))
-    assert fleet.tick(T0 + 20 + 5) == []
-    assert [event.kind for event in fleet.tick(T0 + 20 + 5 + 4)] == ["stale"]
 
 
 def test_session_reports_partial_coverage() -> None:
@@ -471,16 +394,6 @@ def test_session_ended_in_the_past_counts_only_its_time() -> None:
     assert [one.at for one in logged] == [T0 + 6], "when it happened"
 
 
-def test_session_ended_before_the_history_shows_no_figures() -> None:
-    fleet = live(1)
-    for second in range(3700):
-        fleet.apply(frame(second + 1, T0 + second, gpu_row(util_pct=50)))
-    fleet.apply(SessionStarted("a", T0 + 3700, "long ago", T0 + 3))
-    fleet.apply(SessionStopped("a", T0 + 3700, T0 + 6))
-    session = fleet.sessions.sessions["a"]
-    assert (session.mean_util, session.mean_power_w) == (None, None)
-
-
 def test_session_excludes_gpus_of_other_jobs() -> None:
     fleet = live(fleet=Fleet(["gpu01"], allocation={"gpu01": frozenset({1})}))
     for second in range(3):
@@ -496,16 +409,6 @@ def test_session_excludes_gpus_of_other_jobs() -> None:
     assert fleet.energy_j == 200
 
 
-def test_renamed_session_keeps_its_figures() -> None:
-    fleet = live(1)
-    fleet.apply(SessionStarted("a", T0, "one", T0))
-    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10)))
-    fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=20)))
-    fleet.apply(SessionChanged("a", T0 + 2, name="[b]two[/b]\n", note="lr 3e-4"))
-    session = fleet.sessions.sessions["a"]
-    assert (session.name, session.note, session.mean_util) == ("[b]two[/b]\n", "lr 3e-4", 20)
-
-
 def test_suggested_session_name_is_unused() -> None:
     assert suggest_name([]) == "session-1"
     assert suggest_name(["session-3", "train", "session-x"]) == "session-4"
@@ -516,14 +419,6 @@ def test_totals_of_unmeasured_metrics_are_none() -> None:
     fleet.apply(frame(1, T0, gpu_row(mem_used_mib=100), None))
     sums = totals(fleet, T0)
     assert (sums.mean_util, sums.power_w, sums.memory_used_mib, sums.lowest_util) == (None, None, 100, None)
-
-
-def test_idle_fleet_has_no_gpu_of_lowest_utilisation() -> None:
-    fleet = live()
-    fleet.apply(frame(1, T0, gpu_row(util_pct=0), gpu_row(util_pct=0)))
-    assert totals(fleet, T0).lowest_util is None
-    fleet.apply(frame(2, T0 + 1, gpu_row(util_pct=50), gpu_row(util_pct=0)))
-    assert totals(fleet, T0 + 1).lowest_util == ("gpu01", 1)
 
 
 def test_totals_exclude_stale_nodes_and_gpus_of_other_jobs() -> None:
@@ -579,12 +474,6 @@ def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -
     assert other.gpu_history is not None
     for mine, others in zip(one.gpu_history.tables(), other.gpu_history.tables(), strict=True):
         np.testing.assert_array_equal(mine, others)
-
-
-def test_values_of_one_node_do_not_keep_those_of_other_nodes_in_memory() -> None:
-    fleet = live()
-    fleet.apply_frames([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
-    assert fleet.nodes["gpu01"].gpus.base is None
 
 
 def test_log_keeps_the_newest_events_with_messages_of_limited_length() -> None:

@@ -124,18 +124,6 @@ def test_long_texts_are_cut_before_columns_are_hidden(in_terminal: InTerminal) -
     ]
 
 
-def test_hidden_columns_are_named(in_terminal: InTerminal) -> None:
-    columns = {f"column_{index}": "INTEGER" for index in range(8)}
-    lines = in_terminal(answer(columns, range(8)))
-    assert lines[0] == "column_0  column_1  column_2  column_3"
-    assert lines[3:] == ["Hidden (terminal too narrow): column_4,", "column_5, column_6, column_7"]
-    assert max(map(len, lines)) <= 40
-
-
-def test_wide_characters_keep_columns_aligned(in_terminal: InTerminal) -> None:
-    assert in_terminal(answer({"user": "VARCHAR", "n": "INTEGER"}, ("名" * 30, 5)))[2] == "名" * 18 + "…  5"
-
-
 def test_more_rows_than_fit_are_counted(in_terminal: InTerminal) -> None:
     rows = [(index,) for index in range(12_000)]
     lines = in_terminal(answer({"i": "INTEGER"}, *rows))
@@ -203,23 +191,6 @@ def test_json_is_a_valid_list_of_objects(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads("\n".join(printed(capsys, answer(columns), "json"))) == []
 
 
-def test_json_keeps_columns_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["a", "a", "a_1", "a"]
-    result = Result(names, ["INTEGER"] * 4, iter([[(1, 2, 3, 4)]]))
-    assert json.loads("\n".join(printed(capsys, result, "json"))) == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
-
-
-def test_json_values_stay_json(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [(text,) for text in ('{"loss": 0.25, "phase": "warm"}', "[1, null]", '{"x": 1e999}', None)]
-    found = json.loads("\n".join(printed(capsys, answer({"v": "JSON"}, *rows), "json")))
-    assert [row["v"] for row in found] == [{"loss": 0.25, "phase": "warm"}, [1, None], '{"x": 1e999}', None]
-
-
-def test_markdown_escapes_pipes(capsys: pytest.CaptureFixture[str]) -> None:
-    what = answer({"a|b": "VARCHAR", "n": "INTEGER"}, ("x|y\nz", 1))
-    assert printed(capsys, what, "markdown") == ["| a\\|b | n |", "| --- | ---: |", "| x\\|y\\nz | 1 |"]
-
-
 def test_parquet_keeps_the_types_of_the_result(tmp_path: Path) -> None:
     sql = """SELECT i::SMALLINT AS i, i / 3 AS f, (i / 3)::FLOAT AS s, 'x' || i AS t, NULL::INTEGER AS n,
         [i, NULL] AS l, {'a': i} AS st, TIMESTAMP '2027-01-15 12:00:00.123456' AS ts,
@@ -240,18 +211,6 @@ def test_parquet_keeps_the_types_of_the_result(tmp_path: Path) -> None:
     types[zone] = "TIMESTAMP WITH TIME ZONE"
     assert [str(kind) for kind in read.types[:9]] == types[:9]
     connection.close()
-
-
-def test_integers_in_parquet_are_signed_and_of_at_most_64_bits(tmp_path: Path) -> None:
-    rows = [(255, 3, 2**63), (0, -3, None)]
-    path = tmp_path / "sums.parquet"
-    formats.write(
-        answer({"u": "UTINYINT", "small": "HUGEINT", "large": "HUGEINT"}, *rows),
-        OutputOptions("parquet", path),
-    )
-    read = duckdb.read_parquet(str(path))
-    assert [str(kind) for kind in read.types] == ["SMALLINT", "BIGINT", "DOUBLE"]
-    assert read.fetchall() == [(255, 3, 2.0**63), (0, -3, None)]
 
 
 def wanted(*words: str) -> OutputOptions:
@@ -321,15 +280,6 @@ def test_progress_is_shown_in_a_terminal_and_removed() -> None:
         progress.report(0.42)
         until(out, "reading … 42%")
     assert out.getvalue().endswith("\r\x1b[K")
-
-
-def test_progress_is_silent_for_quick_work_or_without_a_terminal() -> None:
-    terminal, pipe = TtyStream(), io.StringIO()
-    with Progress("reading", out=terminal):
-        pass
-    with Progress("reading", out=pipe, after_s=0.0):
-        pass
-    assert terminal.getvalue() == pipe.getvalue() == ""
 
 
 def test_notices_that_cannot_be_written_change_no_exit_status() -> None:

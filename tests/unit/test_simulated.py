@@ -22,10 +22,8 @@ from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import (
     ERRORS,
     HOT,
-    IDLE,
     LOADER,
     OLD_DRIVER,
-    STRAGGLER,
     SimulatedNode,
     Simulation,
     parse_simulation,
@@ -77,11 +75,6 @@ def test_another_seed_or_name_is_another_node() -> None:
     assert readings(a, 30) != readings(b, 30)
     assert readings(a, 30) != readings(other, 30)
     assert SimulatedNode(a).facts()[0].boot_id != SimulatedNode(b).facts()[0].boot_id
-
-
-def test_every_gpu_of_a_fleet_has_a_uuid_of_its_own() -> None:
-    uuids = [gpu.uuid for s in fleet(16) for gpu in SimulatedNode(s).facts()[1]]
-    assert len(set(uuids)) == 16 * 8
 
 
 def test_rows_follow_the_catalogue_and_stay_on_their_scales() -> None:
@@ -140,12 +133,6 @@ def test_most_gpus_are_busy_and_the_odd_ones_stand_out() -> None:
         assert min(levels) == 0
 
 
-def test_a_small_fleet_has_every_simulated_problem_but_a_starved_node() -> None:
-    found = set[str]().union(*(traits(s) for s in fleet(2)))
-    assert found == {IDLE, HOT, STRAGGLER, ERRORS}
-    assert set[str]().union(*(traits(s) for s in fleet(6))) == {*found, LOADER, OLD_DRIVER}
-
-
 def test_the_job_warms_up_and_writes_checkpoints() -> None:
     simulation = next(s for s in fleet(16) if not traits(s))
     found = readings(simulation, 130)
@@ -156,16 +143,6 @@ def test_the_job_warms_up_and_writes_checkpoints() -> None:
     assert dips == [57, 58, 59, 117, 118, 119]
     written = host_column(found, "disk_write_mb_s")
     assert mean(written[second - 1] for second in dips) > 100 * mean(written[20:50])
-
-
-def test_an_idle_gpu_has_no_process_and_draws_little() -> None:
-    simulation = one_with(IDLE)
-    found = readings(simulation, 60, begin_s=30)
-    idle = [gpu for gpu in range(8) if not any(column(found, gpu, "util_pct"))]
-    assert len(idle) == 1
-    assert max(column(found, idle[0], "power_w")) < 80
-    used = {process.gpu for reading in found for process in reading.processes or ()}
-    assert used == set(range(8)) - set(idle)
 
 
 def test_a_hot_gpu_throttles_for_heat_and_cools_down_again() -> None:
@@ -189,15 +166,6 @@ def test_a_starved_node_waits_for_its_disks() -> None:
     assert mean(column(slow, 0, "util_pct")) < 0.8 * mean(column(quick, 0, "util_pct"))
 
 
-def test_a_straggler_is_as_busy_as_the_others_at_a_lower_clock() -> None:
-    found = readings(one_with(STRAGGLER), 50, begin_s=20)
-    clocks = [mean(column(found, gpu, "sm_clock_mhz")) for gpu in range(8)]
-    slow = clocks.index(min(clocks))
-    assert clocks[slow] < 1_200
-    assert mean(column(found, slow, "util_pct")) > 95
-    assert mean(column(found, slow, "power_w")) < 450
-
-
 def test_an_old_driver_reports_the_memory_temperature_as_not_measured() -> None:
     simulation = one_with(OLD_DRIVER)
     host, _, capabilities = SimulatedNode(simulation).facts()
@@ -211,18 +179,6 @@ def test_memory_errors_are_counted_and_announced_once() -> None:
     assert [note.kind for note in notes] == ["xid"]
     assert notes[0].gpu is not None
     assert column(found, notes[0].gpu, "ecc_corrected")[-1] > 3
-
-
-def test_ranks_number_the_gpus_of_the_whole_fleet() -> None:
-    simulation = next(s for s in fleet(4) if IDLE not in traits(s))
-    (found,) = readings(simulation, 41, begin_s=40)
-    assert [p.local_rank for p in found.processes or ()] == list(range(8))
-    assert [p.rank for p in found.processes or ()] == [simulation.index * 8 + i for i in range(8)]
-
-
-def test_simulated_processes_are_read_every_other_second() -> None:
-    found = readings(fleet(1)[0], 24, begin_s=20, step_s=0.5)
-    assert [r.processes is not None for r in found] == [True, False, False, False, True, False, False, False]
 
 
 def test_a_simulation_travels_as_json() -> None:

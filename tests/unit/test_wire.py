@@ -42,7 +42,6 @@ from gswarm_agent.wire import (
     SetMetrics,
     Start,
     Stop,
-    clip_text,
     encode,
 )
 from gswarm_agent.wire_payload import (
@@ -316,16 +315,6 @@ def test_an_endless_greeting_is_rejected_and_kept_as_noise() -> None:
         list(decoder.feed(b"x" * MAX_NOISE))
 
 
-@given(st.text())
-def test_clipped_text_always_fits(text: str) -> None:
-    clipped = clip_text(text * 300)
-    assert len(clipped) <= MAX_TEXT
-    (bye,) = decoded(MAGIC + encode(Bye(clipped)))
-    assert isinstance(bye, Bye)
-    assert len(bye.reason) == len(clipped)
-    assert bye.reason.isprintable()
-
-
 def test_text_cannot_carry_escapes_line_breaks_or_another_direction_of_writing() -> None:
     bye = Bye("a\x1b[31mb\r\nc\u202ed\x9b")
     assert decoded(MAGIC + encode(bye)) == [Bye("a [31mb  c d ")]
@@ -412,27 +401,3 @@ def test_commands_of_processes_carry_no_escapes() -> None:
     assert isinstance(frame, Frame)
     assert frame.processes is not None
     assert [(p.user, p.command) for p in frame.processes.samples] == [("e ve", "python [x] ")]
-
-
-def test_cached_process_identities_follow_changes() -> None:
-    ada = ProcessSample(0, 1, "ada", "python", 0, 0, (1.0,))
-    looks = [
-        [ada],
-        [replace(ada, row=(2.0,))],
-        [],
-        [ada, replace(ada, pid=2)],
-        None,
-        [replace(ada, command="python3")],
-        [ada],
-    ]
-    frames_ = [
-        HELLO.tables.frame(seq, seq, 0.0, 0, gpus=[None], host=None, processes=look)
-        for seq, look in enumerate(looks, 1)
-    ]
-    assert decoded(MAGIC + encode(HELLO) + b"".join(map(encode, frames_))) == [HELLO, *frames_]
-
-
-@pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64)])
-def test_a_message_that_cannot_be_encoded_raises(message: Message) -> None:
-    with pytest.raises(WireError, match="can't be encoded"):
-        encode(message)
