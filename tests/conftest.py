@@ -9,6 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +27,43 @@ from tests.cluster.standin import NoCompiler, build
 UMASK = os.umask(0o022)
 os.umask(UMASK)
 
+ENDS_S = 15.0
+"""Time in which a process that a test ended may take its leave."""
 CACHE = ".pytest_cache/cache"
 BETWEEN_KEYS_S = 0.005
 NOT_ONLY_FAILED = 8
 """Exit status for skipped tests and a missed budget: a second run of failed tests can't mend them."""
 SLOWEST = (
     "cluster",
-    "tests/security/test_crafted_recordings.py",
     "tests/cluster/test_faults.py",
-    "tests/integration/test_record.py",
-    "tests/security/test_hostile_nodes.py",
-    "tests/integration/test_attached.py",
-    "tests/integration/test_attach.py",
-    "tests/security/test_crashes.py",
-    "tests/integration/test_plot.py",
-    "tests/integration/test_recover.py",
-    "tests/integration/test_profiles.py",
-    "tests/integration/test_import.py",
-    "tests/integration/test_web.py",
     "tests/docs/test_docs.py",
-    "tests/tui/test_fleet.py",
-    "tests/integration/test_probes_processes.py",
-    "tests/integration/test_minutes.py",
+    "tests/security/test_crashes.py",
+    "tests/integration/test_web.py",
+    "tests/integration/test_attach.py",
+    "tests/integration/test_attached.py",
     "tests/security/test_rogue_nodes.py",
-    "tests/tui/test_sql.py",
-    "tests/tui/test_replay.py",
-    "tests/integration/test_output_files.py",
-    "tests/integration/test_web_api.py",
-    "tests/tui/test_app.py",
-    "tests/tui/test_actions.py",
-    "tests/integration/test_report.py",
-    "tests/integration/test_locales.py",
-    "tests/integration/test_http_server.py",
-    "tests/docs/test_skill.py",
-    "tests/integration/test_export.py",
-    "tests/integration/test_store_running_query.py",
-    "tests/integration/test_one_truth.py",
-    "tests/security/test_web_attacks.py",
-    "tests/cluster/test_slurm_counters.py",
-    "tests/integration/test_store_sorting.py",
-    "tests/security/test_recover_consent.py",
-    "tests/integration/test_summary_command.py",
     "tests/integration/test_traces.py",
+    "tests/integration/test_record.py",
+    "tests/integration/test_recover.py",
+    "tests/integration/test_http_server.py",
+    "tests/integration/test_import.py",
+    "tests/tui/test_fleet.py",
+    "tests/tui/test_replay.py",
+    "tests/tui/test_look_back.py",
+    "tests/integration/test_probes_processes.py",
+    "tests/cluster/test_slurm_counters.py",
+    "tests/security/test_hostile_nodes.py",
+    "tests/integration/test_summary_command.py",
+    "tests/integration/test_plot.py",
+    "tests/tui/test_sql.py",
+    "tests/security/test_web_attacks.py",
     "tests/integration/test_counters.py",
+    "tests/tui/test_app.py",
+    "tests/integration/test_locales.py",
+    "tests/integration/test_launch_ssh.py",
+    "tests/integration/test_launch_lasting.py",
+    "tests/integration/test_profiles.py",
+    "tests/integration/test_store_views.py",
 )
 """Groups of tests that take longest, those that compute beside those that wait."""
 
@@ -198,6 +193,38 @@ def private_folders(pytestconfig: pytest.Config) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(pytestconfig.rootpath / CACHE))
         patch.setattr("gswarm_tui.control.registry.SHARED", f"{folder}/heads")
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_program_left(private_folders: None) -> Iterator[None]:
+    """Fail after a file whose tests left a recorder or another process of gswarm-tui running.
+
+    A variable of the environment marks them: a recorder isn't a child of the screen that started it.
+    """
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GSWARM_TEST", mark)
+        yield
+    deadline = time.monotonic() + ENDS_S
+    while (left := _started_programs(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"left running: {'; '.join(left.values())}"
+
+
+def _started_programs(mark: str) -> dict[int, str]:
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words, variables = (
+                (entry / name).read_text(errors="replace").split("\0") for name in ("cmdline", "environ")
+            )
+            is_ours = any(word == "gswarm_tui" or word.endswith("gswarm-tui") for word in words)
+            if is_ours and f"GSWARM_TEST={mark}" in variables:
+                found[int(entry.name)] = " ".join(words)
+    return found
 
 
 async def _briefly_idle(_min_s: float = 0, max_s: float = 1) -> None:
