@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.bundle import Bundle, own_bundle
-from tests.integration.test_launch_bootstrap import stand_in
 
 
 @pytest.fixture
@@ -74,12 +72,6 @@ def test_the_bundle_holds_the_agent_and_two_modules_without_compiled_code() -> N
     assert len(own_bundle().payload) < 256 * 1024
 
 
-def test_another_content_has_another_name() -> None:
-    own = own_bundle()
-    other = Bundle({**own.files, "pynvml.py": own.files["pynvml.py"] + b"#"})
-    assert other.name != own.name
-
-
 def test_the_first_start_requests_the_bundle_and_the_second_does_not(cache: Path) -> None:
     first, second = start(cache), start(cache)
     assert first.stdout.startswith(need() + BEGIN)
@@ -113,12 +105,6 @@ def test_nodes_that_share_a_home_may_start_at_the_same_moment(cache: Path) -> No
     assert all(MAGIC in output for output in outputs)
     assert list((cache / "gswarm-tui").iterdir()) == [folder_of(cache)]
     assert start(cache).stdout.startswith(BEGIN)
-
-
-def test_the_users_own_cache_folder_is_respected(cache: Path, tmp_path: Path) -> None:
-    start(cache, XDG_CACHE_HOME=str(tmp_path / "else where"))
-    assert (tmp_path / "else where/gswarm-tui").is_dir()
-    assert not cache.exists()
 
 
 @pytest.fixture
@@ -159,24 +145,6 @@ def test_cache_below_a_folder_of_others_is_skipped(
     assert len(list(fallback.glob("agent-*"))) == 1
 
 
-@pytest.mark.root("give folders away")
-@pytest.mark.parametrize(
-    ("members", "is_used"), [("", True), ("alice", True), ("eve", False), ("alice,eve", False)]
-)
-def test_cache_below_a_folder_of_my_group_is_used_if_i_am_alone_in_it(
-    cache: Path, fallback: Path, tmp_path: Path, members: str, is_used: bool
-) -> None:
-    chosen, programs = tmp_path / "scratch/mine", tmp_path / "bin"
-    chosen.mkdir(parents=True)
-    os.chown(chosen.parent, -1, 4711)
-    chosen.parent.chmod(0o775)
-    stand_in(programs / "id", "case $1 in -g) echo 4711;; *) echo alice;; esac")
-    stand_in(programs / "getent", f"echo alice:x:4711:{members}")
-    done = start(cache, XDG_CACHE_HOME=str(chosen), PATH=f"{programs}:{os.environ['PATH']}")
-    assert done.stdout.startswith(need() + BEGIN)
-    assert [len(list(folder.rglob("agent-*"))) for folder in (chosen, fallback)] == [is_used, not is_used]
-
-
 def test_without_any_private_folder_the_bootstrap_reports_both(cache: Path, fallback: Path) -> None:
     cache.mkdir(parents=True)
     (cache / "gswarm-tui").write_text("")
@@ -209,27 +177,6 @@ def test_a_payload_that_does_not_fit_its_id_is_never_run(cache: Path, harm: str)
     assert done.returncode == 3
     assert done.stdout == need() + b"GSWARM-FAIL payload\n"
     assert not list(cache.rglob("*.py"))
-
-
-def test_an_incomplete_bundle_leaves_no_files(cache: Path, fallback: Path) -> None:
-    cut = replace(own_bundle())
-    cut.__dict__["payload"] = own_bundle().payload[:5000]
-    done = start(cache, bundle=cut, times=1)
-    assert done.stdout.startswith(need() * 2 + b"GSWARM-FAIL cache ")
-    assert list((cache / "gswarm-tui").iterdir()) == []
-    assert list(fallback.iterdir()) == []
-
-
-def test_a_full_disk_leads_to_the_other_folder(cache: Path, fallback: Path, tmp_path: Path) -> None:
-    tar = tmp_path / "bin/tar"
-    tar.parent.mkdir()
-    real = shutil.which("tar")
-    tar.write_text(f'#!/bin/sh\ncase "$*" in *{cache}*) cat >/dev/null; exit 2;; esac\nexec {real} "$@"\n')
-    tar.chmod(0o755)
-    done = start(cache, PATH=f"{tar.parent}:{os.environ['PATH']}")
-    assert done.stdout.startswith(need() * 2 + BEGIN)
-    assert list((cache / "gswarm-tui").iterdir()) == []
-    assert len(list(fallback.glob("agent-*"))) == 1
 
 
 def test_a_python_that_is_too_old_reports_its_version_and_nothing_else(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
@@ -28,11 +27,9 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.plotting import style
 from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
-from gswarm_tui.plotting.grid import Device, MetricGrid, load_grids
+from gswarm_tui.plotting.grid import MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
-from gswarm_tui.plotting.outliers import find_outliers, strongest
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
-from gswarm_tui.plotting.timescale import clock_ticks
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.plot_recording import record_training
@@ -304,34 +301,6 @@ def test_plot_of_512_gpus_names_its_outliers(uneven_fleet: Path) -> None:
     assert named == ["gpu012:6 no data", "gpu023:4 0 %", "gpu041:2 60 %", "gpu050 55 %"]
 
 
-def grid_of(values: list[list[float]], nodes: list[str], metric: str = "util") -> MetricGrid:
-    devices = tuple(Device(node, number, {}) for number, node in enumerate(nodes))
-    return MetricGrid(GPU_BY_SHORT[metric], False, devices, 1.0, np.array(values, dtype=np.float32))
-
-
-def test_outliers_are_far_from_the_median_and_nodes_are_folded() -> None:
-    nan = float("nan")
-    values = [[90.0, 94], [91.0, 89], [90, nan], [10.0, 20], [nan, nan], [50.0, 50], [51.0, 51], [88.0, 88]]
-    nodes = ["a", "a", "b", "b", "c", "d", "d", "e"]
-    found = find_outliers(grid_of(values, nodes), (0, 100))
-    assert [(one.node, one.gpu, one.value) for one in found] == [
-        ("b", 3, 15),
-        ("c", 4, None),
-        ("d", None, 50.5),
-    ]
-    assert [one.row for one in found] == [3.5, 4.5, 6.0]
-    kept, left_out = strongest(found, 2)
-    assert ([one.node for one in kept], left_out) == (["b", "c"], 1)
-
-
-def test_even_and_noisy_fleets_have_no_outliers() -> None:
-    assert find_outliers(grid_of([[95], [90], [99], [93]], list("abcd")), (0, 100)) == []
-    spread = [[float(value)] for value in range(0, 100, 7)]
-    assert find_outliers(grid_of(spread, [str(at) for at in range(len(spread))]), (0, 100)) == []
-    throttled = grid_of([[0], [0], [0], [1]], list("abcd"), "reasons")
-    assert find_outliers(throttled, (0, 1)) == []
-
-
 def test_pdf_embeds_fonts(tmp_path: Path) -> None:
     data = drawn(material(small(tmp_path / "run.duckdb")), "pdf")
     assert data.startswith(b"%PDF")
@@ -346,24 +315,6 @@ def test_names_are_drawn_literally(tmp_path: Path) -> None:
     assert name in svg_texts(drawn(made, "svg"))
     assert drawn(made, "png")
     assert drawn(made, "pdf")
-
-
-@pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kolkata"), ZoneInfo("America/St_Johns")])
-@pytest.mark.parametrize("seconds", [1, 59, 3600, 86_400, 40 * 86_400])
-def test_clock_ticks_are_round_local_times(zone: ZoneInfo, seconds: int) -> None:
-    began = datetime.fromisoformat("2026-03-28 22:13:07.25")  # clocks are set on the 29th in Berlin
-    ticks = clock_ticks(began, seconds, zone)
-    assert len(ticks) <= 12
-    for tick in ticks:
-        local = (began.replace(tzinfo=UTC) + timedelta(seconds=tick.at)).astimezone(zone)
-        assert 0 <= tick.at <= seconds
-        clock = tick.label.splitlines()[0]
-        if clock[2] == ":":
-            assert local.strftime("%H:%M:%S").startswith(clock)
-        else:
-            assert f"{local:%b} {local.day}" == clock
-    if seconds >= 3600:
-        assert len(ticks) >= 3
 
 
 def test_plot_command_writes_each_file(

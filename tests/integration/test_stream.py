@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import selectors
 import signal
@@ -270,24 +269,6 @@ def test_an_agent_on_streams_ends_with_its_head(agent: Agent) -> None:
     assert agent.end() == 0
     assert agent.process.stderr is not None
     assert agent.process.stderr.read() == b""
-
-
-def test_a_head_that_reads_again_after_a_pause_gets_the_gap_frames_and_pongs(agents: list[Agent]) -> None:
-    options = ("--memory-mib", "0.02", "--simulate", '{"gpus": 64}')
-    agent = Agent(sys.executable, "-m", "gswarm_agent", "stream", *options)
-    agents.append(agent)
-    agent.start(100)
-    assert agent.process.stdout is not None
-    fcntl.fcntl(agent.process.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
-    agent.hear(Hello)
-    time.sleep(3)  # the pipe is full, then the spool
-    lost = agent.hear(Lost)[0]
-    before = [m for m in agent.heard[: agent.heard.index(lost)] if isinstance(m, Frame)]
-    agent.hear(Frame, len(before) + 1)
-    after = next(m for m in agent.heard[agent.heard.index(lost) :] if isinstance(m, Frame))
-    assert before[-1].seq < lost.seq == after.seq - 1
-    agent.say(Ping(1))
-    agent.hear(Pong)
 
 
 def test_stray_prints_do_not_reach_the_wire(agents: list[Agent]) -> None:

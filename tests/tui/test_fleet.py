@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Processes
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_BRAKE
 from gswarm_tui.fleet.events import EventLogged, RecorderStatus
 from gswarm_tui.tui.app import GswarmApp
@@ -97,17 +96,6 @@ async def test_plots_fit_after_a_resize() -> None:
         assert screen_text(app) == first
 
 
-async def test_cursor_scrolls_the_heatmap() -> None:
-    app = app_on(scene(1024, 8, 1))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("G")
-        await pilot.pause()
-        heatmap = app.fleet_screen.heatmap
-        assert heatmap.layout_plan.zoom is Zoom.HALVES
-        assert heatmap.scroll_y == heatmap.max_scroll_y > 0
-        assert line_with(" gpu1024:0  ", app)
-
-
 async def test_node_states_are_shown_as_text() -> None:
     app = app_on(troubled())
     async with app.run_test(size=(120, 40)) as pilot:
@@ -158,17 +146,6 @@ async def test_throttle_reason_comes_before_the_clock() -> None:
         node.gpus[hot.gpu or 0, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL | REASON_POWER_BRAKE
         app.update_view()
         assert "°C  ▲ thermal (hardware)…" in line_with(f"{hot.node}:{hot.gpu}  util", app)
-
-
-async def test_ages_and_countdowns_update_without_frames() -> None:
-    made = troubled()
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        made.time += 3
-        made.hub.flush()
-        await pilot.pause()
-        assert "lost 4 s ago" in line_with("gpu04 ", app)
-        assert "retry in 1 s" in line_with("gpu04 ", app)
 
 
 async def test_cursor_shows_the_gpu_and_opens_the_node() -> None:
@@ -240,25 +217,6 @@ async def test_legend_says_that_the_group_of_a_metric_is_switched_off() -> None:
         assert line_with(" CPU %", app).endswith("switched off")
 
 
-async def test_metric_list_is_filtered_as_one_types() -> None:
-    app = app_on(scene(2, 8, 5))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("m", *"throt")
-        await pilot.pause()
-        listed = [line for line in screen_text(app).splitlines() if "│" in line]
-        assert any("power throttle" in line for line in listed)
-        assert not any("SM clock" in line for line in listed)
-        await pilot.press(*["backspace"] * 5, *"temp", "enter")
-        await pilot.pause()
-        assert line_with("unmeasured", app).startswith(" temperature °C")
-        await pilot.press("m", *"xyzzy", "enter")
-        await pilot.pause()
-        assert "no match" in screen_text(app)
-        await pilot.press("escape")
-        await pilot.pause()
-        assert line_with("unmeasured", app).startswith(" temperature °C")
-
-
 async def test_sort_by_metric_puts_the_lowest_first() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -301,45 +259,6 @@ async def test_typing_a_filter_leaves_every_node_in_its_place() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert "? help" in screen_text(app).splitlines()[-1]
-
-
-async def test_filter_shows_the_unit_that_a_number_is_in() -> None:
-    app = app_on(scene(4, 8, 30))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("slash", *"mem>1")
-        await pilot.pause()
-        assert line_with("⏎ keep", app).startswith(" mem>1 GiB  ⏎ keep")
-        await pilot.press(*"000")
-        await pilot.pause()
-        assert line_with("nothing matches", app).strip() == "mem>1000 GiB  nothing matches"
-        await pilot.press(*"MiB", "enter")
-        await pilot.pause()
-        assert "filter mem>1000MiB: 31 GPUs on 4 of 4 nodes" in screen_text(app)
-
-
-async def test_rank_that_is_missing_is_not_inside_of_a_range() -> None:
-    made = scene(1, 8, 30)
-    app = app_on(made)
-    async with app.run_test(size=(120, 40)) as pilot:
-        node = app.fleet_screen.fleet.nodes["gpu01"]
-        assert node.hello is not None
-        columns = node.hello.tables.processes
-        one = node.processes[0]
-        for ranks, shown in (
-            (range(8, 16), "8–15"),
-            ((8, 9, 10, 11, 12, 13, 15), "8–13,15"),
-            ((0, 2), "0,2"),
-            ((7,), "7"),
-            ((0, 4, 8, 12, 16, 20, 24, 28), "0,4,8,12,…"),
-            ((1000, 1001, 1002, 1003, 1005, 1006), "1000–1003,…"),
-        ):
-            node.process_table = Processes.of(
-                columns, [replace(one, gpu=gpu, rank=rank) for gpu, rank in enumerate(ranks)]
-            )
-            app.update_view()
-            await pilot.pause()
-            row = next(line for line in screen_text(app).splitlines() if line.startswith(" gpu01 "))
-            assert shown in row.split()
 
 
 async def test_mistyped_metric_is_corrected_while_it_is_typed() -> None:

@@ -19,7 +19,6 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.widgets.table import TableView
-from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import recorded
 from tests.tui.conftest import line_with, screen_text, shows
 from tests.tui.deck import Deck
@@ -164,19 +163,6 @@ async def test_keys_change_the_speed(deck: Deck) -> None:
         assert deck.clock.seconds - then == pytest.approx(4, rel=0.5)
 
 
-async def test_replay_stops_at_its_end_and_restarts(deck: Deck) -> None:
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        await pilot.press("space", *["plus"] * 6)
-        await deck.play(pilot, 120)
-        assert deck.seconds == 120
-        assert "end of the recording" in line_with(deck.app, "REPLAY")
-        await pilot.press("space")
-        await deck.settle(pilot)
-        assert deck.seconds < 1
-        assert not deck.head.paused
-
-
 async def test_steps_and_skips_stay_within_the_recording(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
@@ -211,17 +197,6 @@ async def test_keys_go_to_events_and_show_them(deck: Deck) -> None:
         assert deck.seconds == pytest.approx(times[-2])
 
 
-async def test_click_on_the_timeline_goes_to_its_time(deck: Deck) -> None:
-    async with deck.app.run_test(size=(123, 30)) as pilot:
-        await deck.settle(pilot)
-        await pilot.click(Timeline, offset=(13 + 50, 0))
-        await deck.settle(pilot)
-        assert deck.seconds == pytest.approx(60, abs=1.5)
-        await pilot.click(Timeline, offset=(13 + 99, 1))
-        await deck.settle(pilot)
-        assert deck.seconds == 120
-
-
 async def test_replay_shows_a_node_as_lost_only_during_its_loss(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
@@ -244,19 +219,6 @@ async def test_curves_are_complete_after_a_jump(deck: Deck) -> None:
         deck.player.seek(BEGINNING + 50)
         await deck.settle(pilot)
         assert screen_text(deck.app) == played
-
-
-async def test_only_past_events_are_listed_and_enter_goes_to_one(deck: Deck) -> None:
-    async with deck.app.run_test(size=(120, 30)) as pilot:
-        await deck.settle(pilot)
-        await deck.press(pilot, "e")
-        assert "XID 92" not in screen_text(deck.app)
-        deck.player.seek(BEGINNING + 120)
-        await deck.settle(pilot)
-        assert "XID 92" in screen_text(deck.app)
-        await deck.press(pilot, "home", "enter")
-        assert deck.seconds <= 1
-        assert "XID 92" not in screen_text(deck.app)
 
 
 @pytest.fixture

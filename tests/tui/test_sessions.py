@@ -106,20 +106,6 @@ async def test_selected_session_is_plotted_from_start_to_end() -> None:
         assert line_with(app, "−1 min").endswith("end")
 
 
-async def test_names_and_notes_are_cleaned_only_on_screen() -> None:
-    made = busy_scene()
-    app = app_on(made)
-    name, note = "[red]日本 \u202edrop", "two words; [b]x[/b]"
-    async with app.run_test(size=(120, 30)) as pilot:
-        await pilot.press("S")
-        app.change_session("3", name=name, note=note)  # as from a recording of an earlier version
-        await pilot.pause()
-        session = made.fleet.sessions.sessions["3"]
-        assert (session.name, session.note) == (name, note)
-        assert "[red]日本 �drop" in screen_text(app)
-        assert note in screen_text(app)
-
-
 async def test_sessions_of_an_earlier_day_show_date_and_time() -> None:
     made = busy_scene()
     for seconds in (86_400, 86_390):

@@ -160,12 +160,6 @@ def test_interval_is_read_in_seconds_and_milliseconds(text: str, milliseconds: i
     assert options("--interval", text).interval_ms == milliseconds
 
 
-@given(st.integers(100, 60_000))
-def test_seconds_and_milliseconds_parse_to_the_same_interval(milliseconds: int) -> None:
-    assert options("--interval", f"{milliseconds}ms").interval_ms == milliseconds
-    assert options("--interval", f"{milliseconds / 1000}").interval_ms == milliseconds
-
-
 @pytest.mark.parametrize(
     ("words", "size"),
     [
@@ -341,15 +335,6 @@ def test_screens_are_imported_without_duckdb_and_asyncssh() -> None:
     script = (
         "import sys, gswarm_tui.tui.app, gswarm_tui.run.watch\n"
         "print('loaded', *set(sys.modules) & {'duckdb', 'asyncssh', 'matplotlib'})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "loaded\n"
-
-
-def test_trial_forks_its_recorder_while_it_has_one_thread() -> None:
-    script = (
-        "import sys, gswarm_tui.commands.trial, gswarm_tui.run.batch, gswarm_tui.run.headless\n"
-        "print('loaded', *set(sys.modules) & {'numpy'})\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "loaded\n"

@@ -67,11 +67,6 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
     assert told(both) == ["! gpu[02-03]: failed to log in: it refuses the user me; try `ssh NODE`."]
 
 
-def test_a_short_node_name_is_not_found_in_words() -> None:
-    node = NodeReport("a", failed_step="connect", reason="a has no route", remedy="try `ssh a`")
-    assert told([node]) == ["! a: failed to connect: a has no route; try `ssh a`."]
-
-
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -201,18 +196,6 @@ def test_agent_reads_who_may_use_counters_and_the_spools_folder(tmp_path: Path) 
     assert found["spool_folder"] == str(tmp_path / "spool")
     assert found["spool_free_mib"] > 0
     assert not (tmp_path / "spool").exists(), "it only reads"
-
-
-def test_agent_leaves_out_what_a_node_lacks(tmp_path: Path) -> None:
-    open_to_all = tmp_path / "spool"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o755)
-    found = check(str(tmp_path), [str(open_to_all)])
-    assert found["perf_event_paranoid"] is None
-    assert found["gpu_counters_admin_only"] is None
-    assert found["likwid_lock_owner"] is None
-    assert (found["spool_folder"], found["spool_free_mib"]) == (None, None)
-    assert found["spool_problems"] == [f"{open_to_all}: others may enter it"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,14 +66,6 @@ def test_playhead_stays_in_the_recording_and_restarts_after_the_end() -> None:
     assert playhead.at == 1060
 
 
-def test_playhead_continues_in_a_growing_recording() -> None:
-    playhead, clock = head(at=1060)
-    playhead.end = 1070
-    playhead.play()
-    clock.seconds += 4
-    assert playhead.at == 1064
-
-
 @given(
     st.lists(
         st.one_of(
@@ -98,11 +89,3 @@ def test_any_keys_keep_the_playhead_in_the_recording(keys: list[str | float]) ->
                 playhead.move_to(float(key))
         assert 1000 <= playhead.at <= 1060
         assert playhead.speed in SPEEDS
-
-
-@pytest.mark.parametrize("end", [1000.0, 900.0])
-def test_empty_recording_has_one_position(end: float) -> None:
-    playhead = Playhead(1000.0, end, 1000.0, PlayheadClock())
-    playhead.play()
-    assert playhead.at == 1000
-    assert playhead.ended

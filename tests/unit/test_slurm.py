@@ -211,13 +211,6 @@ def test_heterogeneous_job_is_combined(programs: Programs) -> None:
     assert (part.job_id, part.het_groups) == ("3", {"gpu01": 1, "cpu1": 1})
 
 
-def test_running_jobs_are_empty_when_squeue_fails(programs: Programs) -> None:
-    programs.add("squeue", "echo 4711; echo 12_3")
-    assert programs.slurm().running_jobs() == ("4711", "12_3")
-    programs.add("squeue", "exit 1")
-    assert programs.slurm().running_jobs() == ()
-
-
 @pytest.mark.parametrize(
     ("gres", "expected"),
     [
@@ -252,11 +245,6 @@ def test_any_allocation_is_parsed_as_slurm_prints_it(allocated: dict[str, set[in
     (record,) = parse_jobs(block(nodes=fold(allocated), gres=gres))
     assert record.job.gpus == allocated
     assert set(record.job.nodes) == set(allocated)
-
-
-@given(st.text(max_size=300))
-def test_text_without_a_job_parses_to_nothing(text: str) -> None:
-    assert parse_jobs(text) == []
 
 
 def test_allocation_is_read_from_the_environment() -> None:
@@ -317,11 +305,6 @@ def test_reason_of_a_jobs_end_is_known_while_its_processes_are_signalled(
     programs.scontrol({"4711": block(state=state, reason=reason, restarts=restarts)})
     assert programs.slurm(SLURM_RESTART_COUNT="1").why_ending("4711") == why
     assert programs.slurm().why_ending("4712") == ""
-
-
-def test_requeued_job_has_no_end(programs: Programs) -> None:
-    programs.scontrol({"4711": block(state="PENDING", end="Unknown")})
-    assert programs.slurm().end_of("4711") is None
 
 
 @pytest.mark.parametrize(
