@@ -78,7 +78,7 @@ def _parser() -> CommandParser:
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--all-gpus] [--force] [--db PATH]",
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
-        "table, or as a Parquet dataset with all tables. Profiles are exported, too.",
+        "table, or as a Parquet dataset with all tables and profiles.",
     )
     parser.add_argument("session", nargs="*", metavar="SESSION", help='name, number, or "recording 1"')
     parser.add_argument("--format", choices=FORMATS, help="output format (default: from the suffix of -o)")
@@ -157,8 +157,7 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
             guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe, arguments.all_gpus)
             return plural(write_csv(source, chosen, guarded, out, progress.report), "row")
         written = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=arguments.all_gpus)
-    profiles = f", {plural(written.profiles, 'profile')}" if written.profiles else ""
-    return f"{plural(written.samples, 'sample')} of {plural(written.gpus, 'GPU')}{profiles}"
+    return f"{plural(written.samples, 'sample')} of {plural(written.gpus, 'GPU')}"
 
 
 def _parquet(

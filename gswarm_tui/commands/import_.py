@@ -1,4 +1,4 @@
-"""``gswarm-tui import``: read a profiler's report, an export or a gswarm-profiler file into a recording."""
+"""``gswarm-tui import``: read a profiler's report, Parquet or a gswarm-profiler file into a recording."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.exchange.gswarm_profiler_values import Units
-from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
+from gswarm_tui.exchange.gswarm_profiler_import import ImportCounts, ProfilerImport
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report, is_report
@@ -38,7 +37,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             "so rename it if it is one of these."
         )
     if path.suffix == ".csv":
-        raise UserError(f"{path}: CSV has only one table; export JSON or Parquet to import it.")
+        raise UserError(f"{path}: CSV has only one table; export Parquet to import it.")
     if (frames := path / "frames.jsonl").is_file():  # a session's folder in the cache of gswarm-profiler
         path = frames
     db = arguments.db or Path(path.resolve().stem + SUFFIX)
@@ -59,9 +58,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
-            counted = JsonImport(target, path, Units(arguments.units), arguments.gpu_memory_mib).read(
-                progress.report
-            )
+            counted = ProfilerImport(target, path, arguments.gpu_memory_mib).read(progress.report)
         profiles = f", {plural(target.profiles, 'profile')}" if target.profiles else ""
     gpus = f" of {plural(counted.gpus, 'GPU')}" if counted.gpus else ""
     print(printable(f"{db}: {plural(counted.samples, 'sample')}{gpus}{profiles} from {path}"))
@@ -93,9 +90,9 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
 def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
-        "PATH [--db PATH] [--node NODE] [--rank N] [--units UNITS] [--gpu-memory-mib MIB]",
-        "Read a report of Nsight Systems or Nsight Compute, an export (JSON or Parquet), or JSON or "
-        "frames.jsonl of gswarm-profiler, into a recording.",
+        "PATH [--db PATH] [--node NODE] [--rank N] [--gpu-memory-mib MIB]",
+        "Read a report of Nsight Systems or Nsight Compute, a Parquet export, or JSON or frames.jsonl of "
+        "gswarm-profiler, into a recording.",
         writes=True,
     )
     parser.add_argument(
@@ -106,17 +103,10 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("--rank", type=_rank, metavar="N", help="rank of a report, if it doesn't know")
     parser.add_argument(
-        "--units",
-        choices=[str(units) for units in Units],
-        default=str(Units.AUTO),
-        help="units of a gswarm-profiler file: as its program writes them (0-1, KiB/s, rx and tx swapped), "
-        "as it documents them (0-100, GB/s), or auto: text as written, numbers as documented (default: auto)",
-    )
-    parser.add_argument(
         "--gpu-memory-mib",
         type=_memory_mib,
         metavar="MIB",
-        help="memory of each GPU in MiB, to convert gpu_memory from a share into a size if the file lacks it",
+        help="memory of each GPU in MiB, to convert gpu_memory from a share into a size",
     )
     return parser
 

@@ -2,7 +2,7 @@
 
 Fields and units follow the README of gswarm-profiler, "Output Format": percent as 0-100, bandwidths in GB/s
 (10**9 bytes) over PCIe (``dram_bandwidth``; rx is what the GPU received) and over NVLink (``gpu_bandwidth``).
-Its program writes other values (``gswarm_profiler_values``), and as ``gpu_bandwidth`` the capacity of pairs.
+Its program writes other values (``gswarm_profiler_import``), and as ``gpu_bandwidth`` the capacity of pairs.
 
 Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads a missing field as
 zeros. So every frame has all GPUs of the session in the same order, an unmeasured value is the text "NaN",
@@ -10,9 +10,8 @@ which ``float`` reads and JSON allows, and a field that was never measured is le
 needs it.
 
 Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, the time that each value covers (``interval_ms``), by
-which means are weighted, and members that an import needs: ``made_by``,
-``recording``, ``session``, ``devices``, ``events`` (changes of the sampling interval) and ``profiles``
-(``json_profiles``). Times are in UTC.
+which means are weighted, and the members ``made_by``, ``recording``, ``session`` and ``devices``. Times are
+in UTC.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from typing import Any, TextIO
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.json_profiles import write_profiles
 from gswarm_tui.exchange.time_windows import iso, sample_in, sample_span, utc_micros, windows
-from gswarm_tui.fleet.events import json_object, new_interval_ms
+from gswarm_tui.fleet.events import new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
 
@@ -116,21 +114,19 @@ _RECORDING = (
     f"tool_version, {RUN} AS run FROM recordings WHERE recording_id = ?"
 )
 
-_INTERVAL_CHANGES = """
-SELECT ts, kind, message, detail FROM events
-WHERE recording_id = ? AND kind = 'interval_changed'
-  AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT)
-ORDER BY ts
+_INTERVAL_CHANGE = """
+SELECT detail FROM events
+WHERE recording_id = ? AND kind = 'interval_changed' AND ts < make_timestamp(?::BIGINT)
+ORDER BY ts DESC LIMIT 1
 """
 
 
 @dataclass(frozen=True)
 class ExportCounts:
-    """Numbers of exported samples, GPUs and profiles."""
+    """Numbers of exported samples and GPUs."""
 
     samples: int
     gpus: int
-    profiles: int
 
 
 @dataclass(frozen=True)
@@ -184,18 +180,12 @@ def write_json(
     devices = source.query(query).dicts()
     layout = _layout(devices)
     out.write("{\n")
-    recording["interval_ms"] = _interval_ms(source, period, recording["interval_ms"])
-    head = _head(period, recording, devices, layout.names)
-    events = source.query(_INTERVAL_CHANGES, period.recording_id, begin, span["end"] + 1).dicts()
-    head["events"] = [
-        {
-            "time": iso(event["ts"]),
-            "kind": event["kind"],
-            "message": event["message"],
-            "detail": json_object(event["detail"]) or None,
-        }
-        for event in events
+    changed = source.query(_INTERVAL_CHANGE, period.recording_id, utc_micros(period.started_at)).rows()
+    # A session begins with the interval of the last change before it.
+    recording["interval_ms"] = (new_interval_ms(changed[0][0]) if changed else None) or recording[
+        "interval_ms"
     ]
+    head = _head(period, recording, devices, layout.names)
     out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())
     out.write(' "frames": [')
     interval = (recording["interval_ms"] or 1000) * 1000
@@ -211,15 +201,8 @@ def write_json(
             number += 1
             out.write(",\n  " if number > 1 else "\n  ")
             out.write(json.dumps(layout.frame(number, row), ensure_ascii=False, separators=(",", ":")))
-    out.write("\n ]")
-    gpus = {
-        gpu_id: layout.names[layout.columns[place]]
-        for gpu_id, place in source.query(f"SELECT gpu_id, place FROM ({places})").rows()  # noqa: S608
-        if place in layout.columns
-    }
-    profiles = write_profiles(source, period, gpus, out)
-    out.write("\n}\n")
-    return ExportCounts(sum(device["samples"] for device in devices), len(devices), profiles)
+    out.write("\n ]\n}\n")
+    return ExportCounts(sum(device["samples"] for device in devices), len(devices))
 
 
 def _layout(devices: list[dict[str, Any]]) -> _Layout:
@@ -257,9 +240,3 @@ def _head(
             for name, device in zip(names, devices, strict=True)
         },
     }
-
-
-def _interval_ms(source: QuerySource, period: Period, first_ms: int | None) -> int | None:
-    """Return the sampling interval at the start of a period, for a recording that began with ``first_ms``."""
-    changes = source.query(_INTERVAL_CHANGES, period.recording_id, 0, utc_micros(period.started_at)).dicts()
-    return (new_interval_ms(changes[-1]["detail"]) if changes else None) or first_ms

@@ -1,4 +1,4 @@
-"""Incremental reader of a large, untrusted JSON object, which streams the elements of some arrays."""
+"""Incremental readers of large, untrusted JSON: an object with streamed arrays, and JSON Lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ MAX_VALUE_BYTES = 64 * 2**20
 """Maximum bytes of one member or element; a frame of 100,000 GPUs needs a quarter."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BARE_NAN = re.compile(rb"((?:^|[,:\[])\s*)NaN(?=\s*(?:[,\]}]|$))")
 _NOT_FINITE = re.compile(rb"((?:^|[,:\[])\s*)-?(?:NaN|nan|inf|Infinity)(?=\s*(?:[,\]}]|$))")
 _WORDS = (b"NaN", b"nan", b"inf", b"Infinity")
 _WORDS_ENDED = tuple(word + end for word in _WORDS for end in (b",", b"]", b"}", b" ", b"\n", b"\r", b"\t"))
@@ -33,49 +32,27 @@ class MalformedError(Exception):
 
 
 class JsonStream:
-    """Reader of one JSON object in a binary file; ``line`` is the number of the line read last.
+    """Reader of one JSON object in a binary file."""
 
-    Without ``by_line`` it is several times quicker, and ``line`` stays 1.
-    """
-
-    def __init__(self, file: BufferedReader, *, by_line: bool = True) -> None:
-        self.line = 1
-        self._by_line = by_line
+    def __init__(self, file: BufferedReader) -> None:
         self._file = file
-        self._line_ended = False
         self._value_bytes = 0
 
     def read(self, size: int) -> bytes:
-        """Return at most one line for the parser, so that ``line`` is right when the parser fails.
-
-        A bare NaN, which Python writes and JSON lacks, becomes null. Without ``by_line``, infinity does, too.
-        """
+        """Return bytes for the parser; a bare NaN or infinity, which JSON lacks, becomes null."""
         if not size:  # the parser looks whether it gets bytes
             return b""
-        if not self._by_line:
-            text = self._file.read(size)
-            while text[-1:].isalpha() or text.endswith(b"-"):  # perhaps a part of -inf
-                if not (more := self._file.read(1)):
-                    break
-                text += more
-            if text.endswith(_WORDS) or any(word in text for word in _WORDS_ENDED):
-                text = _NOT_FINITE.sub(rb"\1null", text)
-            self._count(text)
-            return text
-        text = self._file.readline(size)
-        if text.endswith((b"N", b"a")):  # perhaps a part of NaN
-            text += self._file.readline(2)
-        if b"NaN" in text:
-            text = _BARE_NAN.sub(rb"\1null", text)
-        self.line += self._line_ended
-        self._line_ended = text.endswith(b"\n")
-        self._count(text)
-        return text
-
-    def _count(self, text: bytes) -> None:
+        text = self._file.read(size)
+        # The last letters may be a part of -inf; a longer run of letters is none of these words.
+        for _ in range(len("-Infinity")):
+            if text[-1:].isalpha() or text.endswith(b"-"):
+                text += self._file.read(1)
+        if text.endswith(_WORDS) or any(word in text for word in _WORDS_ENDED):
+            text = _NOT_FINITE.sub(rb"\1null", text)
         self._value_bytes += len(text)
         if self._value_bytes > MAX_VALUE_BYTES:
-            raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
+            raise _too_long()
+        return text
 
     def members(self, *streamed: str) -> Iterator[tuple[str, Any]]:
         """Yield each member's name and value; of the arrays ``streamed``, their elements one by one.
@@ -93,7 +70,7 @@ class JsonStream:
             if next(events)[0] != "start_map":
                 raise MalformedError("it isn't a JSON object")
             for _, name in events:
-                if name is None:  # the object's end; the parser goes on to the file's
+                if name is None:  # This event ends the object, and the parser goes on to the file's end.
                     continue
                 event, value = next(events)
                 elements = name in streamed and event == "start_array"
@@ -105,27 +82,6 @@ class JsonStream:
         except ijson.JSONError as error:
             raise MalformedError(_message(error)) from None
 
-    def lines(self) -> Iterator[Any]:
-        """Yield the value of each line of JSON Lines; a last line that a crash cut off is left out.
-
-        Raises:
-            MalformedError: a line isn't JSON.
-            OSError: the file can't be read.
-        """
-        self.line = 0
-        while text := self._file.readline(MAX_VALUE_BYTES + 1):
-            self.line += 1
-            if len(text) > MAX_VALUE_BYTES:
-                raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
-            try:
-                if text.strip():
-                    yield json.loads(text)
-            except RecursionError:
-                raise MalformedError("it is nested too deeply") from None
-            except ValueError as error:
-                if text.endswith(b"\n"):
-                    raise MalformedError(f"not JSON: {error}") from None
-
     def _elements(self, events: _Events) -> Iterator[Any]:
         depth = 1
         for event, value in events:
@@ -135,6 +91,32 @@ class JsonStream:
                     return
             else:
                 yield _value(event, value, events)
+
+
+def json_lines(file: BufferedReader) -> Iterator[Any]:
+    """Yield the value of each line of JSON Lines; a last line that a crash cut off is left out.
+
+    Raises:
+        MalformedError: a line isn't JSON.
+        OSError: the file can't be read.
+    """
+    number = 0
+    while text := file.readline(MAX_VALUE_BYTES + 1):
+        number += 1
+        if len(text) > MAX_VALUE_BYTES:
+            raise _too_long()
+        try:
+            if text.strip():
+                yield json.loads(text)
+        except RecursionError:
+            raise MalformedError(f"line {number} is nested too deeply") from None
+        except ValueError as error:
+            if text.endswith(b"\n"):
+                raise MalformedError(f"line {number}: not JSON: {error}") from None
+
+
+def _too_long() -> MalformedError:
+    return MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
 
 
 def _value(event: str, value: Any, events: _Events) -> Any:

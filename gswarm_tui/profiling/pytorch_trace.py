@@ -68,7 +68,7 @@ class PytorchTrace:
     def __init__(self, path: Path, file: BufferedReader) -> None:
         """Read what comes before the first event. Raises ReportError."""
         self._path = path
-        self._stream = JsonStream(file, by_line=False)
+        self._stream = JsonStream(file)
         self._events: Iterator[dict[str, Any]] = self._timed_events()
         self._before: dict[str, Any] = {}
         self._zero_ns = 0

@@ -1,0 +1,300 @@
+"""Import of a file that gswarm-profiler wrote, as a recording with one session.
+
+Its program (``collect_gpu_metrics`` and ``collect_and_store_frame`` of 0.4) writes shares from 0 to 1 and
+PCIe in KiB/s, with bytes that the GPU sent in ``dram_bandwidth_rx`` and those that it received in
+``dram_bandwidth_tx``. ``gpu_bandwidth`` is the capacity of NVLink, which is no sample. ``gpu_memory`` is a
+share, so it needs the memory of the GPUs, which the file doesn't contain.
+
+A frame becomes a sample of each of its GPUs, and a host sample without values of each of their nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.common.errors import quote
+from gswarm_tui.exchange.json_export import MADE_BY
+from gswarm_tui.exchange.json_stream import JsonStream, MalformedError, json_lines
+from gswarm_tui.exchange.time_windows import utc_micros
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.sql.schema import (
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    NODES,
+    RECORDINGS,
+    SCHEMA_VERSION,
+    SESSIONS,
+    TableSchema,
+)
+from gswarm_tui.store.transfer.importing import Importing, mark
+
+INTERVAL_MS = 1000
+"""gswarm-profiler always records a frame a second."""
+ROWS_AT_ONCE = 50_000
+LINES_SUFFIX = ".jsonl"
+"""JSON Lines: the frames that gswarm-profiler keeps of a session that it didn't finish."""
+FIRST_YEAR, LAST_YEAR = 1971, 2500
+
+Values = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+
+_KIB_S = 1024e-6  # in MB/s
+_LONGEST_TEXT = 1000
+_GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
+_SKIPPED = ("request_time_info", "summary_by_client")
+
+
+class WrongValueError(ValueError):
+    """Raised for an invalid value; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class ImportCounts:
+    """Numbers of imported samples and GPUs; ``notice`` reports values that weren't imported."""
+
+    samples: int
+    gpus: int
+    notice: str
+
+
+@dataclass
+class _Rows:
+    """Rows to be added to a table, as pieces of columns."""
+
+    table: TableSchema
+    pieces: dict[str, list[Any]] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, count: int, **columns: Any) -> None:
+        """Add rows; each column is an array, or one value for all rows. Every call needs the same columns."""
+        self.count += count
+        for name, values in columns.items():
+            self.pieces.setdefault(name, []).append(np.broadcast_to(values, count))
+
+    def flush(self, target: Importing) -> None:
+        """Add the rows to the file. Raises StoreError."""
+        if self.count:
+            target.add(self.table, {name: np.concatenate(pieces) for name, pieces in self.pieces.items()})
+        self.pieces, self.count = {}, 0
+
+
+class ProfilerImport:
+    """Importer of one file of gswarm-profiler into a recording file."""
+
+    def __init__(self, target: Importing, path: Path, total_mib: int | None = None) -> None:
+        """``total_mib`` is the memory of each GPU."""
+        self._target = target
+        self._path = path
+        self._total_mib = total_mib
+        self._first_node, self._first_gpu = target.next_free("node_id"), target.next_free("gpu_id")
+        self._name = ""
+        self._nodes: dict[str, int] = {}
+        self._gpus: dict[str, dict[str, Any]] = {}
+        self._node_of: list[int] = []
+        self._before_us: int | None = None
+        self._before: Places = np.zeros(0, np.int64)
+        self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
+        self._frames = self._samples = 0
+        self._began_us, self._ended_us = 0, 0
+        self._has_memory = False
+        self._skipped: list[str] = []
+
+    def read(self, report: Callable[[float], None]) -> ImportCounts:
+        """Import the whole file; calls ``report`` with the share done. Raises StoreError."""
+        size = max(1, self._path.stat().st_size)
+        where = ""
+        try:
+            with self._path.open("rb") as raw:
+                if self._path.suffix == LINES_SUFFIX:
+                    members: Iterator[tuple[str, Any]] = (("frames", frame) for frame in json_lines(raw))
+                else:
+                    members = JsonStream(raw).members("frames")
+                for name, value in members:
+                    if name == "frames":
+                        self._frames += 1
+                        where = f", frame {self._frames}"
+                        self._frame(value)
+                    elif name == "made_by" and str(value).startswith(MADE_BY):
+                        raise WrongValueError("it is an export of gswarm-tui; export Parquet to import it")
+                    elif name in _SKIPPED and value:
+                        self._skipped.append(name)
+                    where = ""
+                    report(min(1.0, raw.tell() / size))
+                self._finish()
+        except (WrongValueError, MalformedError) as error:
+            raise StoreError(f"{self._path}{where}: {error}") from error
+        except OSError as error:
+            raise StoreError(f"{self._path} can't be read: {error.strerror}") from error
+        notices = []
+        if self._has_memory and self._total_mib is None:
+            notices.append(
+                "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
+                "set it with --gpu-memory-mib."
+            )
+        if self._skipped:
+            notices.append(f"{' and '.join(self._skipped)} was skipped, because it has no times.")
+        return ImportCounts(self._samples, len(self._gpus), " ".join(notices))
+
+    def _frame(self, frame: Any) -> None:
+        if not isinstance(frame, dict):
+            raise WrongValueError("a frame should be an object")
+        names = frame.get("gpu_id")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise WrongValueError("gpu_id should be an array of strings")
+        if len(set(names)) != len(names):
+            raise WrongValueError("gpu_id lists a GPU twice")
+        self._name = _text(frame.get("session_name", self._name))  # each line of frames.jsonl has it
+        us = _moment(frame.get("time"))
+        self._began_us, self._ended_us = min(us, self._began_us or us), max(us, self._ended_us)
+        util, memory = (_column(frame, name, 100, 100) for name in ("gpu_util", "gpu_memory"))
+        sent, received = (_column(frame, f"dram_bandwidth_{way}", _KIB_S, 1e8) for way in ("rx", "tx"))
+        self._has_memory |= not np.isnan(memory).all()
+        measured = ~np.isnan([util, memory, sent, received]).all(axis=0)
+        places = np.array([self._place(name) for name in names], np.int64)[measured]
+        nodes, node_at = np.unique(np.array(self._node_of, np.int64)[places], return_index=True)
+        intervals = self._intervals(places, us)
+        self._samples += places.size
+        self._gpu_rows.add(
+            places.size,
+            ts=np.int64(us),
+            gpu_id=self._first_gpu + places,
+            interval_ms=intervals,
+            util_pct=np.round(util[measured]),
+            mem_used_mib=np.round(memory[measured] / 100 * (self._total_mib or math.nan)),
+            pcie_rx_mb_s=received[measured],
+            pcie_tx_mb_s=sent[measured],
+        )
+        self._host_rows.add(
+            nodes.size,
+            ts=np.int64(us),
+            node_id=self._first_node + nodes,
+            interval_ms=intervals[node_at],
+        )
+        if self._gpu_rows.count >= ROWS_AT_ONCE:
+            self._flush()
+
+    def _intervals(self, places: Places, us: int) -> Values:
+        """Return the time since the frame before in ms; NaN for GPUs that it lacks, and after a gap.
+
+        A time close to a second becomes it: a frame has one time for all its GPUs.
+        """
+        before_us, before = self._before_us, self._before
+        self._before_us, self._before = us, places
+        passed: float = math.nan if before_us is None else round((us - before_us) / 1000)
+        if abs(passed - INTERVAL_MS) * 5 < INTERVAL_MS:
+            passed = INTERVAL_MS
+        elif not 0 < passed <= 3 * INTERVAL_MS:
+            passed = math.nan
+        return np.where(np.isin(places, before), passed, math.nan)
+
+    def _place(self, gpu: str) -> int:
+        """Return a GPU's number in the order of first appearance; register a new one and its node."""
+        if gpu not in self._gpus:
+            if (parts := _GPU_ID.fullmatch(gpu)) is None:
+                raise WrongValueError(f"{quote(gpu)} isn't hostname:index:name")
+            node = self._nodes.setdefault(_text(parts[1]), len(self._nodes))
+            self._node_of.append(node)
+            self._gpus[gpu] = {
+                "number": len(self._gpus),
+                "node_id": self._first_node + node,
+                "gpu_index": int(parts[2]),
+                "name": _text(parts[3]),
+                "memory_total_mib": self._total_mib,
+            }
+        return int(self._gpus[gpu]["number"])
+
+    def _flush(self) -> None:
+        self._gpu_rows.flush(self._target)
+        self._host_rows.flush(self._target)
+
+    def _finish(self) -> None:
+        if not self._samples:
+            raise WrongValueError("no frame has values of GPUs: this isn't a file of gswarm-profiler")
+        self._flush()
+        began, ended = self._began_us, self._ended_us + INTERVAL_MS * 1000
+        recording_id = self._target.next_free("recording_id")
+        with self._path.open("rb") as file:
+            digest = f"json-{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+        self._add(
+            RECORDINGS,
+            recording_id=recording_id,
+            started_at=began,
+            ended_at=ended,
+            interval_ms=INTERVAL_MS,
+            schema_version=SCHEMA_VERSION,
+            options=mark(self._path.name, digest),
+            command="gswarm-profiler",
+        )
+        for name, number in self._nodes.items():
+            node_id = self._first_node + number
+            self._add(NODES, node_id=node_id, recording_id=recording_id, node=name, hostname=name)
+        for number, facts in enumerate(self._gpus.values(), self._first_gpu):
+            self._add(
+                GPUS, gpu_id=number, **{name: value for name, value in facts.items() if name != "number"}
+            )
+        self._add(
+            SESSIONS,
+            session_id=self._target.next_free("session_id"),
+            recording_id=recording_id,
+            name=self._name or self._path.stem,
+            started_at=began,
+            ended_at=ended,
+            status="stopped",
+            note="",
+        )
+        self._target.refuse_repeated(self._path)
+
+    def _add(self, table: TableSchema, **row: Any) -> None:
+        self._target.add(table, {name: [value] for name, value in row.items()})
+
+
+def _column(frame: dict[str, Any], name: str, factor: float, most: float) -> Values:
+    """Return a field's values × ``factor``, NaN where unmeasured. Raises WrongValueError."""
+    count = len(frame["gpu_id"])
+    values = frame.get(name)
+    if values is None:
+        return np.full(count, np.nan)
+    wrong = WrongValueError(f"{name} should be an array with a number for each gpu_id")
+    if not isinstance(values, list) or len(values) != count:
+        raise wrong
+    try:
+        found = np.array([math.nan if value in (None, "", "N/A") else float(value) for value in values])
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+    found *= factor
+    if outside := found[(found < 0) | (found > most)].tolist():
+        hint = "; gswarm-profiler writes shares from 0 to 1" if factor == 100 else ""
+        raise WrongValueError(f"{name}: {outside[0] / factor:g} is out of range{hint}")
+    return found
+
+
+def _moment(text: Any) -> int:
+    """Parse an ISO 8601 time into Unix microseconds; without a zone it is local, as the program writes it.
+
+    Raises WrongValueError.
+    """
+    try:
+        at = datetime.fromisoformat(str(text)[:60]).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise WrongValueError(f"{quote(str(text)[:60])} isn't a time such as 2026-01-31T12:00:00") from None
+    if not FIRST_YEAR <= at.year < LAST_YEAR:
+        raise WrongValueError(f"{quote(str(text))} is out of range")
+    return utc_micros(at)
+
+
+def _text(value: Any) -> str:
+    """Return a text with spaces for its unprintable characters. Raises WrongValueError."""
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise WrongValueError(f"a name should be a string of at most {_LONGEST_TEXT} characters")
+    return "".join(sign if sign.isprintable() else " " for sign in value)
