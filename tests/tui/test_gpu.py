@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -107,7 +108,9 @@ async def test_clock_reasons_are_shown_as_text(bits: int, words: str) -> None:
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         app.show(GpuScreen("gpu01", 0))
-        await pilot.pause()
+        async with asyncio.timeout(30):
+            while "clock reasons" not in screen_text(app):
+                await pilot.pause(0.01)
         lines = screen_text(app).splitlines()
         at = lines.index(line_with(app, "clock reasons"))
         assert words in " ".join(line[19:46].strip() for line in lines[at : at + 2])
