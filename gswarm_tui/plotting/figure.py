@@ -33,7 +33,7 @@ _METADATA: dict[str, dict[str, str | None]] = {
 
 WIDTH = 7.2
 _RIGHT, _BAR = 0.6, 0.075
-_HEAD, _FOOT = 0.44, 0.5
+_HEAD, _FOOT = 0.52, 0.5
 _TITLE, _CLOSE = 0.26, 0.08
 _CURVE, _VALUES = 0.78, 0.62
 _A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
