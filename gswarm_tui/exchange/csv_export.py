@@ -13,6 +13,7 @@ from typing import TextIO
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import profile_span, sample_in, sample_span, windows
+from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql import profile_views, trace_views
 from gswarm_tui.store.sql.schema import (
@@ -127,9 +128,9 @@ class CsvTable:
     def rows(self, period: Period) -> str:
         """Return the SQL of a recording's rows."""
         name = "s" if self.name == "events" or self.of_profiles else "n"
-        own = "AND g.allocated IS NOT FALSE" if "allocated" in self.columns and not self.all_gpus else ""
+        own = f"AND g.{MINE}" if "allocated" in self.columns and not self.all_gpus else ""
         if not self.of_profiles:
-            interval = "coalesce(s.interval_ms, 0)" if "interval_ms" in self.columns else "0"
+            interval = "s.interval_ms" if "interval_ms" in self.columns else "0"
             own += f" AND {sample_in(period, interval)}"
         return f"FROM {_TABLES[self.name][0]} WHERE {name}.recording_id = {period.recording_id} {own}"
 

@@ -27,6 +27,7 @@ from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import iso, sample_in, sample_span, utc_micros, windows
 from gswarm_tui.fleet.events import new_interval_ms
+from gswarm_tui.store.figures.definitions import MINE, inside_us
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
 
@@ -56,9 +57,7 @@ FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) A
 # Means are those of summaries: a sample counts by the part of its interval in the session.
 _DEVICES = """
 WITH places AS ({places}), inside AS (
-  SELECT s.*,
-         greatest(0, least(epoch_us(ts), {end})
-           - greatest(epoch_us(ts) - 1000 * coalesce(interval_ms, 0)::BIGINT, {begin})) AS us
+  SELECT s.*, {inside_us} AS us
   FROM gpu_samples s
   WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until}) AND {inside}
 )
@@ -166,17 +165,13 @@ def write_json(
     GPUs that Slurm gave to others are left out without ``all_gpus``.
     """
     begin, end = sample_span(period)
-    inside = sample_in(period, "coalesce(s.interval_ms, 0)")
-    own = "true" if all_gpus else "g.allocated IS NOT FALSE"
+    inside = sample_in(period, "s.interval_ms")
+    own = "true" if all_gpus else f"g.{MINE}"
     places = _PLACES.format(recording=period.recording_id, own=own)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]
-    span = {
-        "begin": utc_micros(period.started_at),
-        "end": utc_micros(period.until),
-        "since": begin,
-        "until": end,
-    }
-    query = _DEVICES.format(places=places, inside=inside, **span)
+    last = utc_micros(period.until)
+    part = inside_us(str(utc_micros(period.started_at)), str(last))
+    query = _DEVICES.format(places=places, inside=inside, inside_us=part, since=begin, until=end)
     devices = source.query(query).dicts()
     layout = _layout(devices)
     out.write("{\n")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
+from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S, reaches_into
 
 SAMPLES_AT_ONCE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,8 +38,7 @@ def sample_in(period: Period, interval: str) -> str:
     """Return the SQL condition that a sample ``s`` of ``sample_span`` counts; ``interval`` is in ms."""
     if period.session_id is None:
         return "true"
-    until = utc_micros(period.until)
-    return f"(epoch_us(s.ts) <= {until} OR epoch_us(s.ts) - 1000 * {interval}::BIGINT < {until})"
+    return reaches_into(str(utc_micros(period.until)), interval)
 
 
 def profile_span(period: Period) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import json_object
+from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 
@@ -73,7 +74,7 @@ KINDS = {
 _EVENTS = first_events(
     "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
     "coalesce(e.message, '') AS message, e.detail",
-    f"g.allocated IS NOT FALSE AND (e.kind = '{MARK}' OR e.severity <> '{INFO}')",
+    f"g.{MINE} AND (e.kind = '{MARK}' OR e.severity <> '{INFO}')",
     MOST_EVENTS,
 )
 

@@ -20,13 +20,13 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.plotting.metric_choice import MAX
+from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S, MINE, covered_from
 from gswarm_tui.store.querying.results import QuerySource
 
 Floats = npt.NDArray[np.float32]
 
 MAX_BINS, MIN_BINS, MAX_CELLS = 1500, 300, 1_500_000
 MAX_ROWS = 1024
-LONGEST_INTERVAL_S = 61
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class MetricGrid:
         return replace(self, devices=nodes, values=values.astype(np.float32))
 
 
-_GPUS = """
+_GPUS = f"""
 SELECT g.gpu_id AS id, n.node, g.gpu_index AS gpu, coalesce(g.uuid, '') AS uuid,
        g.memory_total_mib, g.power_limit_w, g.sm_clock_max_mhz, g.mem_clock_max_mhz
 FROM gpus g JOIN nodes n USING (node_id)
-WHERE n.recording_id = ? AND g.allocated IS NOT FALSE
+WHERE n.recording_id = ? AND g.{MINE}
 ORDER BY min(n.node_id) OVER (PARTITION BY n.node), g.gpu_index, g.gpu_id
-"""
+"""  # noqa: S608 (own names)
 _NODES = """
 SELECT node_id AS id, node, NULL AS gpu, '' AS uuid, memory_total_mib
 FROM nodes WHERE recording_id = ?
@@ -177,8 +177,8 @@ def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, widt
     return f"""
 WITH read AS (
   SELECT {key} AS id, epoch_us(ts) - epoch_us(?::TIMESTAMP) AS until,
-         greatest(1, coalesce(interval_ms, 0)::BIGINT * 1000) AS length, {read}
-  FROM {table}
+         greatest(1, epoch_us(ts) - {covered_from("s.interval_ms")}) AS length, {read}
+  FROM {table} s
   WHERE {key} IN (SELECT unnest(?::INTEGER[]))
     AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP + INTERVAL {LONGEST_INTERVAL_S} SECOND
 ), inside AS (

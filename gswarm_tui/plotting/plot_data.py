@@ -19,6 +19,7 @@ from gswarm_tui.plotting.annotations import (
 )
 from gswarm_tui.plotting.grid import MAX_BINS, MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MEAN, MetricChoice
+from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 
 
@@ -98,11 +99,11 @@ _FRAMES = """
 SELECT count(*) FROM host_samples h JOIN nodes n USING (node_id)
 WHERE n.recording_id = ? AND h.ts >= ?::TIMESTAMP AND h.ts < ?::TIMESTAMP
 """
-_DEVICES = """
+_DEVICES = f"""
 SELECT count(DISTINCT n.node), count(DISTINCT (n.node, g.uuid)), list(DISTINCT g.name ORDER BY g.name)
-FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.allocated IS NOT FALSE
+FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE}
 WHERE n.recording_id = ?
-"""
+"""  # noqa: S608 (own names)
 
 
 def _nothing(source: QuerySource, period: Period, missing: Sequence[MetricChoice]) -> str:

@@ -13,6 +13,7 @@ from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, s
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 from gswarm_tui.plotting.annotations import MOST_EVENTS
+from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
 from gswarm_tui.trials.figures import measure
@@ -46,17 +47,17 @@ class ReportData:
     trial: TrialResults | str | None
 
 
-_NODES = """
+_NODES = f"""
 SELECT n.*, count(g.gpu_id) AS gpus, any_value(g.name) AS gpu_name, any_value(g.memory_total_mib) AS gpu_mib,
        any_value(g.power_limit_w) AS power_limit_w
-FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.allocated IS NOT FALSE
+FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE}
 WHERE n.recording_id = ?
 GROUP BY ALL ORDER BY n.node_id
-"""
+"""  # noqa: S608 (own names)
 _EVENTS = first_events(
     "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
     "coalesce(e.message, '') AS message, coalesce(e.detail, '') AS detail",
-    "g.allocated IS NOT FALSE",
+    f"g.{MINE}",
     MOST_EVENTS,
 )
 # A frame covers the time since the one before it; gaps lie between frames and at both ends.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from gswarm_tui.analysis.comparison import balance
 from gswarm_tui.analysis.periods import Period, load_sessions
 from gswarm_tui.analysis.summary_data import Figures, summarize
-from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.store.figures.definitions import IDLE, MINE, inside_us
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.results import CAUSES, CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, MeasuredRun, RunFigures
@@ -23,6 +23,7 @@ SETTLED_S = 5.0
 SPINS_FROM_PCT, SPINS_BELOW_POWER = 90, 0.5
 """A GPU that waits in a communication kernel is utilised, below this share of its power limit."""
 
+_INSIDE_US = inside_us("epoch_us($1::TIMESTAMP)", "epoch_us($2::TIMESTAMP)")
 _WAITS = f"""
 WITH hosts AS (
   SELECT node_id, ts,
@@ -33,9 +34,9 @@ WITH hosts AS (
   FROM host_samples
   WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP
 ), s AS (
-  SELECT s.ts, least(s.interval_ms, epoch_ms(s.ts) - epoch_ms($1::TIMESTAMP)) AS ms,
+  SELECT s.ts, {_INSIDE_US} / 1000 AS ms,
          epoch_ms(s.ts) // greatest(1, s.interval_ms) AS tick,
-         s.util_pct < {BUSY_FROM_PCT:g} AS idle,
+         s.{IDLE} AS idle,
          s.util_pct >= {SPINS_FROM_PCT} AND s.power_w < {SPINS_BELOW_POWER} * g.power_limit_w AS spins,
          coalesce(h.sends, false) AS sends, coalesce(h.on_disks, false) AS on_disks,
          coalesce(h.on_core, false) AS on_core
@@ -56,26 +57,25 @@ WITH hosts AS (
 )
 SELECT cause, sum(ms) / sum(sum(ms)) OVER () FROM caused GROUP BY cause
 """  # noqa: S608 (own names and numbers)
-_NVLINK = """
-SELECT sum(nvlink_rx_mb_s * least(interval_ms, epoch_ms(ts) - epoch_ms($1::TIMESTAMP)) / 1000)
-FROM gpu_samples WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND gpu_id IN ({gpus})
-"""
-_NETWORK = """
-SELECT sum((coalesce(net_rx_mb_s, 0) + coalesce(ib_rx_mb_s, 0))
-           * least(interval_ms, epoch_ms(ts) - epoch_ms($1::TIMESTAMP)) / 1000)
-FROM host_samples
+_NVLINK = f"""
+SELECT sum(nvlink_rx_mb_s * {_INSIDE_US} / 1e6)
+FROM gpu_samples s WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND gpu_id IN ({{gpus}})
+"""  # noqa: S608 (own names)
+_NETWORK = f"""
+SELECT sum((coalesce(net_rx_mb_s, 0) + coalesce(ib_rx_mb_s, 0)) * {_INSIDE_US} / 1e6)
+FROM host_samples s
 WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND (net_rx_mb_s IS NOT NULL OR ib_rx_mb_s IS NOT NULL)
-  AND node_id IN (SELECT node_id FROM gpus WHERE gpu_id IN ({gpus}))
-"""
+  AND node_id IN (SELECT node_id FROM gpus WHERE gpu_id IN ({{gpus}}))
+"""  # noqa: S608 (own names)
 _WITH_PROCESSES = """
 SELECT DISTINCT n.node, g.gpu_index
 FROM process_samples p JOIN gpus g USING (gpu_id) JOIN nodes n USING (node_id)
 WHERE p.ts > $1::TIMESTAMP AND p.ts <= $2::TIMESTAMP AND n.recording_id = $3
 """
-_IDS = """
+_IDS = f"""
 SELECT node, gpu_index, gpu_id FROM gpus JOIN nodes USING (node_id)
-WHERE recording_id = ? AND allocated IS NOT FALSE
-"""
+WHERE recording_id = ? AND {MINE}
+"""  # noqa: S608 (own names)
 
 
 KnownFigures = dict[int, RunFigures | None]

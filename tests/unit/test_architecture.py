@@ -46,7 +46,9 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.launch": {"gswarm_agent"},
     "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch"},
     "gswarm_tui.store": {"gswarm_tui.common"},
+    "gswarm_tui.store.figures": {"gswarm_tui.fleet"},
     "gswarm_tui.store.sql": {
+        "gswarm_tui.store.figures",
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
@@ -66,6 +68,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store.sql",
     },
     "gswarm_tui.store.reading": {
+        "gswarm_tui.store.figures",
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
@@ -73,6 +76,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store.sql",
     },
     "gswarm_tui.store.transfer": {
+        "gswarm_tui.store.figures",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
         "gswarm_tui.store.querying",

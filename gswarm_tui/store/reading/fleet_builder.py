@@ -30,6 +30,7 @@ from gswarm_tui.fleet.history import History, NodeHistory
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S
 from gswarm_tui.store.reading.frames import (
     ENERGY_USED,
     locate_gpus,
@@ -47,11 +48,8 @@ from gswarm_tui.store.reading.recording_reader import (
     stamp,
 )
 from gswarm_tui.store.sql.schema import micros
-from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S, MINUTE_US
+from gswarm_tui.store.sql.summaries import ROLLED, Spans, coverage, energy_by_gpu, one_span, sums
 
-BLOCK_US = 3_600_000_000
-_FOREVER_US = 1 << 62
-_NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0)
 LONGEST_US = LONGEST_INTERVAL_S * 1_000_000
 RECENT_S = 300.0
 """The history that ``fleet`` loads: as much as the first screen shows."""
@@ -84,14 +82,10 @@ class FleetBuilder:
     def __init__(self, reader: RecordingReader) -> None:
         self._reader = reader
         self._ended: dict[str, Session] = {}
-        self._hours: dict[int, list[float]] = {}
-        self._known_hours = range(0)
-        self._used_until: tuple[int, dict[int, float]] | None = None
 
     def fleet(self, at: float) -> Fleet:
         """Return the fleet with nodes, links, sessions, events and the last minutes. Raises StoreError."""
         reader, now_us = self._reader, micros(at)
-        self._used_until = None
         newest = self._newest(now_us)
         fleet = self._introduced(newest, now_us)
         self._link(fleet, now_us)
@@ -102,7 +96,7 @@ class FleetBuilder:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.energy_j = self._joules(self._used_by(now_us))
+        fleet.energy_j = self._used(now_us)[0]
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for event in reader.logged_events(0, now_us):
@@ -138,65 +132,26 @@ class FleetBuilder:
         ):
             if gpu_id in keys:
                 gpus[keys[gpu_id]] = GpuEnergy(counter_mj, at_us / 1e6, 0.0)
-        used = self._used(now_us)
-        for gpu_id, used_mj in used.items():
-            if gpu_id in keys:
-                gpu = gpus.get(keys[gpu_id], UNKNOWN)
-                gpus[keys[gpu_id]] = gpu._replace(used_mj=gpu.used_mj + used_mj)
-        return self._sessions(now_us), self._joules(used), gpus
+        energy_j, used = self._used(now_us)
+        for key, used_mj in used.items():
+            gpus[key] = gpus.get(key, UNKNOWN)._replace(used_mj=used_mj)
+        return self._sessions(now_us), energy_j, gpus
 
-    def _used(self, until_us: int) -> dict[int, float]:
-        """Return the energy that each GPU of the recording used until a time, in mJ."""
-        minutes_us = until_us // MINUTE_US * MINUTE_US
-        unsummed = " OR ".join(
-            f"ts >= make_timestamp({low}) AND ts < make_timestamp({high})"
-            for low, high in [*self._unsummed(0, minutes_us), (minutes_us, until_us + 1)]
-        )
-        longest_ms = LONGEST_US // 1000
-        return dict(
-            self._reader.rows(
-                "SELECT gpu_id, coalesce(sum(mj), 0)::DOUBLE FROM ("  # noqa: S608 (own names and numbers)
-                f"SELECT gpu_id, used_mj AS mj FROM gpu_minutes WHERE minute < make_timestamp({minutes_us}) "
-                "UNION ALL SELECT gpu_id, energy_used_mj FROM gpu_samples "
-                f"WHERE coalesce(energy_used_ms, 0) <= {longest_ms} AND ({unsummed}) "
-                "UNION ALL SELECT gpu_id, energy_used_mj FROM gpu_samples "
-                f"WHERE energy_used_ms > {longest_ms} AND ts <= make_timestamp({until_us})) "
-                f"WHERE gpu_id IN (SELECT unnest(?::INTEGER[])) GROUP BY gpu_id",
-                list(self._reader.gpu_positions),
-            )
-        )
+    def _used(self, until_us: int) -> tuple[float, dict[GpuKey, float]]:
+        """Return the joules that the job's GPUs used until a time, and the mJ of each GPU."""
+        mine_mj, used = 0.0, {}
+        for node, index, uuid, mine, used_mj in self._reader.rows(
+            energy_by_gpu(self._span(0, until_us, until_us))
+        ):
+            used[node, index, uuid] = used_mj
+            mine_mj += used_mj if mine else 0.0
+        return mine_mj / 1000, used
 
-    def _used_by(self, now_us: int) -> dict[int, float]:
-        """Return ``_used`` until a time, which several parts of the fleet of that time need."""
-        if self._used_until is None or self._used_until[0] != now_us:
-            self._used_until = now_us, self._used(now_us)
-        return self._used_until[1]
-
-    def _unsummed(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Return the ranges of time between ``low`` and ``high`` whose minutes have no sums."""
-        minutes = self._reader.rows(
-            "SELECT DISTINCT epoch_us(minute) FROM gpu_minutes "
-            "WHERE gpu_id IN (SELECT unnest(?::INTEGER[])) AND minute >= ? AND minute < ? ORDER BY ALL",
-            list(self._reader.gpu_positions),
-            stamp(low),
-            stamp(high),
-        )
-        starts = [minute for (minute,) in minutes]
-        ends = [low, *(minute + MINUTE_US for minute in starts)]
-        return [(end, start) for end, start in zip(ends, [*starts, high], strict=True) if end < start]
-
-    def _joules(self, used: Mapping[int, float]) -> float:
-        mine = self._mine()
-        return sum(used_mj for gpu_id, used_mj in used.items() if gpu_id in mine) / 1000
-
-    def _mine(self) -> set[int]:
-        """Return the ids of the job's GPUs."""
-        return {
-            gpu_id
-            for machine in self._reader.machines.values()
-            for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
-            if machine.granted is None or gpu.minor is None or gpu.index in machine.granted
-        }
+    def _span(self, start_us: int, until_us: int, now_us: int) -> Spans:
+        """Return a period as far as it was recorded at a time."""
+        ((first, last),) = self._reader.rows(ROLLED, self._reader.recording_id)
+        bounds = stamp(start_us), stamp(until_us)
+        return one_span(self._reader.recording_id, *bounds, (first, last), stamp(now_us))
 
     def _gpu_keys(self) -> dict[int, GpuKey]:
         """Return by id the key of each GPU, which all machines of its node have in common."""
@@ -204,16 +159,6 @@ class FleetBuilder:
             gpu_id: (machine.name, gpu.index, gpu.uuid)
             for machine in self._reader.machines.values()
             for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
-        }
-
-    def _used_before(self, low_us: int, now_us: int) -> dict[int, float]:
-        """Return the energy (mJ) that each GPU used until ``low_us``, and on earlier machines of its node."""
-        keys, low, now = self._gpu_keys(), self._used(low_us), self._used_by(now_us)
-        of_key: dict[GpuKey, float] = {}
-        for gpu_id, key in keys.items():
-            of_key[key] = of_key.get(key, 0.0) + now.get(gpu_id, 0.0)
-        return {
-            gpu_id: of_key[key] - now.get(gpu_id, 0.0) + low.get(gpu_id, 0.0) for gpu_id, key in keys.items()
         }
 
     def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
@@ -272,7 +217,7 @@ class FleetBuilder:
         low_us = now_us - round(min(max(rings) * self._reader.interval_s, longest_s) * 1e6)
         ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
         piece_us = round(ticks * self._reader.interval_s * 1e6)
-        filling = HistoryLoader(self._reader, nodes, self._used_before(low_us, now_us))
+        filling = HistoryLoader(self._reader, nodes, self._used(low_us)[1])
         for begin_us in range(low_us, now_us, piece_us):
             filling.add(begin_us, min(begin_us + piece_us, now_us))
         filling.end()
@@ -320,18 +265,9 @@ class FleetBuilder:
 
     def _measured(self, row: Mapping[str, Any], until_us: int, now_us: int) -> Session:
         start_us = row["start_us"]
-        seen_us = min(until_us + LONGEST_US, now_us)
-        util_sum, util_s, power_sum, power_s, energy_j = self._sums(start_us, until_us, seen_us)
-        covered = self._reader.rows(
-            f"SELECT node_id, sum({_inside_us('interval_ms', start_us, until_us)})::DOUBLE / 1e6 "  # noqa: S608
-            "FROM host_samples WHERE ts > ? AND ts <= ? AND interval_ms IS NOT NULL GROUP BY node_id",
-            stamp(start_us),
-            stamp(seen_us),
-        )
-        covered_s: dict[str, float] = {}
-        for node_id, seconds in covered:
-            if (machine := self._reader.machines.get(node_id)) is not None:
-                covered_s[machine.name] = covered_s.get(machine.name, 0.0) + (seconds or 0.0)
+        span = self._span(start_us, until_us, now_us)
+        ((util_sum, util_s, power_sum, power_s, energy_j),) = self._reader.rows(sums(span))
+        covered = self._reader.rows(f"SELECT node, covered_s FROM ({coverage(span)}) WHERE frames > 0")  # noqa: S608
         return Session(
             session_id=str(row["session_id"]),
             name=row["name"],
@@ -341,103 +277,9 @@ class FleetBuilder:
             util_s=util_s,
             power_sum=power_sum,
             power_s=power_s,
-            energy_j=energy_j + self._long_steps(start_us, until_us, now_us),
-            covered_s=covered_s,
+            energy_j=energy_j,
+            covered_s=dict(covered),
         )
-
-    def _sums(self, start_us: int, until_us: int, seen_us: int) -> list[float]:
-        """Return the sums and seconds of utilisation and of power of the job's GPUs, and their joules.
-
-        Whole hours are cached. They begin so late that no sample in them reaches back before the start.
-        """
-        first, last = -(-(start_us + LONGEST_US) // BLOCK_US), until_us // BLOCK_US
-        if first >= last:
-            return self._sum(start_us, seen_us + 1, start_us, until_us)
-        self._sum_hours(first, last)
-        edges = (
-            self._sum(start_us, first * BLOCK_US, start_us, until_us),
-            self._sum(last * BLOCK_US, seen_us + 1, start_us, until_us),
-        )
-        inside = [numbers for hour, numbers in sorted(self._hours.items()) if first <= hour < last]
-        return [sum(numbers) for numbers in zip(*edges, *inside, strict=True)]
-
-    def _sum(self, low: int, high: int, start_us: int, until_us: int) -> list[float]:
-        rows = self._summed("0", low, high, start_us, until_us) if low < high else []
-        return next((numbers for _, *numbers in rows), list(_NOTHING))
-
-    def _sum_hours(self, first: int, last: int) -> None:
-        """Cache the sums of the hours from ``first`` to before ``last`` that have samples."""
-        known = self._known_hours or range(first, first)
-        wider = range(min(first, known.start), max(last, known.stop))
-        for low, high in (wider.start, known.start), (known.stop, wider.stop):
-            if low < high:
-                found = self._summed_minutes(low * BLOCK_US, high * BLOCK_US)
-                for since, until in self._unsummed(low * BLOCK_US, high * BLOCK_US):
-                    found += self._summed(f"epoch_us(ts) // {BLOCK_US}", since, until, 0, _FOREVER_US)
-                for hour, *numbers in found:
-                    before = self._hours.get(hour, _NOTHING)
-                    self._hours[hour] = [sum(pair) for pair in zip(before, numbers, strict=True)]
-        self._known_hours = wider
-
-    def _summed_minutes(self, low: int, high: int) -> list[tuple[Any, ...]]:
-        """Return the same sums as ``_summed`` by hour, of the minutes that are summed up."""
-        return self._reader.rows(
-            f"SELECT epoch_us(minute) // {BLOCK_US} AS hour, coalesce(sum(util_sum), 0)::DOUBLE / 1e6, "  # noqa: S608 (own names)
-            "coalesce(sum(util_time), 0)::DOUBLE / 1e6, coalesce(sum(power_sum), 0)::DOUBLE / 1e8, "
-            "sum(power_us)::DOUBLE / 1e6, coalesce(sum(used_mj), 0)::DOUBLE / 1000 "
-            "FROM (SELECT *, len(util_pcts) - (util_pcts[-1] IS NULL)::INTEGER AS known, "
-            "list_inner_product(util_pcts[:known]::DOUBLE[], util_us[:known]::DOUBLE[]) AS util_sum, "
-            "list_sum(util_us[:known]) AS util_time FROM gpu_minutes "
-            f"WHERE minute >= ? AND minute < ? {self._only_mine()}) GROUP BY hour",
-            stamp(low),
-            stamp(high),
-        )
-
-    def _summed(self, by: str, low: int, high: int, start_us: int, until_us: int) -> list[tuple[Any, ...]]:
-        """Return the sums of the samples from ``low`` to before ``high``, as far as they lie in a period."""
-        inside = _inside_us("interval_ms", start_us, until_us)
-        return self._reader.rows(
-            f"SELECT {by} AS block, coalesce(sum(util_pct * us), 0)::DOUBLE / 1e6, "  # noqa: S608 (own names)
-            "coalesce(sum(us) FILTER (util_pct IS NOT NULL), 0)::DOUBLE / 1e6, "
-            "coalesce(sum(power_w::DOUBLE * us), 0)::DOUBLE / 1e6, "
-            "coalesce(sum(us) FILTER (power_w IS NOT NULL), 0)::DOUBLE / 1e6, "
-            f"coalesce(sum({_part_mj(start_us, until_us)}) "
-            f"FILTER (energy_used_ms <= {LONGEST_US // 1000}), 0)::DOUBLE / 1000 "
-            f"FROM (SELECT *, {inside} AS us FROM gpu_samples WHERE ts >= ? AND ts < ? {self._only_mine()}) "
-            "GROUP BY block",
-            stamp(low),
-            stamp(high),
-        )
-
-    def _long_steps(self, start_us: int, until_us: int, now_us: int) -> float:
-        """Return the joules in a period of samples whose energy covers more than the longest interval."""
-        ((joules,),) = self._reader.rows(
-            f"SELECT coalesce(sum({_part_mj(start_us, until_us)}), 0)::DOUBLE / 1000 FROM gpu_samples "  # noqa: S608
-            f"WHERE energy_used_ms > {LONGEST_US // 1000} AND ts > ? AND ts <= ? {self._only_mine()}",
-            stamp(start_us),
-            stamp(now_us),
-        )
-        return float(joules)
-
-    def _only_mine(self) -> str:
-        return (
-            "AND gpu_id IN (SELECT gpu_id FROM gpus JOIN nodes USING (node_id) "  # noqa: S608 (a number)
-            f"WHERE recording_id = {self._reader.recording_id} AND allocated IS NOT FALSE)"
-        )
-
-
-def _inside_us(covers_ms: str, start_us: int, until_us: int) -> str:
-    """Return SQL for the µs that the time before a sample has in common with a period."""
-    return (
-        f"greatest(0, least(epoch_us(ts), {until_us}) "
-        f"- greatest(epoch_us(ts) - 1000 * coalesce({covers_ms}, 0)::BIGINT, {start_us}))"
-    )
-
-
-def _part_mj(start_us: int, until_us: int) -> str:
-    """Return SQL for the part of a sample's energy that lies in a period."""
-    inside = _inside_us("energy_used_ms", start_us, until_us)
-    return f"energy_used_mj::DOUBLE * {inside} / (1000 * nullif(energy_used_ms, 0))"
 
 
 def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
@@ -466,7 +308,7 @@ class HistoryLoader:
         self,
         reader: RecordingReader,
         nodes: Sequence[tuple[NodeState, RecordedMachine, int]],
-        used_before: Mapping[int, float],
+        used_before: Mapping[GpuKey, float],
     ) -> None:
         self._reader = reader
         self._nodes = [node for node, *_ in nodes]
@@ -474,8 +316,8 @@ class HistoryLoader:
         self._place = np.full(max(machine.node_id for _, machine, _ in nodes) + 1, -1)
         self._place[[machine.node_id for _, machine, _ in nodes]] = np.arange(len(nodes))
         self._first_gpu = np.cumsum([0, *(len(node.facts) for node in self._nodes)])
-        ids = [gpu_id for _, machine, _ in nodes for gpu_id in machine.gpu_ids]
-        self._used = np.array([used_before.get(gpu_id, 0.0) for gpu_id in ids])
+        keys = [(node.name, gpu.index, gpu.uuid) for node, machine, _ in nodes for gpu in machine.hello.gpus]
+        self._used = np.array([used_before.get(key, 0.0) for key in keys])
 
     def add(self, low: int, high: int) -> None:
         """Add the samples after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""

@@ -18,18 +18,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, STALE_INTERVALS
-
-LONGEST_INTERVAL_S = 61
-"""How long after a span its last sample is searched: a little more than the longest interval."""
+from gswarm_tui.fleet.thresholds import STALE_INTERVALS
+from gswarm_tui.store.figures.definitions import (
+    BUSY,
+    IDLE,
+    LONGEST_INTERVAL_S,
+    MINE,
+    energy_mj,
+    inside_us,
+    reaches_into,
+)
 
 MINUTE_US = 60_000_000
 STREAMS = 2
 _MOST_MINUTES = 1_000_000
 """Longer spans, which only crafted files have, are read from samples."""
 
-_BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
-_IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 _INNER = "us > 0 AND phase > 0 AND phase < busy_samples"
 
 
@@ -74,7 +78,7 @@ WITH taken AS (
   WHERE ts >= make_timestamp({low}) AND ts < make_timestamp({high}) AND {of_gpus}
 ), s AS (
   SELECT *, 1000 * greatest(coalesce(interval_ms, 0), 0)::BIGINT AS inside_us,
-         count(*) FILTER ({_BUSY}) OVER (
+         count(*) FILTER ({BUSY}) OVER (
            PARTITION BY minute, gpu_id ORDER BY ts ROWS UNBOUNDED PRECEDING) AS phase
   FROM taken
   WHERE minute NOT IN (SELECT minute FROM taken WHERE interval_ms > {longest_ms})
@@ -91,7 +95,7 @@ WITH taken AS (
   FROM levels
   GROUP BY ALL
 ), phases AS (
-  SELECT minute, gpu_id, phase, sum(inside_us) AS us FROM s WHERE {_IDLE} GROUP BY ALL
+  SELECT minute, gpu_id, phase, sum(inside_us) AS us FROM s WHERE {IDLE} GROUP BY ALL
 ), idle AS (
   SELECT minute, gpu_id, sum(us) FILTER (phase = 0) AS before_us,
          sum(us) FILTER (phase = busy_samples AND phase > 0) AS after_us,
@@ -113,15 +117,6 @@ ORDER BY minute, gpu_id
 """  # noqa: S608 (own names and numbers)
 
 
-def _overlap(spans: Spans, covers_ms: str) -> str:
-    """Return SQL for the µs that a sample's time before ``s.ts`` has in common with the span."""
-    began, until = spans.bounds
-    return (
-        f"greatest(0, least(epoch_us(s.ts), epoch_us({until})) "
-        f"- greatest(epoch_us(s.ts) - 1000 * coalesce({covers_ms}, 0)::BIGINT, epoch_us({began})))"
-    )
-
-
 def _taken(spans: Spans, columns: str, further: str = "") -> str:
     """Return the samples of a span's members with the µs of the span that they stand for.
 
@@ -129,7 +124,7 @@ def _taken(spans: Spans, columns: str, further: str = "") -> str:
     """
     return " UNION ALL ".join(
         f"""
-  SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {_overlap(spans, "s.interval_ms")} AS inside_us
+  SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {inside_us(*spans.bounds_us)} AS inside_us
   FROM {part} AND {spans.overlapping("s.interval_ms")} {further}"""  # noqa: S608 (own names and numbers)
         for part in spans.read
     )
@@ -157,7 +152,7 @@ def _cells(spans: Spans) -> str:
     return f"""
 cells AS (
   SELECT member, gpu_id, util_pct, count(*) AS samples, coalesce(sum(inside_us), 0) AS measured_us,
-         {_SUMS_OF_SAMPLES}, min(ts) FILTER ({_BUSY}) AS first_busy, max(ts) FILTER ({_BUSY}) AS last_busy
+         {_SUMS_OF_SAMPLES}, min(ts) FILTER ({BUSY}) AS first_busy, max(ts) FILTER ({BUSY}) AS last_busy
   FROM ({_taken(spans, _SUMMED)}) s
   GROUP BY member, gpu_id, util_pct
   UNION ALL BY NAME
@@ -229,9 +224,9 @@ sums AS (
          arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
          max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
          CASE WHEN any_value(total) > 0
-           THEN coalesce(sum(measured_us) FILTER ({_BUSY}), 0) / 1e6 END AS busy_s,
+           THEN coalesce(sum(measured_us) FILTER ({BUSY}), 0) / 1e6 END AS busy_s,
          CASE WHEN any_value(total) > 0
-           THEN coalesce(sum(measured_us) FILTER ({_IDLE}), 0) / 1e6 END AS idle_s,
+           THEN coalesce(sum(measured_us) FILTER ({IDLE}), 0) / 1e6 END AS idle_s,
          sum(throttle_power) / 1e10 AS throttle_power_s, sum(throttle_thermal) / 1e10 AS throttle_thermal_s,
          sum(throttle_brake) / 1e10 AS throttle_brake_s
   FROM ranked
@@ -259,13 +254,13 @@ def _phases(spans: Spans) -> str:
             for ts, util, us, used in parts
         )
         return f"""
-  SELECT *, count(*) FILTER ({_BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
+  SELECT *, count(*) FILTER ({BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
   FROM ({_taken(spans, "", f"AND m.{mine}")}{rolled} ORDER BY member, ts)"""  # noqa: S608
 
     return f"""
 ordered AS ({"  UNION ALL".join(map(stream, range(STREAMS)))}
 ), phases AS (
-  SELECT member, CASE WHEN {_IDLE} THEN busy_samples END AS phase,
+  SELECT member, CASE WHEN {IDLE} THEN busy_samples END AS phase,
          min(ts) AS first_idle, max(ts) AS last_idle, sum(inside_us) AS phase_us
   FROM ordered
   GROUP BY ALL
@@ -280,9 +275,7 @@ ordered AS ({"  UNION ALL".join(map(stream, range(STREAMS)))}
 
 def _energy(spans: Spans) -> str:
     """Return each member's energy; steps over more than the longest interval may end far after the span."""
-    inside = _overlap(spans, "s.energy_used_ms")
-    whole = "(1000 * nullif(s.energy_used_ms, 0))"
-    joules = f"sum(TRY_CAST(s.energy_used_mj::DOUBLE * {inside} / {whole} AS BIGINT)) AS used_mj"
+    joules = f"sum(TRY_CAST({energy_mj(*spans.bounds_us)} AS BIGINT)) AS used_mj"
     longest_ms = round(LONGEST_INTERVAL_S * 1000)
     sampled = "".join(
         f"""
@@ -297,8 +290,8 @@ energy AS (
   SELECT member, sum(used_mj) AS used_mj FROM ({sampled}
     SELECT m.member, {joules}
     FROM gpu_samples s JOIN members m USING (gpu_id)
-    WHERE s.energy_used_ms > {longest_ms} AND s.ts > {spans.bounds[0]}
-      AND epoch_us(s.ts) - 1000 * s.energy_used_ms < epoch_us({spans.bounds[1]})
+    WHERE s.energy_used_ms > {longest_ms} AND s.ts > {spans.bounds[0]}{spans.only_seen}
+      AND {reaches_into(spans.bounds_us[1], "s.energy_used_ms")}
     GROUP BY m.member
     UNION ALL
     SELECT member, sum(used_mj) FROM rolled GROUP BY member
@@ -381,6 +374,30 @@ LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM
 """  # noqa: S608 (own names and numbers)
 
 
+def sums(spans: Spans) -> str:
+    """Return a query for the sums of a single span: utilisation and power with their seconds, and joules."""
+    relations = spans.relation, MEMBERS, _rolled(spans), _cells(spans), _energy(spans)
+    return f"""
+WITH {",".join(relations)}
+SELECT coalesce(sum(util_pct * measured_us), 0)::DOUBLE / 1e6,
+       coalesce(sum(measured_us) FILTER (util_pct IS NOT NULL), 0)::DOUBLE / 1e6,
+       coalesce(sum(power_sum), 0)::DOUBLE / 1e8, coalesce(sum(power_us), 0)::DOUBLE / 1e6,
+       (SELECT coalesce(sum(used_mj), 0)::DOUBLE / 1000 FROM energy)
+FROM cells
+"""  # noqa: S608 (own names and numbers)
+
+
+def energy_by_gpu(spans: Spans) -> str:
+    """Return a query with one row per GPU of any job: node, index, UUID, whether it counts, and mJ."""
+    relations = spans.relation, _members("true"), _rolled(spans), _energy(spans)
+    return f"""
+WITH {",".join(relations)}
+SELECT m.node, m.gpu_index, m.uuid, bool_or(m.{MINE}), coalesce(any_value(e.used_mj), 0)::DOUBLE
+FROM members m LEFT JOIN energy e USING (member)
+GROUP BY m.member, m.node, m.gpu_index, m.uuid
+"""  # noqa: S608 (own names and numbers)
+
+
 def bubbles(spans: Spans) -> str:
     """Return a query with one row per bubble: an idle phase of a GPU between two busy samples.
 
@@ -393,7 +410,7 @@ WITH {",".join(relations)}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
        o.ts AS started_at, b.last_idle AS ended_at, b.phase_us / 1e6 AS duration_s
 FROM marked b
-JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{_BUSY}
+JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{BUSY}
 JOIN named n ON n.member = b.member
 WHERE b.bubble
 """  # noqa: S608 (own names and numbers)
@@ -405,7 +422,7 @@ def processes(spans: Spans) -> str:
     A sample covers the interval of its frame, and counts in a mean by the part that lies in the span.
     """
     covers_ms = "coalesce(h.interval_ms, 0)"
-    inside = _overlap(spans, covers_ms)
+    inside = inside_us(*spans.bounds_us, covers_ms)
     return f"""
 WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
@@ -433,7 +450,7 @@ WITH {spans.relation}, names AS (
   SELECT DISTINCT recording_id, node FROM nodes
 ), frames AS (
   SELECT m.session_id, n.node, count(*) AS frames,
-         coalesce(sum({_overlap(spans, "s.interval_ms")}), 0) / 1e6 AS stands_for_s,
+         coalesce(sum({inside_us(*spans.bounds_us)}), 0) / 1e6 AS stands_for_s,
          median(s.interval_ms) AS usual_ms
   FROM spans m
   JOIN nodes n USING (recording_id)
@@ -464,7 +481,8 @@ class Spans:
     """The relation ``spans``, with its bounds as constants if it has a single span.
 
     Constants let DuckDB skip samples outside of them. With ``sums``, sums by minute are taken, where they
-    exist, instead of samples: of a single span, in ``whole``, the start and the end of minutes in it.
+    exist, instead of samples: of a single span, in ``whole``, the start and the end of minutes in it. Samples
+    after ``seen`` count as not recorded yet.
     """
 
     relation: str
@@ -472,6 +490,7 @@ class Spans:
     until: datetime | None = None
     whole: tuple[datetime, datetime] | None = None
     sums: bool = True
+    seen: datetime | None = None
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -529,12 +548,23 @@ class Spans:
             return "m.started_at", "m.until"
         return _time(self.began), _time(self.until)
 
+    @property
+    def bounds_us(self) -> tuple[str, str]:
+        """The same in Unix µs."""
+        began, until = self.bounds
+        return f"epoch_us({began})", f"epoch_us({until})"
+
+    @property
+    def only_seen(self) -> str:
+        """The SQL condition that leaves out samples after ``seen``, with AND; empty without it."""
+        return f" AND s.ts <= {_time(self.seen)}" if self.seen is not None else ""
+
     def overlapping(self, covers_ms: str) -> str:
         """Return the SQL condition that a sample's time before ``s.ts`` overlaps the span."""
         began, until = self.bounds
         return (
-            f"s.ts > {began} AND s.ts < {until} + INTERVAL {LONGEST_INTERVAL_S} SECOND "
-            f"AND (s.ts <= {until} OR epoch_us(s.ts) - 1000 * {covers_ms}::BIGINT < epoch_us({until}))"
+            f"s.ts > {began} AND s.ts < {until} + INTERVAL {LONGEST_INTERVAL_S} SECOND{self.only_seen} "
+            f"AND {reaches_into(self.bounds_us[1], covers_ms)}"
         )
 
 
@@ -549,21 +579,22 @@ def one_span(
     began: datetime,
     until: datetime,
     rolled: tuple[datetime | None, datetime | None] = (None, None),
+    seen: datetime | None = None,
 ) -> Spans:
-    """Return a single span of a recording, and the start and the end of its minutes that are summed up."""
+    """Return a single span of a recording; ``rolled`` are its first and last minute that are summed up."""
     relation = (
         f"spans AS (SELECT 0 AS session_id, {recording_id:d} AS recording_id, "
         f"{_time(began)} AS started_at, {_time(until)} AS until)"
     )
     first, last = rolled
     if first is None or last is None:
-        return Spans(relation, began, until)
+        return Spans(relation, began, until, seen=seen)
     minute = timedelta(minutes=1)
     # A sample of the first minute covers no time before the span.
     first = max(first, _minute(began + timedelta(seconds=LONGEST_INTERVAL_S) + minute))
     last = min(last, _minute(until))
     whole = (first, last) if first < last <= first + _MOST_MINUTES * minute else None
-    return Spans(relation, began, until, whole)
+    return Spans(relation, began, until, whole, seen=seen)
 
 
 def _minute(at: datetime) -> datetime:
@@ -607,16 +638,21 @@ def _time(at: datetime) -> str:
     return f"TIMESTAMP '{at.isoformat(sep=' ')}'"
 
 
-MEMBERS = """
+def _members(of_gpus: str) -> str:
+    """Return the GPUs of each span that fulfil a condition; after a reboot, one has a new row and stays."""
+    return f"""
 members AS (
-  SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.uuid,
+  SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.uuid, g.allocated,
          (dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid))::INTEGER AS member
   FROM spans p
   JOIN nodes n USING (recording_id)
   JOIN gpus g USING (node_id)
-  WHERE g.allocated IS NOT FALSE
-), named AS (
+  WHERE {of_gpus}
+)"""  # noqa: S608 (own names)
+
+
+MEMBERS = f"""{_members("g." + MINE)}, named AS (
   SELECT member, session_id, node, gpu_index, uuid, max(gpu_id) AS gpu_id, max(node_id) AS node_id
   FROM members
   GROUP BY ALL
-)"""  # After a reboot, a GPU has a new row and stays the same member.
+)"""  # noqa: S608 (own names)

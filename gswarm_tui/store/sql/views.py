@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.store.figures.definitions import MINE, inside_us, reaches_into
 from gswarm_tui.store.sql import profile_views, trace_views, trial_views
 from gswarm_tui.store.sql.schema import (
     EVENTS,
@@ -32,7 +33,7 @@ FROM gpu_samples s
 JOIN gpus g USING (gpu_id)
 JOIN nodes n USING (node_id)
 """  # noqa: S608 (own names)
-_OWN = "WHERE g.allocated IS NOT FALSE"
+_OWN = f"WHERE g.{MINE}"
 
 _HOSTS = """
 SELECT s.*, n.recording_id, n.node, n.memory_total_mib AS host_memory_total_mib
@@ -55,17 +56,15 @@ LEFT JOIN nodes n USING (node_id)
 LEFT JOIN gpus g USING (gpu_id)
 """
 
-_SESSION_SAMPLES = """
+_SESSION_SAMPLES = f"""
 SELECT e.session_id, e.name AS session, s.*,
-       greatest(0, least(epoch_us(s.ts), coalesce(epoch_us(e.ended_at), epoch_us(s.ts)))
-         - greatest(epoch_us(s.ts) - 1000 * coalesce(s.interval_ms, 0)::BIGINT, epoch_us(e.started_at)))
+       {inside_us("epoch_us(e.started_at)", "coalesce(epoch_us(e.ended_at), epoch_us(s.ts))")}
          / 1000 AS in_session_ms
 FROM sessions e
 JOIN samples s ON s.recording_id = e.recording_id
   AND s.ts > e.started_at
-  AND (e.ended_at IS NULL OR s.ts <= e.ended_at
-       OR s.ts - s.interval_ms::BIGINT * INTERVAL 1 MILLISECOND < e.ended_at)
-"""
+  AND (e.ended_at IS NULL OR {reaches_into("epoch_us(e.ended_at)")})
+"""  # noqa: S608 (own names)
 
 
 def _with_names(query: str) -> str:

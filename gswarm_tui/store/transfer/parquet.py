@@ -30,6 +30,7 @@ import numpy as np
 
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.figures.definitions import MINE, reaches_into
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 from gswarm_tui.store.querying.running_query import explain_query
@@ -107,12 +108,8 @@ class Slice:
             return f"({self.within('s.ts')} OR (s.ts, node_id) IN ({frames}))"
         if self.since is None or self.until is None:
             return "true"
-        ms = f"coalesce(greatest({', '.join(covers)}), 0)::BIGINT"
-        until = f"TIMESTAMP '{self.until}'"
-        return (
-            f"s.ts > TIMESTAMP '{self.since}' "
-            f"AND (s.ts <= {until} OR epoch_us(s.ts) - 1000 * {ms} < epoch_us({until}))"
-        )
+        reaches = reaches_into(f"epoch_us(TIMESTAMP '{self.until}')", f"greatest({', '.join(covers)})")
+        return f"s.ts > TIMESTAMP '{self.since}' AND {reaches}"
 
     def profiles(self) -> str:
         """Return the SQL condition that a profile is in the slice, wholly or in part."""
@@ -274,7 +271,7 @@ class _Writing:
         first = {name: _ADDED.get(name) or own_columns.pop(name) for name in _FIRST[table]}
         columns = (first | own_columns | last).values()
         gpus = "" if table is HOST_SAMPLES else "JOIN gpus g USING (gpu_id) "
-        own = "" if table is HOST_SAMPLES or part.all_gpus else "g.allocated IS NOT FALSE AND "
+        own = "" if table is HOST_SAMPLES or part.all_gpus else f"g.{MINE} AND "
         query = (
             f"SELECT {', '.join(columns)} FROM {table.name} s {gpus}"  # noqa: S608 (own names)
             f"WHERE {own}node_id IN ({nodes}) AND {part.samples(table)}"

@@ -1,0 +1,39 @@
+"""The definitions of figures as SQL. Only text.
+
+A sample stands for the time before it: its interval, and for energy the time since the last counter value. It
+counts in a window by the part of that time that lies in it. Live sessions count alike, from events: see
+``fleet.sessions`` and ``fleet.energy``.
+"""
+
+from __future__ import annotations
+
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+
+LONGEST_INTERVAL_S = 61
+"""How long after a window its last sample is searched: a little more than the longest interval."""
+
+BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
+IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
+MINE = "allocated IS NOT FALSE"
+"""The condition that a GPU counts: Slurm gave it to the job, or nobody knows."""
+
+
+def covered_from(covers_ms: str) -> str:
+    """Return SQL for when the time begins that a sample ``s`` stands for, in Unix µs."""
+    return f"(epoch_us(s.ts) - 1000 * coalesce({covers_ms}, 0)::BIGINT)"
+
+
+def inside_us(began_us: str, until_us: str, covers_ms: str = "s.interval_ms") -> str:
+    """Return SQL for the µs of a sample ``s`` that lie in a window; its ends are Unix µs as SQL."""
+    return f"greatest(0, least(epoch_us(s.ts), {until_us}) - greatest({covered_from(covers_ms)}, {began_us}))"
+
+
+def reaches_into(until_us: str, covers_ms: str = "s.interval_ms") -> str:
+    """Return the SQL condition that the time of a sample ``s`` begins before the end of a window."""
+    return f"(epoch_us(s.ts) <= {until_us} OR {covered_from(covers_ms)} < {until_us})"
+
+
+def energy_mj(began_us: str, until_us: str) -> str:
+    """Return SQL for the part of the energy of a sample ``s`` that lies in a window, in mJ."""
+    inside = inside_us(began_us, until_us, "s.energy_used_ms")
+    return f"(s.energy_used_mj::DOUBLE * {inside} / (1000 * nullif(s.energy_used_ms, 0)))"
