@@ -19,7 +19,7 @@ from gswarm_tui.common.ascii_signs import (
 )
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
-from gswarm_tui.run.supervisor import supervise
+from gswarm_tui.run.starter import supervise
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -118,17 +118,33 @@ def _watch(args: Sequence[str]) -> int:
     from gswarm_tui.options.arguments import parse
 
     options = parse(args, os.environ)
-    from gswarm_tui.store.duckdb_internals import share_one_arena
-
-    share_one_arena(os.environ)  # before DuckDB is loaded
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
 
     plan = resolve_nodes(options, os.environ, Slurm())
     _make_files_private()
-    from gswarm_tui.run.watch import run_app
+    from gswarm_tui.run.plan import require_terminal
 
-    return run_app(options, plan, args)
+    require_terminal(sys.stdin, sys.stdout)
+    if options.record and options.demo is None and not options.new:
+        from gswarm_tui.run.running import find_running
+
+        if (found := find_running(options, plan, os.environ)) is not None:
+            from gswarm_tui.run.screen import attach_instead
+
+            return attach_instead(found, options, os.environ)
+    from gswarm_tui.run.headless import Headless
+
+    listener = None
+    if options.server is not None:
+        from gswarm_tui.run.http_server import Listener
+
+        listener = Listener.open(options.server)
+    ends_with_screen = options.demo is not None or not options.record
+    unattended_s = 0 if ends_with_screen else options.unattended_s
+    from gswarm_tui.run.screen import record_and_show
+
+    return record_and_show(Headless(options, plan, args, listener=listener, unattended_s=unattended_s))
 
 
 def _make_files_private() -> None:

@@ -29,7 +29,6 @@ from typing import cast
 from gswarm_agent import __version__
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.queries import RecordingQueries
-from gswarm_tui.control.server import ControlServer
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.metric_choice import choose_metrics
@@ -48,6 +47,7 @@ from gswarm_tui.tui.viewer import Viewer
 from tests.chromium import chromium
 from tests.integration.plot_recording import record_runs, record_training
 from tests.recorded_trial import record_example_trial
+from tests.tui.client import control_server
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
 
@@ -146,7 +146,7 @@ QUERYING: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
 
 async def live_screen(shot: Shot) -> str:
     """Return the picture of a live screen."""
-    app = GswarmApp(shot.scene().hub, title=shot.title, theme=shot.theme, timezone=UTC)
+    app = GswarmApp(shot.scene().client, title=shot.title, theme=shot.theme, timezone=UTC)
     app.animation_level = "none"
     async with app.run_test(size=shot.size) as pilot:
         await pilot.pause()
@@ -214,7 +214,7 @@ async def browser() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder, "TZ": "UTC"}
         recording = SceneRecording(Path(folder) / "run.duckdb")
-        control = ControlServer(made.hub, cast(Recorder, recording), os.environ, label="job 4711")
+        control = control_server(made.hub, cast(Recorder, recording), os.environ, label="job 4711")
         access = BrowserAccess(Tokens("control", "", "watch", recording.uid))
         settings = ServerSettings("127.0.0.1", 0)
         server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711", settings)
@@ -243,7 +243,7 @@ async def browser() -> bytes:
             advancing.cancel()
             server.end()
             await serving
-            await control.close()
+            await control.close({})
 
 
 async def advance(made: Scene) -> None:

@@ -24,6 +24,7 @@ from tests.agent_pythons import VERSIONS, agent_pythons
 from tests.bytecode import write_bytecode
 from tests.cluster.standin import NoCompiler, build
 
+os.environ["GSWARM_TUI_UNATTENDED"] = "0"  # no recorder is left when its test ends
 UMASK = os.umask(0o022)
 os.umask(UMASK)
 

@@ -45,7 +45,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if BROWSER_DRIVER not in environ:
         require_terminal(sys.stdin, sys.stdout)
     from gswarm_tui.control.routes import SocketRoute, SshRoute
-    from gswarm_tui.run.attach import run_viewer
+    from gswarm_tui.run.screen import run_viewer
 
     route = (
         SocketRoute(environ, choose)

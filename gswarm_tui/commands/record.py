@@ -11,15 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import NO_PROCESS, UserError, print_notice, printable, quote
 from gswarm_tui.common.processes import own_command
 from gswarm_tui.options.arguments import RecordOptions, parse_record
-
-if TYPE_CHECKING:
-    from gswarm_tui.run.headless import OpenRecording
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses, as those of shells."""
@@ -52,19 +48,20 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         from gswarm_tui.run.http_server import Listener
 
         listener = Listener.open(options.server)
-    headless = Headless(options, plan, ["record", *args], name, listener)
+    headless = Headless(options, plan, ["record", *args], name, listener, runs_command=bool(chosen.command))
     why_ending = partial(slurm.why_ending, job.label) if job else str
     batch = BatchRun(headless.record, chosen.command, umask, why_ending)
     if options.arm:
         job_id = job.job_id if job else ""
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid, job_id)
     status = batch.run()
-    if options.arm and batch.recording is not None:
-        arming.clean_up(batch.recording.uid)
-    if batch.recording is not None:
-        db = f"--db={batch.recording.path}"
+    if batch.recording is not None and batch.recording.path is not None:
+        uid, path = batch.recording.uid, batch.recording.path
+        if options.arm:
+            arming.clean_up(uid)
+        db = f"--db={path}"
         width = () if sys.stderr.isatty() else (f"--width={_MAIL_COLUMNS}",)
-        session = _session(batch.recording, name)
+        session = _session(uid, path, name)
         _print("summary", db, *width, "--", session)
         if chosen.report is not None:
             _print("report", db, "-o", str(chosen.report), "--force", "--", session)
@@ -82,7 +79,7 @@ def check_command(name: str) -> int:
     return NOT_FOUND
 
 
-def _session(recording: OpenRecording, name: str) -> str:
+def _session(uid: str, path: Path, name: str) -> str:
     """Return the number of the session that was started first, as it may have another name by now."""
     from gswarm_tui.store.errors import StoreError
     from gswarm_tui.store.querying.file_source import FileSource
@@ -90,8 +87,8 @@ def _session(recording: OpenRecording, name: str) -> str:
 
     first = "SELECT min(session_id) FROM sessions JOIN recordings USING (recording_id) WHERE uid = ?"
     try:
-        with closing(FileSource(recording.path, for_people=False)) as source:
-            ((number,),) = source.query(first, recording.uid).rows()
+        with closing(FileSource(path, for_people=False)) as source:
+            ((number,),) = source.query(first, uid).rows()
     except (StoreError, QueryError):
         return name  # the commands that read the file print why they can't
     return name if number is None else str(number)

@@ -14,7 +14,7 @@ from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import describe_hang, running_heads
-from gswarm_tui.control.head_source import HeadSource
+from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource
@@ -85,7 +85,7 @@ def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool
             if head.records(path):
                 if head.hangs:
                     raise FileInUseError(describe_hang(head))
-                return HeadSource(head, path)
+                return RecorderSource.of_head(head, path)
         try:
             source = FileSource(path, for_people=for_people)
             if has_log(path):

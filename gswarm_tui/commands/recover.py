@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.paths import working_folder
-from gswarm_tui.options.arguments import CommandParser, UsageError, is_recording, parse_connection
+from gswarm_tui.common.processes import in_child
+from gswarm_tui.options.arguments import CommandParser, Options, UsageError, is_recording, parse_connection
 from gswarm_tui.store.duckdb_internals import share_one_arena
+
+if TYPE_CHECKING:
+    from gswarm_tui.run.headless import OpenRecording
+    from gswarm_tui.run.interrupted import InterruptedRun
+    from gswarm_tui.run.plan import Plan
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -51,40 +60,66 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             "--trust and connection options need the ID of a recording; gswarm-tui recover lists them."
         )
 
-    share_one_arena(os.environ)
-    from gswarm_tui.run import interrupted
-
     where = working_folder(), arguments.db, settings.db
-    found, unreadable = interrupted.find(*where)
+    if arguments.recording and not arguments.finish:
+        chosen = in_child(lambda: _restored(_chosen(where, arguments, settings, given), settings))
+        return 1 if chosen is None else _resume(*chosen, ["recover", *args], detach=arguments.detach)
+    share_one_arena(os.environ)
+    from gswarm_tui.run import interrupted, log_file
+    from gswarm_tui.run.finish import finish
+
     if not arguments.recording:
+        found, unreadable = interrupted.find(*where)
         searched = interrupted.describe_search(*where)
         return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout, searched))
+    if (run := _chosen(where, arguments, settings, given)) is None:
+        return 1
+    log_file.begin()
+    return asyncio.run(finish(run, settings, sys.stdout, abandon=arguments.abandon))
+
+
+def _chosen(
+    where: tuple[Path, Path | None, Path | None],
+    arguments: argparse.Namespace,
+    settings: Options,
+    given: frozenset[str],
+) -> InterruptedRun | None:
+    """Return the recording that the command line names, None if its user doesn't trust it."""
+    from gswarm_tui.run import interrupted
+
+    found, unreadable = interrupted.find(*where)
     chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
     chosen = replace(chosen, trusted=arguments.trust, given=given)
-    if chosen.needs_consent:
-        if not interrupted.confirm(chosen, settings, sys.stdin, sys.stdout):
-            print("no node was contacted")
-            return 1
-        chosen = replace(chosen, trusted=True)
-    if arguments.finish:
-        from gswarm_tui.run import log_file
-        from gswarm_tui.run.finish import finish
+    if chosen.needs_consent and not interrupted.confirm(chosen, settings, sys.stdin, sys.stdout):
+        print("no node was contacted", flush=True)
+        return None
+    return replace(chosen, trusted=True)
 
-        log_file.begin()
-        return asyncio.run(finish(chosen, settings, sys.stdout, abandon=arguments.abandon))
 
+def _restored(chosen: InterruptedRun | None, settings: Options) -> tuple[Options, Plan, OpenRecording] | None:
+    """Return the options and the plan of a recording, and where it is."""
+    if chosen is None:
+        return None
+    from gswarm_tui.run.headless import OpenRecording
     from gswarm_tui.slurm.jobs import Slurm
 
     options, plan = chosen.restore(settings)
-    plan = plan.with_current_job(Slurm())
-    if arguments.detach:
-        from gswarm_tui.run.detach import detach
-        from gswarm_tui.run.headless import OpenRecording
+    recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
+    return options, plan.with_current_job(Slurm()), recording
 
-        recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
-        print_notice(detach(options, plan, recording, environ))
+
+def _resume(
+    options: Options, plan: Plan, recording: OpenRecording, words: Sequence[str], *, detach: bool
+) -> int:
+    """Start a recorder that resumes the recording; show it, or leave it. Raises UserError."""
+    from gswarm_tui.run.headless import Headless
+
+    if detach:
+        from gswarm_tui.run.start import start_detached
+
+        print_notice(start_detached(Headless(options, plan, words), recording))
         return 0
+    from gswarm_tui.run.screen import record_and_show
 
-    from gswarm_tui.run.watch import run_app
-
-    return run_app(options, plan, ["recover", *args], chosen)
+    unattended_s = 0 if options.demo is not None else options.unattended_s
+    return record_and_show(Headless(options, plan, words, unattended_s=unattended_s), recording)

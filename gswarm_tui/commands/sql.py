@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.control.client import running_heads
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
+from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.querying.running_query import split
 
 _MOST_SQL = 1024 * 1024
-RESUMED_WITHIN_S, LOOK_EVERY_S = 15.0, 1.0
-"""Longest wait for a recorder that resumes a recording, and the time between two looks."""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -50,7 +44,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError("the query is empty.")
     if output.out is not None and len(statements) > 1:
         raise UserError(f"-o writes one result, but there are {len(statements)} statements.")
-    with closing(_RecordingSource(open_source(arguments.db, environ, for_people=True), environ)) as source:
+    with closing(open_source(arguments.db, environ, for_people=True)) as source:
         if interactive:
             return _open_screen(source, environ)
         check_output_file(output.out, force=output.force, recording=source.path)
@@ -59,52 +53,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 print()
             _print_result(source, statement, output)
     return 0
-
-
-class _RecordingSource:
-    """Recording to query; if its head ends, the one that resumes the recording is used, else the file."""
-
-    def __init__(self, source: QuerySource, environ: Mapping[str, str]) -> None:
-        self._source = source
-        self._environ = environ
-        self.path = source.path
-        self.running = source.running
-
-    def query(self, sql: str, *values: object) -> Result:
-        """Run a statement. Raises QueryError, StoreError."""
-        try:
-            return self._source.query(sql, *values)
-        except QueryError:
-            raise
-        except StoreError:
-            if not self._source.running:
-                raise
-        self._source.close()
-        self._wait_for_recorder()
-        self._source = open_source(self.path, self._environ, for_people=True)
-        self.running = self._source.running
-        return self._source.query(sql, *values)
-
-    def _wait_for_recorder(self) -> None:
-        """Wait a while for a recorder that resumes the recording: it can't while a query has the file."""
-        from gswarm_tui.store.recording.resume import interrupted
-
-        deadline = time.monotonic() + RESUMED_WITHIN_S
-        while time.monotonic() < deadline and not any(
-            head.records(self.path) for head in running_heads(self._environ)
-        ):
-            with suppress(StoreError), closing(FileSource(self.path, for_people=False)) as file:
-                if not interrupted(file):
-                    return
-            time.sleep(LOOK_EVERY_S)
-
-    def interrupt(self) -> None:
-        """Cancel the running query, from any thread."""
-        self._source.interrupt()
-
-    def close(self) -> None:
-        """Close the recording."""
-        self._source.close()
 
 
 def _print_result(source: QuerySource, statement: str, output: formats.OutputOptions) -> None:

@@ -216,7 +216,7 @@ def _run_in_job(
         raise TrialError("Slurm doesn't know the job of this shell; name one with --job ID.")
     only = [] if options.only is None else [f"--only={options.only}"]
     command = own_command("trial", "--drives", f"--job={nodes.job_id}", *only)
-    headless = Headless(run_options, nodes, ["trial", "--", *plan.command], "")
+    headless = Headless(run_options, nodes, ["trial", "--", *plan.command], runs_command=True)
     why_ending = partial(slurm.why_ending, nodes.job_id)
     batch = BatchRun(headless.record, command, umask, why_ending, name="trial", needs_recording=True)
 

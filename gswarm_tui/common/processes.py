@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
-from gswarm_tui.common.errors import printable
+from gswarm_tui.common.errors import UserError, printable
+
+T = TypeVar("T")
 
 _NICE = 10
 _MOST_LINE = 400
@@ -18,6 +23,35 @@ _PIECE = 64 * 1024
 def own_command(*words: str) -> list[str]:
     """Return the command line that runs a command of this program, without modules of the current folder."""
     return [sys.executable, "-P", "-m", "gswarm_tui", *words]
+
+
+def in_child(call: Callable[[], T]) -> T:
+    """Make a call in a forked process, and return its picklable result or raise its UserError.
+
+    So this process stays as small as before, and may fork again: threads and libraries stay in the child.
+    """
+    results, result_to = os.pipe()
+    sys.stdout.flush()
+    if os.fork() == 0:
+        try:
+            os.close(results)
+            try:
+                outcome: object = (True, call())
+            except (UserError, KeyboardInterrupt) as error:
+                outcome = (False, error)
+            with os.fdopen(result_to, "wb") as pipe:
+                pickle.dump(outcome, pipe)
+            sys.stdout.flush()
+        finally:
+            os._exit(0)
+    os.close(result_to)
+    with os.fdopen(results, "rb") as pipe:
+        done, value = pickle.load(pipe)  # noqa: S301 - from a child of this process
+    os.wait()
+    if not done:
+        raise value
+    result: T = value
+    return result
 
 
 def last_line(errors: str) -> str:

@@ -1,35 +1,20 @@
-"""A run whose recorder is another process: its fleet for the screens, and the changes that its user requests.
+"""Client of a recorder: its fleet, its events, and the intents and queries of its user.
 
-The fleet is a replica, see ``fleet/replica.py``: only the recorder's messages change it. The
-user's changes are requests, which the recorder carries out in order.
+The fleet is a replica, see ``fleet/replica.py``: only the recorder's messages change it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.control.intents import (
-    ChangeInterval,
-    ChangeMetrics,
-    ChangeSession,
-    Intent,
-    IntentError,
-    SetMark,
-    StartSession,
-    StartTrace,
-    StopSession,
-    UndoStop,
-)
+from gswarm_tui.control.intents import Intent, IntentError
 from gswarm_tui.control.messages import (
     LENGTH,
     MAX_STREAMED,
@@ -40,10 +25,9 @@ from gswarm_tui.control.messages import (
     message_length,
 )
 from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
-from gswarm_tui.fleet.events import EventLogged, FrameArrived, RecorderStatus
+from gswarm_tui.fleet.events import FrameArrived, RecorderStatus
 from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_fleet, restore_history
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.link.hub import LiveRun
 
 FIRST_STATE_S = 30.0
 SILENT_S = 30.0
@@ -75,33 +59,42 @@ class Route(Protocol):
         """End what the last connection left."""
 
 
-class AttachedRun(LiveRun):
-    """Run of a recorder elsewhere; call all methods on its event ``loop``.
+class AttachedRun:
+    """Client that follows a recorder; call all methods on its event ``loop``.
 
-    ``start`` connects first, then ``run`` follows the recorder until it ends, and reconnects when the
-    connection breaks. The recorder refuses the changes of one that is ``read_only``.
+    ``run`` connects and follows the recorder until it ends, and reconnects when the connection breaks. The
+    recorder refuses the changes of a client that is ``read_only``. It counts a ``screen`` as somebody being
+    there. ``nodes`` are shown until the recorder has sent its state.
+
+    ``place`` is the host of a recorder elsewhere, empty for this host. ``connected``: the state has arrived.
+    ``ended``: the recorder reported its end, with a ``report`` on the recording. ``alone``: nobody else can
+    attach. ``interruption`` is why it sends nothing, empty while it does. The callbacks in ``flushed`` are
+    called when ``fleet`` has changed.
     """
 
-    def __init__(self, route: Route, *, read_only: bool = False) -> None:
+    def __init__(
+        self, route: Route, *, read_only: bool = False, screen: bool = False, nodes: Sequence[str] = ()
+    ) -> None:
         self.place = route.place
         self.read_only = read_only
-        self.fleet = Fleet((), derive_events=False)
+        self.connected = self.ended = self.alone = False
+        self.interruption = ""
+        self.report: dict[str, Any] = {}
+        self.fleet = Fleet(nodes, derive_events=False)
         self.recorder: RecorderStatus | None = None
-        self.started_at = 0.0
+        self.started_at = time.time()
         self.flushed: list[Callable[[], None]] = []
-        self.refused: list[Callable[[str], None]] = []
         self.label, self.job_id, self.path, self.uid, self.recording_id = "", "", Path(), "", 0
         self.loop = asyncio.get_running_loop()
         self._route = route
+        self._screen = screen
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._events = EventReader()
-        self._ahead_s = -math.inf
+        self._ahead_s = self.started_at - _boot_time()
         self._ended_at: float | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Callable[[dict[str, Any]], None]] = {}
-        self._intents: asyncio.Queue[tuple[Intent, str]] = asyncio.Queue()
-        self._started: dict[str, str] = {}
 
     def now(self) -> float:
         """Return the recorder's Unix time in seconds; its last, once the recording has ended."""
@@ -122,9 +115,13 @@ class AttachedRun(LiveRun):
             raise UserError(f"{error}.") from None
 
     async def run(self) -> None:
-        """Follow the recorder until the recording has ended; reconnect when the connection breaks."""
-        carrying_out = asyncio.create_task(self._carry_out_all())
+        """Follow the recorder until the recording has ended; reconnect when the connection breaks.
+
+        Raises UserError if the recorder can't be reached at first.
+        """
         try:
+            if not self.connected:
+                await self.start()
             while not self.ended:
                 try:
                     while not self.ended:
@@ -132,21 +129,20 @@ class AttachedRun(LiveRun):
                 except RouteError as error:
                     await self._reconnect(str(error))
         finally:
-            carrying_out.cancel()
             self.close()
 
     async def _connect(self) -> None:
         """Connect, and wait for the first state. Raises RouteError."""
         self._reader, self._writer = await self._route.connect(self.uid)
-        self._writer.write(encode({"want": "view", "read_only": self.read_only, "version": VERSION}))
-        self._ahead_s = -math.inf
+        hello = {"want": "view", "read_only": self.read_only, "screen": self._screen, "version": VERSION}
+        self._writer.write(encode(hello))
         message = await self._receive()
         while "state" not in message:
             if "error" in message:
                 raise RouteError(str(message["error"]))
             message = await self._receive()
-        self._handle(message)
         self.interruption = ""
+        self._handle(message)
 
     async def _reconnect(self, why: str) -> None:
         """Retry until connected; meanwhile ``interruption`` has the reason."""
@@ -211,7 +207,8 @@ class AttachedRun(LiveRun):
             for history in message.get("history", ()):
                 restore_history(self.fleet, history)
             if "now" in message:
-                self._ahead_s = max(self._ahead_s, message["now"] - _boot_time())
+                ahead_s = message["now"] - _boot_time()
+                self._ahead_s = ahead_s if "state" in message else max(self._ahead_s, ahead_s)
                 self.recorder = _status(message["recorder"])
         except (EventError, ReplicaError, MessageError, KeyError, TypeError, ValueError) as error:
             _LOG.warning("an invalid message", exc_info=True)
@@ -220,6 +217,7 @@ class AttachedRun(LiveRun):
             raise RouteError(str(message["error"]))
         if "ended" in message:
             self._ended_at, self.ended, self.recorder = self.now(), True, None
+            self.report = message["ended"]
             self.interruption = "the recording ended; q closes this screen"
         self._flush()
 
@@ -229,9 +227,10 @@ class AttachedRun(LiveRun):
         adopt_histories(fleet, self.fleet)
         self.fleet = fleet
         self.started_at, self.label = float(state["started_at"]), str(state["label"])
-        self.job_id = str(state.get("job_id", ""))  # a recorder of an older version sends none
+        self.job_id = str(state["job_id"])
         self.path, self.uid = Path(state["path"]), str(state["uid"])
-        self.recording_id = int(state["recording_id"])
+        self.recording_id, self.alone = int(state["recording_id"]), bool(state["alone"])
+        self.connected = True
 
     def _apply(self, packed: list[list[Any]]) -> None:
         frames: list[FrameArrived] = []
@@ -266,84 +265,14 @@ class AttachedRun(LiveRun):
 
         return cancel
 
-    async def _carry_out_all(self) -> None:
-        """Send the requested changes one after the other, and report those that were refused."""
-        while True:
-            intent, key = await self._intents.get()
-            if isinstance(intent, StopSession) and intent.session is not None:
-                started = self._started.get(intent.session, intent.session)
-                intent = StopSession(self._word(started), intent.ended_at)
-            replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-            self.request(intent.message(), replied.set_result)
-            result = await replied
-            if "error" in result:
-                self._refuse(str(result["error"]))
-            elif key:
-                self._started[key] = str(result["session_id"])
-
-    def _word(self, session_id: str) -> str:
-        """Return what chooses a session: its name, or its number where others have the name, too."""
-        sessions = self.fleet.sessions.sessions
-        if (chosen := sessions.get(session_id)) is None:
-            return session_id
-        alone = sum(session.name == chosen.name for session in sessions.values()) == 1
-        return chosen.name if alone else session_id
-
-    def _refuse(self, why: str) -> None:
-        for callback in list(self.refused):
-            callback(f"nothing was changed: {why}")
-
-    def _request_change(self, kind: Callable[..., Intent], *values: Any, key: str = "") -> None:
-        if self._writer is None:
-            self._refuse("the recording has ended" if self.ended else NOT_CONNECTED)
-            return
-        try:
-            self._intents.put_nowait((kind(*values), key))
-        except IntentError as error:
-            self._refuse(str(error))
-
-    # Changes
-
-    def set_interval(self, interval_ms: int) -> None:
-        """Change the sampling interval of all nodes."""
-        self._request_change(ChangeInterval, interval_ms)
-
-    def set_metrics(self, groups: tuple[str, ...]) -> None:
-        """Measure only these groups of metrics on all nodes."""
-        self._request_change(ChangeMetrics, groups)
-
-    def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
-        """Start a session now or backdated; return an id for ``stop_session``."""
-        key = f"requested {next(self._numbers)}"
-        self._request_change(StartSession, name, started_at, note, key=key)
-        return key
-
-    def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
-        """End a session now or in the past."""
-        self._request_change(StopSession, session_id, ended_at)
-
-    def undo_stop(self, session_id: str) -> None:
-        """Continue a stopped session as if it had never been stopped."""
-        self._request_change(UndoStop, session_id)
-
-    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
-        """Rename a session or rewrite its note."""
-        self._request_change(ChangeSession, self._word(session_id), name, note)
-
-    def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
-        """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
-        now = self.now()
-        mark = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
-        self._request_change(SetMark, name, json.loads(detail), mark.at)
-        return mark
-
-    def trace(self, duration_ms: int, iterations: int, ranks: tuple[int, ...], *, stacks: bool) -> None:
-        """Trace the job's PyTorch processes; events show what happens."""
-        self._request_change(StartTrace, duration_ms, iterations, ranks, stacks)
-
-    def stop_all_sessions(self) -> None:
-        """End every running session."""
-        self._request_change(StopSession)
+    async def carry_out(self, intent: Intent) -> dict[str, Any]:
+        """Let the recorder carry out an intent; return its result, which is on disk. Raises IntentError."""
+        replied: asyncio.Future[dict[str, Any]] = self.loop.create_future()
+        self.request(intent.message(), lambda reply: None if replied.done() else replied.set_result(reply))
+        result = await replied
+        if "error" in result:
+            raise IntentError("the recording has ended" if self.ended else str(result["error"]))
+        return result
 
 
 def _boot_time() -> float:

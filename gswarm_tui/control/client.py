@@ -120,9 +120,9 @@ def _query_status(folder: Folder) -> Head:
 
 
 def _hanging_head(folder: Folder) -> Head:
-    pid = int(folder.name)
-    path, uid = registry.recording_of(pid) or (None, "")
-    return Head(pid, path, uid, 0.0, (), folder.top, folder.name, hangs=True)
+    if (note := registry.note_of(folder.name)) is None:
+        return Head(int(folder.name), None, "", 0.0, (), folder.top, folder.name, hangs=True)
+    return Head(note.pid, note.path, note.uid, 0.0, (), folder.top, folder.name, hangs=True)
 
 
 def describe_hang(head: Head) -> str:

@@ -1,9 +1,10 @@
-"""Carries out intents of commands and viewers on the hub; the head's own screen calls the hub directly."""
+"""Carries out intents, the only way to change a run."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gswarm_agent.frame import INFO
 from gswarm_agent.mark import checked
 from gswarm_agent.metrics import COUNTERS, known_groups
 from gswarm_tui.common.errors import quote
@@ -11,6 +12,7 @@ from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
     ChangeSession,
+    Detach,
     Intent,
     IntentError,
     LogTrial,
@@ -22,6 +24,7 @@ from gswarm_tui.control.intents import (
     StopSession,
     UndoStop,
 )
+from gswarm_tui.fleet.events import EventLogged, SessionChanged, SessionStarted, SessionStopped, StopUndone
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.link.hub import Hub
@@ -42,7 +45,7 @@ class Executor:
     def carry_out(self, intent: Intent) -> dict[str, Any]:
         """Carry out an intent and return its result. Raises IntentError, with nothing changed.
 
-        StopRecording is only checked: the caller ends the recording once it has sent the result.
+        StopRecording and Detach are only checked: the caller decides when the recorder ends.
         """
         match intent:
             case StartSession():
@@ -72,8 +75,10 @@ class Executor:
             case StartTrace():
                 return self._start_trace(intent)
             case StopRecording():
-                self._require_recording("no recording ended")
                 return {"ending": True}
+            case Detach():
+                self._require_recording("this recorder ends with its screen")
+                return {}
         raise IntentError(f"{intent.want} is unknown")
 
     def _start_session(self, intent: StartSession) -> dict[str, Any]:
@@ -81,10 +86,11 @@ class Executor:
         book = self._hub.fleet.sessions
         name = (intent.name or suggest_name(session.name for session in book.sessions.values())).strip()
         self._check_name(name)
-        at = self._time(intent.started_at)
-        return session_row(
-            book.sessions[self._hub.start_session(name, started_at=at, note=intent.note)], self._hub.now()
-        )
+        now, at = self._hub.now(), self._time(intent.started_at)
+        session_id = str(self._hub.next_session)
+        self._hub.next_session += 1
+        self._hub.publish(SessionStarted(session_id, now, name, now if at is None else at, intent.note))
+        return session_row(book.sessions[session_id], now)
 
     def _start_profile(self, intent: StartProfile) -> dict[str, Any]:
         session = self._start_session(StartSession(intent.name, note=intent.text))
@@ -93,15 +99,15 @@ class Executor:
 
     def _stop_session(self, intent: StopSession) -> dict[str, Any]:
         self._require_recording("no session stopped")
-        at = self._time(intent.ended_at)
-        ended_at = self._hub.now() if at is None else at
+        now, at = self._hub.now(), self._time(intent.ended_at)
+        ended_at = now if at is None else at
         stopped = self._running(intent.session)
         for session in stopped:
             if session.started_at > ended_at or (at is not None and session.started_at == at):
                 raise IntentError(f"{quote(session.name)} starts at this time or later; name a later end")
         for session in stopped:
-            self._hub.stop_session(session.session_id, ended_at=at)
-        return {"stopped": [session_row(session, self._hub.now()) for session in stopped]}
+            self._hub.publish(SessionStopped(session.session_id, now, ended_at))
+        return {"stopped": [session_row(session, now) for session in stopped]}
 
     def _undo_stop(self, intent: UndoStop) -> dict[str, Any]:
         session = self._hub.fleet.sessions.sessions.get(intent.session_id)
@@ -110,7 +116,7 @@ class Executor:
         if session.running:
             raise IntentError(f"{quote(session.name)} is running")
         self._check_name(session.name)
-        self._hub.undo_stop(session.session_id)
+        self._hub.publish(StopUndone(session.session_id, self._hub.now()))
         return session_row(session, self._hub.now())
 
     def _change_session(self, intent: ChangeSession) -> dict[str, Any]:
@@ -119,14 +125,16 @@ class Executor:
         name = None if intent.name is None else intent.name.strip()
         if name is not None and session.running:
             self._check_name(name, session)
-        self._hub.change_session(session.session_id, name=name, note=intent.note)
+        self._hub.publish(SessionChanged(session.session_id, self._hub.now(), name, intent.note))
         return session_row(session, self._hub.now())
 
     def _mark(self, intent: SetMark) -> dict[str, Any]:
         self._require_recording("no mark set")
         name, detail = checked(intent.name, intent.values)
-        mark = self._hub.mark(name, detail, at=self._time(intent.at))
-        return {"name": mark.message, "at": mark.at}
+        at = self._time(intent.at)
+        mark = EventLogged(self._hub.now() if at is None else at, "mark", INFO, name, detail=detail)
+        self._hub.publish(mark)
+        return {"name": name, "at": mark.at}
 
     def _start_trace(self, intent: StartTrace) -> dict[str, Any]:
         self._require_recording("no trace requested")
@@ -158,13 +166,18 @@ class Executor:
             raise IntentError(f"the time isn't in the recording: it is {when}")
         return min(max(at, start), end)
 
-    def _running(self, wanted: str | None) -> list[Session]:
+    def _running(self, wanted: str | int | None) -> list[Session]:
         """Return the running session with this name or number, all if None. Raises IntentError."""
         running = self._hub.fleet.sessions.running
         if wanted is None and not running:
             raise IntentError("no session is running")
         if wanted is None:
             return running
+        if isinstance(wanted, int):
+            session = self._session(wanted)
+            if not session.running:
+                raise IntentError(f"{quote(session.name)} has already ended")
+            return [session]
         for found in (
             [session for session in running if session.name == wanted],
             [session for session in running if session.session_id == wanted],
@@ -179,9 +192,13 @@ class Executor:
             raise IntentError(f"{quote(wanted)} has already ended{others}")
         raise IntentError(f"there is no session {quote(wanted)}{others}")
 
-    def _session(self, wanted: str) -> Session:
+    def _session(self, wanted: str | int) -> Session:
         """Return the running or newest session with this name, else the one with this number."""
         sessions = self._hub.fleet.sessions.sessions
+        if isinstance(wanted, int):
+            if (chosen := sessions.get(str(wanted))) is None:
+                raise IntentError(f"there is no session {wanted}")
+            return chosen
         if named := [session for session in sessions.values() if session.name == wanted]:
             return max(named, key=lambda session: (session.running, session.started_at))
         if wanted in sessions:

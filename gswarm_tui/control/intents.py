@@ -52,14 +52,17 @@ class StartSession(Intent):
 
 @dataclass(frozen=True)
 class StopSession(Intent):
-    """End the session with this name or number, all running ones if None; now if ``ended_at`` is None."""
+    """End a session, all running ones if None; now if ``ended_at`` is None.
+
+    A text is the session's name or number, a whole number only its number.
+    """
 
     want = "stop_session"
-    session: str | None = None
+    session: str | int | None = None
     ended_at: float | None = None
 
     def __post_init__(self) -> None:
-        if self.session is not None:
+        if self.session is not None and type(self.session) is not int:
             _check_text("session", self.session)
         _check_time(self.ended_at)
 
@@ -77,15 +80,16 @@ class UndoStop(Intent):
 
 @dataclass(frozen=True)
 class ChangeSession(Intent):
-    """Change the name or the note of the session with this name or number; None leaves it."""
+    """Change the name or the note of a session, named as for StopSession; None leaves it."""
 
     want = "change_session"
-    session: str
+    session: str | int
     name: str | None = None
     note: str | None = None
 
     def __post_init__(self) -> None:
-        _check_text("session", self.session)
+        if type(self.session) is not int:
+            _check_text("session", self.session)
         _check_name(self.name)
         if self.note is not None:
             _check_note(self.note)
@@ -193,9 +197,20 @@ class StartTrace(Intent):
 
 @dataclass(frozen=True)
 class StopRecording(Intent):
-    """End the recording as quitting does; a command that ``record`` runs continues."""
+    """End the recorder and close its recording; a command that ``record`` runs continues."""
 
     want = "stop_recording"
+    why: str = "the recording was ended by gswarm-tui recording stop"
+
+    def __post_init__(self) -> None:
+        _check_note(self.why)
+
+
+@dataclass(frozen=True)
+class Detach(Intent):
+    """Let the recorder go on without a screen, until its job ends or StopRecording."""
+
+    want = "detach"
 
 
 INTENTS: dict[str, type[Intent]] = {kind.want: kind for kind in Intent.__subclasses__()}

@@ -19,16 +19,20 @@ from gswarm_tui.common.paths import runtime_folder
 from gswarm_tui.common.private_files import PrivateFolder
 
 _NOTES = PrivateFolder("recording")
+BACKLOG = 100
+"""Clients that wait while a recorder is restarted."""
 SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # created with mode 0700
 
 
-class _Note(NamedTuple):
-    """The recording of a head, and where that head runs."""
+class RecorderNote(NamedTuple):
+    """The recording of a head, where that head runs, and what it monitors: a job's label and its nodes."""
 
     path: Path
     uid: str
     host: str
     pid: int
+    job: str
+    nodes: tuple[str, ...]
 
 
 def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -46,7 +50,34 @@ def describe_obstacles(parents: Sequence[str]) -> str:
     return "; ".join(problems_of(parents))
 
 
-def register(parents: Sequence[str]) -> tuple[Folder, int]:
+class Listening(NamedTuple):
+    """Socket at which clients reach a recorder, in a private folder, and the folder's lock.
+
+    The recorder's parent opens it, so that clients wait in it while a recorder is restarted.
+    """
+
+    folder: Folder
+    lock: int
+    socket: socket.socket
+
+    @classmethod
+    def open(cls, parents: Sequence[str]) -> Listening:
+        """Create this process's folder, and listen there. Raises OSError."""
+        folder, lock = _register(parents)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(folder.address())
+        listening.listen(BACKLOG)
+        return cls(folder, lock, listening)
+
+    def close(self) -> None:
+        """Remove the folder, and with it the socket."""
+        self.socket.close()
+        self.folder.remove()
+        self.folder.close()
+        os.close(self.lock)
+
+
+def _register(parents: Sequence[str]) -> tuple[Folder, int]:
     """Create this process's folder and lock it. Raises OSError."""
     _remove_stale(parents)
     try:
@@ -76,40 +107,42 @@ def running_folders(parents: Sequence[str]) -> Iterator[Folder]:
             yield folder
 
 
-def leave_note(path: Path, uid: str) -> Path | None:
-    """Note that this process records into a file; return the note, to be removed at the end."""
+def leave_note(folder: str, path: Path, uid: str, job: str, nodes: Sequence[str]) -> Path | None:
+    """Note that this process records into a file; return the note, to be removed at the end.
+
+    ``folder`` is the name of the recorder's private folder, the process that created it.
+    """
     host = socket.gethostname()
-    name = _note_name(host, os.getpid())
+    name = f"{host}-{folder}.json"
     with suppress(OSError):
         for old in _NOTES.path.glob(f"{host}-*.json"):
             pid = old.stem.removeprefix(f"{host}-")
             if not Path(f"/proc/{pid}").exists():
                 old.unlink(missing_ok=True)
         note = {"path": str(path), "uid": uid, "host": host, "pid": os.getpid()}
+        note |= {"job": job, "nodes": list(nodes)}
         _NOTES.write(name, json.dumps(note).encode())
         return _NOTES.path / name
     return None
 
 
-def _note_name(host: str, pid: int) -> str:
-    return f"{host}-{pid}.json"
-
-
-def _read_note(name: str) -> _Note | None:
+def _read_note(name: str) -> RecorderNote | None:
     """Return a note; None if it is missing, or cut short."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(_NOTES.read(name))
-        return _Note(Path(found["path"]), str(found["uid"]), str(found["host"]), int(found["pid"]))
+        place = str(found["host"]), int(found["pid"])
+        return RecorderNote(
+            Path(found["path"]), str(found["uid"]), *place, str(found["job"]), tuple(found["nodes"])
+        )
     return None
 
 
-def recording_of(pid: int) -> tuple[Path, str] | None:
-    """Return the file and the uid of the recording that a head on this machine noted; None without a note."""
-    note = _read_note(_note_name(socket.gethostname(), pid))
-    return None if note is None else (note.path, note.uid)
+def note_of(folder: str) -> RecorderNote | None:
+    """Return the note of the head on this machine with this private folder; None without one."""
+    return _read_note(f"{socket.gethostname()}-{folder}.json")
 
 
-def _remote_notes() -> list[_Note]:
+def remote_notes() -> list[RecorderNote]:
     """Return the notes of heads on other machines that record."""
     notes = [_read_note(file.name) for file in _NOTES.path.glob("*.json")]
     return [note for note in notes if note is not None and note.host != socket.gethostname()]
@@ -117,12 +150,12 @@ def _remote_notes() -> list[_Note]:
 
 def remote_hosts() -> list[str]:
     """Return the other machines on which heads of this user noted that they record."""
-    return sorted({note.host for note in _remote_notes()})
+    return sorted({note.host for note in remote_notes()})
 
 
 def describe_remote_writer(path: Path) -> str:
     """Describe the head on another machine that records into a file; empty if none is known."""
-    for writer in _remote_notes():
+    for writer in remote_notes():
         if writer.path == path.absolute():
             return (
                 f"{path} is being recorded by gswarm-tui on {writer.host}, process {writer.pid}; "

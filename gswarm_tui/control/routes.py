@@ -21,17 +21,25 @@ _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui'
 
 
 class SocketRoute:
-    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError or RouteError."""
+    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError or RouteError.
+
+    ``first`` is a connection that was made already, for the first time.
+    """
 
     place = ""
 
-    def __init__(self, environ: Mapping[str, str], choose: Callable[[], Head]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], choose: Callable[[], Head], first: socket.socket | None = None
+    ) -> None:
         self._environ = environ
         self._choose = choose
+        self._first = first
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the recording's socket. Raises RouteError; of the first choice, UserError."""
-        connection = await asyncio.to_thread(self._connect, uid)
+        connection, self._first = self._first, None
+        if connection is None:
+            connection = await asyncio.to_thread(self._connect, uid)
         return await asyncio.open_unix_connection(sock=connection)
 
     def _connect(self, uid: str) -> socket.socket:

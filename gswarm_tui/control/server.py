@@ -1,15 +1,15 @@
-"""Server on a running head's socket: its state, queries, and intents of its user."""
+"""Server for a recorder's clients: its state, its events, queries, and intents of its user."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_agent import __version__
@@ -18,7 +18,7 @@ from gswarm_agent.requests import is_own
 from gswarm_tui.common.errors import NO_PROCESS, lacks_processes
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
-from gswarm_tui.control.intents import IntentError, StopRecording, read_intent
+from gswarm_tui.control.intents import Detach, IntentError, StopRecording, read_intent
 from gswarm_tui.control.messages import MAX_REQUEST, VERSION, MessageError, encode, read_message
 from gswarm_tui.control.profiles import serve_import
 from gswarm_tui.control.status import head_status, node_rows, session_rows
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT_S = 10.0
 REACHABLE_EVERY_S = 5.0
 """Time between two looks whether the socket still has its name."""
+OF_ALL_VERSIONS = ("status", "stop_recording")
+"""Requests that are answered to clients of other versions, too."""
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
 
@@ -42,20 +44,25 @@ _LOG = logging.getLogger(__name__)
 
 
 class ControlServer:
-    """Server on a head's socket; ``recording`` is None without a recording.
+    """Server for a recorder's clients; ``recording`` is None without a recording.
 
-    ``end`` ends the recording as quitting does; ``label`` is what the nodes belong to, such as
-    "job 4711", and ``job_id`` their Slurm job. ``obstacles`` names who owns the folders that the socket
-    would better be in; empty if none is in the way.
+    ``listening`` is None where no private folder can be had: then there is only the ``first`` client, whose
+    connection was made before. ``end`` ends the recorder for a reason, ``detach`` lets it go on without a
+    screen, ``attended`` is called when a screen comes or goes. ``label`` is what the nodes belong to, such
+    as "job 4711", and ``job_id`` their Slurm job.
     """
 
     def __init__(
         self,
         hub: Hub,
         recording: Recorder | None,
+        listening: registry.Listening | None,
         environ: Mapping[str, str],
         *,
-        end: Callable[[], None] = lambda: None,
+        uid: str,
+        end: Callable[[str], None] = lambda _why: None,
+        detach: Callable[[], None] = lambda: None,
+        attended: Callable[[], None] = lambda: None,
         label: str = "",
         job_id: str = "",
     ) -> None:
@@ -63,75 +70,84 @@ class ControlServer:
         self._recording = recording
         self._executor = Executor(hub, recorded=recording is not None)
         self._end = end
+        self._detach = detach
         self._label = label
         self._job_id = job_id
-        self._parents = parents = registry.parent_folders(environ)
-        self._folder, self._lock = registry.register(parents)
-        preferred = parents[: parents.index(self._folder.top)]
-        self.obstacles = registry.describe_obstacles(preferred)
-        self._note = None if recording is None else registry.leave_note(recording.path, recording.uid)
+        self._uid = uid
+        self._environ = environ
+        self._listening = listening
+        self._note = self._leave_note()
         self._server: asyncio.Server | None = None
-        self._staying: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._clients: set[asyncio.Task[None]] = set()
-        self._viewers = Viewers(hub, self._describe)
+        self._attended = attended
+        self._viewers = Viewers(hub, self._describe, attended)
         self._queries = 0
         # Not asyncio's shared threads: they are few, and closing the recording needs one. A query needs one
         # thread to run and one to cancel it.
         self._threads = ThreadPoolExecutor(2 * MAX_QUERIES, "query")
 
     @property
-    def place(self) -> str:
-        """The private folder of its socket."""
-        return self._folder.path
+    def screens(self) -> int:
+        """Number of attached screens in terminals and browsers."""
+        return self._viewers.screens
 
-    async def start(self) -> None:
-        """Start listening. Raises OSError."""
-        await self._listen()
-        self._staying = asyncio.create_task(self._stay_reachable())
+    async def start(self, first: socket.socket | None = None) -> None:
+        """Serve the first client, and all others that connect."""
+        if first is not None:
+            streams = await asyncio.open_unix_connection(sock=first, limit=1 << 16)
+            serving = asyncio.create_task(self._accept(*streams), name="first client")
+            serving.add_done_callback(lambda _: self._attended())
+            self._tasks.append(serving)
+        if self._listening is not None:
+            await self._listen(self._listening)
+            self._tasks.append(asyncio.create_task(self._stay_reachable(self._listening)))
 
-    async def _listen(self) -> None:
-        listening = socket.socket(socket.AF_UNIX)
-        listening.setblocking(False)
-        listening.bind(self._folder.address())
-        self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 16)
+    async def _listen(self, listening: registry.Listening) -> None:
+        listening.socket.setblocking(False)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listening.socket, limit=1 << 16)
 
-    async def _stay_reachable(self) -> None:
+    def _leave_note(self) -> Path | None:
+        """Note where the recorder is for this user's other machines."""
+        if self._recording is None or self._listening is None:
+            return None
+        name, nodes = self._listening.folder.name, list(self._hub.fleet.nodes)
+        return registry.leave_note(name, self._recording.path, self._uid, self._label, nodes)
+
+    async def _stay_reachable(self, listening: registry.Listening) -> None:
         """Listen in another folder when this one is removed, as a runtime folder is at its user's logout."""
         while True:
+            if SOCKET not in listening.folder.names():
+                try:
+                    new = registry.Listening.open(registry.parent_folders(self._environ))
+                except OSError as error:
+                    _LOG.warning("commands don't reach this process: %s", error)
+                else:
+                    if self._server is not None:
+                        self._server.close()
+                    await self._listen(new)
+                    if self._note is not None:
+                        self._note.unlink(missing_ok=True)
+                    listening.close()
+                    self._listening = listening = new
+                    self._note = self._leave_note()
             await asyncio.sleep(REACHABLE_EVERY_S)
-            try:
-                if SOCKET in self._folder.names():
-                    continue
-                before = self._server, self._folder, self._lock
-                self._folder, self._lock = registry.register(self._parents)
-                await self._listen()
-            except OSError as error:
-                _LOG.warning("commands don't reach this process: %s", error)
-                continue
-            server, folder, lock = before
-            if server is not None:
-                server.close()
-            folder.close()
-            os.close(lock)
 
-    async def close(self, *, ended: bool = True) -> None:
-        """Disconnect all clients and remove the socket; viewers learn whether the recording ``ended``."""
-        if self._staying is not None:
-            self._staying.cancel()
+    async def close(self, report: Mapping[str, Any] | None = None) -> None:
+        """Disconnect all clients and remove the socket; viewers get the report of the end, if any."""
         if self._server is not None:
             self._server.close()
-        if ended:
-            await self._viewers.end()
-        for client in self._clients:
-            client.cancel()
+        if report is not None:
+            await self._viewers.end(report)
+        for task in (*self._tasks, *self._clients):
+            task.cancel()
         if self._clients:
             await asyncio.wait(self._clients, timeout=CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._note is not None:
             self._note.unlink(missing_ok=True)
-        self._folder.remove()
-        self._folder.close()
-        os.close(self._lock)
+        if self._listening is not None:
+            self._listening.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (client := asyncio.current_task()) is None:
@@ -155,10 +171,10 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_message(reader, MAX_REQUEST)
-        known = request.get("version") == VERSION and self._recording is not None
+        known = request.get("version") == VERSION
         if known and request.get("want") == "view":
             answer = partial(self._answer, read_only=bool(request.get("read_only")))
-            await self._viewers.serve(reader, writer, answer)
+            await self._viewers.serve(reader, writer, answer, screen=bool(request.get("screen")))
             return
         if known and self._recording is not None and request.get("want") == "import":
             await serve_import(self._recording, request, reader, writer)
@@ -186,15 +202,13 @@ class ControlServer:
     async def _answer(self, request: dict[str, Any], send: Send, *, read_only: bool = False) -> None:
         """Send the replies to a request. Raises OSError when the client leaves."""
         try:
-            if request.get("want") != "status" and request.get("version") != VERSION:
+            if request.get("want") not in OF_ALL_VERSIONS and request.get("version") != VERSION:
                 raise QueryError(f"the running gswarm-tui has another version, {__version__}")
             match request.get("want"):
                 case "query":
                     await self._query(request, send)
                 case "arrays":
                     await self._arrays(request, send)
-                case "view":
-                    raise QueryError("this gswarm-tui records nothing, so it has no viewers")
                 case "status":
                     await send(encode(self._status()))
                 case "nodes":
@@ -216,12 +230,17 @@ class ControlServer:
         if (intent := read_intent(request)) is None:
             raise IntentError("the running gswarm-tui doesn't know this request")
         result = self._executor.carry_out(intent)
-        self._hub.flush()  # the screens show it at once, and viewers before the reply
+        self._hub.flush()  # viewers show the change before the reply
+        if self._recording is not None:
+            # The client may leave meanwhile, which must not cancel the commit itself.
+            await asyncio.shield(asyncio.wrap_future(self._recording.commit()))
+        if isinstance(intent, Detach):
+            self._detach()
         try:
             await send(encode(result))
         finally:
             if isinstance(intent, StopRecording):
-                self._end()
+                self._end(intent.why)
 
     @staticmethod
     def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:
@@ -231,19 +250,20 @@ class ControlServer:
             writer.write(encode({"error": reason, "kind": "store"}))
 
     def _describe(self) -> dict[str, Any]:
-        """Return what viewers have to know about the recording."""
-        assert self._recording is not None  # noqa: S101 - else there are no viewers
+        """Return what viewers have to know about the recording; ``alone`` if nobody else can attach."""
+        recording = self._recording
         return {
             "label": self._label,
             "job_id": self._job_id,
-            "path": str(self._recording.path),
-            "uid": self._recording.uid,
-            "recording_id": self._recording.recording_id,
+            "path": "" if recording is None else str(recording.path),
+            "uid": self._uid,
+            "recording_id": 0 if recording is None else recording.recording_id,
+            "alone": self._listening is None,
         }
 
     def _status(self) -> dict[str, Any]:
-        path, uid = (None, "") if self._recording is None else (self._recording.path, self._recording.uid)
-        return head_status(self._hub, path, uid, self._label)
+        path = None if self._recording is None else self._recording.path
+        return head_status(self._hub, path, self._uid, self._label)
 
     async def _query(self, request: dict[str, Any], send: Send) -> None:
         """Send the columns, the rows in batches, and an end. Raises QueryError, StoreError."""

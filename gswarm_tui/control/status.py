@@ -18,12 +18,12 @@ from gswarm_tui.control.execution import rounded, session_row
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.link.hub import LiveRun
+from gswarm_tui.link.hub import Run
 
 _UTIL, _POWER, _MEMORY = map(GPU_COLUMNS.index, ("util_pct", "power_w", "mem_used_mib"))
 
 
-def head_status(run: LiveRun, path: Path | None, uid: str, label: str) -> dict[str, Any]:
+def head_status(run: Run, path: Path | None, uid: str, label: str) -> dict[str, Any]:
     """Return the state of a head: its recording, its nodes and GPUs, its recorder.
 
     ``label`` names the nodes' job, such as "job 4711". ``states`` counts the nodes by state, ``rows``
@@ -59,13 +59,13 @@ def head_status(run: LiveRun, path: Path | None, uid: str, label: str) -> dict[s
     }
 
 
-def node_rows(run: LiveRun) -> list[dict[str, Any]]:
+def node_rows(run: Run) -> list[dict[str, Any]]:
     """Return the state of each node; of its GPUs, those of the job."""
     now = run.now()
     return [_node_row(node, now) for node in run.fleet.nodes.values()]
 
 
-def session_rows(run: LiveRun) -> list[dict[str, Any]]:
+def session_rows(run: Run) -> list[dict[str, Any]]:
     """Return the sessions of the recording, in the order of their start."""
     now = run.now()
     return [session_row(session, now) for session in run.fleet.sessions.sessions.values()]

@@ -41,10 +41,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class _ViewerStream:
-    """One viewer's connection; ``following`` if it is sent events, else it needs the state first."""
+    """One client's connection; ``following`` if it is sent events, else it needs the state first.
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    ``screen``: somebody looks at it, in a terminal or a browser.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter, *, screen: bool) -> None:
         self.writer = writer
+        self.screen = screen
         self.following = False
         self.history: asyncio.Task[None] | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
@@ -71,22 +75,38 @@ class _ViewerStream:
 class Viewers:
     """All viewers of a hub; ``description`` returns facts about the recording, sent first.
 
-    A viewer's requests have a number, which their replies repeat. ``{"cancel": number}`` cancels one.
+    ``attended`` is called when a screen comes or goes. A viewer's requests have a number, which their replies
+    repeat. ``{"cancel": number}`` cancels one.
     """
 
-    def __init__(self, hub: Hub, description: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, hub: Hub, description: Callable[[], Mapping[str, Any]], attended: Callable[[], None]
+    ) -> None:
         self._hub = hub
         self._description = description
+        self._attended = attended
         self._streams: list[_ViewerStream] = []
         self._events: Sequence[Event] = ()
         self._status: RecorderStatus | None = None
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    @property
+    def screens(self) -> int:
+        """Number of screens in terminals and browsers."""
+        return sum(stream.screen for stream in self._streams)
+
+    async def serve(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        answer: Answer,
+        *,
+        screen: bool = False,
+    ) -> None:
         """Send a viewer all events until it leaves. Raises OSError, IncompleteReadError, MessageError."""
         if len(self._streams) >= MAX_VIEWERS:
             writer.write(encode({"error": f"{len(self._streams)} viewers are attached; close one first"}))
             return
-        stream = _ViewerStream(writer)
+        stream = _ViewerStream(writer, screen=screen)
         self._add(stream)
         try:
             self._hub.flush()
@@ -95,13 +115,13 @@ class Viewers:
         finally:
             self._remove(stream)
 
-    async def end(self) -> None:
+    async def end(self, report: Mapping[str, Any]) -> None:
         """Tell all viewers that the recording has ended; those that don't keep up won't learn it."""
         following = [stream.writer for stream in self._streams if stream.following]
         if following:
             for writer in following:
                 writer.transport.set_write_buffer_limits(0)
-                writer.write(encode({"ended": True, **self._progress()}))
+                writer.write(encode({"ended": report, **self._progress()}))
             drained = asyncio.gather(*(writer.drain() for writer in following), return_exceptions=True)
             await asyncio.wait({drained}, timeout=END_S)
 
@@ -110,6 +130,7 @@ class Viewers:
             self._hub.sinks.append(self)
             self._hub.flushed.append(self._flushed)
         self._streams.append(stream)
+        self._attended()
 
     def _remove(self, stream: _ViewerStream) -> None:
         stream.cancel()
@@ -117,6 +138,7 @@ class Viewers:
         if not self._streams:
             self._hub.sinks.remove(self)
             self._hub.flushed.remove(self._flushed)
+        self._attended()
 
     # The stream
 

@@ -22,10 +22,6 @@ from gswarm_tui.fleet.events import (
     NodeIntroduced,
     Phase,
     RecorderStatus,
-    SessionChanged,
-    SessionStarted,
-    SessionStopped,
-    StopUndone,
 )
 from gswarm_tui.fleet.state import Fleet
 
@@ -57,57 +53,23 @@ class Sink(Protocol):
         """Add events; the list belongs to the sink afterwards."""
 
 
-class LiveRun(Protocol):
-    """A run that the screens show and its user changes: a hub, or one whose recorder is elsewhere.
+class Run(Protocol):
+    """A run as its status needs it: a hub, or a client of its recorder."""
 
-    ``place`` is the host of a recorder elsewhere, empty for this host and None for a hub of this process.
-    ``read_only``: its recorder refuses changes. ``ended``: its recorder reported the recording's end.
-    ``interruption`` is why it sends nothing, empty while it does. ``counters_refusal`` is why hardware
-    counters of its nodes aren't read, empty if they are or if only its recorder knows. The callbacks in
-    ``flushed`` are called when ``fleet`` has changed, those in ``refused`` with a sentence on a change that
-    wasn't made.
-    """
+    @property
+    def fleet(self) -> Fleet:
+        """The state of all nodes."""
 
-    place: str | None = None
-    read_only: bool = False
-    ended: bool = False
-    interruption: str = ""
-    counters_refusal: str = ""
-    fleet: Fleet
-    recorder: RecorderStatus | None
-    started_at: float
-    flushed: list[Callable[[], None]]
-    refused: list[Callable[[str], None]]
+    @property
+    def recorder(self) -> RecorderStatus | None:
+        """The state of the recording, None without one."""
+
+    @property
+    def started_at(self) -> float:
+        """When the run started, in Unix time."""
 
     def now(self) -> float:
         """Return the run's Unix time in seconds."""
-
-    def set_interval(self, interval_ms: int) -> None:
-        """Change the sampling interval of all nodes."""
-
-    def set_metrics(self, groups: tuple[str, ...]) -> None:
-        """Measure only these groups of metrics on all nodes."""
-
-    def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
-        """Start a session now or backdated; return its id."""
-
-    def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
-        """End a session now or in the past."""
-
-    def undo_stop(self, session_id: str) -> None:
-        """Continue a stopped session as if it had never been stopped."""
-
-    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
-        """Rename a session or rewrite its note."""
-
-    def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
-        """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
-
-    def stop_all_sessions(self) -> None:
-        """End every running session."""
-
-    def trace(self, duration_ms: int, iterations: int, ranks: tuple[int, ...], *, stacks: bool) -> None:
-        """Trace the job's PyTorch processes; events show what happens."""
 
 
 def next_flush(now: float, interval_s: float, start_until: float = -math.inf) -> float:
@@ -121,15 +83,17 @@ def next_flush(now: float, interval_s: float, start_until: float = -math.inf) ->
     return min(due, now + START_FLUSH_INTERVAL_S) if now < start_until else due
 
 
-class Hub(LiveRun):
-    """Joins links, fleet and sinks on one event loop, and carries out the user's commands.
+class Hub:
+    """Joins links, fleet and sinks on one event loop.
 
-    The callbacks in ``flushed`` are called after each flush; screens read ``fleet`` then. ``next_session`` is
-    the number that the next session gets, here and in the recording's file.
+    The callbacks in ``flushed`` are called after each flush. ``next_session`` is the number that the next
+    session gets, here and in the recording's file. ``counters_refusal`` is why hardware counters of the nodes
+    can't be read, empty if they can.
     """
 
+    counters_refusal = ""
+
     def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.time) -> None:
-        self.refused: list[Callable[[str], None]] = []
         self.fleet = fleet
         self.recorder: RecorderStatus | None = None
         self.started_at = clock()
@@ -267,35 +231,6 @@ class Hub(LiveRun):
         for link in self.links.values():
             link.set_job_end(at)
 
-    def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
-        """Start a session now or backdated; return its id."""
-        at = self.now()
-        session_id = str(self.next_session)
-        self.next_session += 1
-        start = at if started_at is None else min(started_at, at)
-        self.publish(SessionStarted(session_id, at, name, start, note))
-        return session_id
-
-    def stop_session(self, session_id: str, *, ended_at: float | None = None) -> None:
-        """End a session now or in the past."""
-        at = self.now()
-        self.publish(SessionStopped(session_id, at, at if ended_at is None else min(ended_at, at)))
-
-    def undo_stop(self, session_id: str) -> None:
-        """Continue a stopped session as if it had never been stopped."""
-        self.publish(StopUndone(session_id, self.now()))
-
-    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
-        """Rename a session or rewrite its note."""
-        self.publish(SessionChanged(session_id, self.now(), name, note))
-
-    def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
-        """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
-        now = self.now()
-        mark = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
-        self.publish(mark)
-        return mark
-
     def log(self, kind: str, message: str, detail: str | None = None) -> None:
         """Log an event that happens now."""
         self.publish(EventLogged(self.now(), kind, INFO, message, detail=detail))
@@ -312,21 +247,6 @@ class Hub(LiveRun):
             raise TraceError("simulated nodes have no processes to trace")
         return self.tracing.start(choice)
 
-    def trace(self, duration_ms: int, iterations: int, ranks: tuple[int, ...], *, stacks: bool) -> None:
-        """Trace the job's PyTorch processes; events show what happens."""
-        from gswarm_tui.link.tracing import TraceChoice, TraceError
-
-        try:
-            self.start_trace(TraceChoice(duration_ms, iterations, ranks, stacks))
-        except TraceError as error:
-            for callback in list(self.refused):
-                callback(f"no trace requested: {error}")
-
     def trace_state(self) -> dict[str, Any]:
         """Return the newest trace as values of a message; empty without one."""
         return {} if self.tracing is None else self.tracing.state()
-
-    def stop_all_sessions(self) -> None:
-        """End every running session."""
-        for session in self.fleet.sessions.running:
-            self.stop_session(session.session_id)

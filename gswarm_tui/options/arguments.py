@@ -27,6 +27,7 @@ from gswarm_tui.options.server_options import (
 T = TypeVar("T")
 
 ONCE_TIMEOUT_S = 30
+UNATTENDED_S = 3600
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
 _RECORD = "gswarm-tui record"
@@ -78,7 +79,8 @@ class Options(NamedTuple):
     ``nodes`` has the words after ``--nodes``, None without the flag, ``hostfile`` the file after
     ``--hostfile``. ``db`` is None if nothing is recorded (``record`` is False) or the program chooses the
     file name. With ``arm`` the processes of a command can be traced on request. ``allocation`` has options of
-    ``salloc`` for profiles.
+    ``salloc`` for profiles. A recorder without a job ends ``unattended_s`` after its last screen. ``new``
+    starts a recorder even if one of the same nodes runs.
     """
 
     nodes: tuple[str, ...] | None
@@ -102,6 +104,8 @@ class Options(NamedTuple):
     theme: str | None
     metric: str
     server: ServerSettings | None = None
+    unattended_s: int = UNATTENDED_S
+    new: bool = False
     allocation: tuple[tuple[str, str], ...] = ()
 
 
@@ -400,6 +404,8 @@ def _options(flags: Mapping[str, Any], layers: _Layers) -> Options:
         allocation=tuple(
             (key, text) for key in config.ALLOCATION_KEYS if (text := layers.get(key, values.text, ""))
         ),
+        unattended_s=layers.get("unattended", values.unattended_s, UNATTENDED_S),
+        new=bool(flags.get("new")),
         server=server_settings(flags["http"], flags) if "http" in flags else None,
     )
 
@@ -622,6 +628,8 @@ def _parser() -> _Parser:
     _add_nodes(parser)
     add = _add_recording(parser)
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
+    add("--new", action="store_true", default=None, help="start another recording of the same nodes")
+    add("--unattended", metavar="TIME", help="without a job, record this long without a screen (default: 1h)")
 
     _add_connection(parser)
     add_server_options(parser)

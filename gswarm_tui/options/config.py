@@ -20,6 +20,7 @@ KEYS = (
     "setup",
     "agent_python",
     "linger",
+    "unattended",
     "spool_mib",
     "query_memory",
     "theme",

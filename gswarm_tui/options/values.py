@@ -142,6 +142,11 @@ def linger_s(value: object) -> int:
     return _seconds(value, "30m, 24h or 2d", MAX_LINGER_S, "30 d")
 
 
+def unattended_s(value: object) -> int:
+    """Parse the time that a recorder runs without a screen into seconds, from text such as 0, 10m and 1d."""
+    return 0 if _written(value) == "0" else _seconds(value, "0, 10m or 1d", MAX_LINGER_S, "30 d")
+
+
 def timeout_s(value: object) -> int:
     """Parse the time to wait for a node into seconds, from text such as 30s and 2m."""
     return _seconds(value, "30s or 2m", MAX_TIMEOUT_S, "1 h")

@@ -1,4 +1,4 @@
-"""Parent process of a recorder without a screen: runs the command, restarts the recorder, ends both in order.
+"""Parent process of a recorder: runs the command, restarts the recorder, ends both in order.
 
 It stays small, as it must survive when memory runs out, and has no threads, as it forks.
 """
@@ -8,18 +8,21 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice, printable
 from gswarm_tui.common.quantities import duration
-from gswarm_tui.run.headless import STOPPED, OpenRecording
-from gswarm_tui.run.supervisor import describe_signal
+from gswarm_tui.control.messages import encode
+from gswarm_tui.control.registry import Listening, parent_folders
+from gswarm_tui.run.headless import STOPPED, OpenRecording, RecorderStart
+from gswarm_tui.run.starter import describe_signal
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
@@ -31,12 +34,14 @@ processes of a job after 30 s (``KillWait``)."""
 LATE_S = 1.0
 """Slurm signals the processes of a job one after another, children first: a command may end at a signal
 that its recorder gets this much later."""
-DEATHS_MOST, DEATHS_WITHIN_S = 3, 300.0
-"""Number of deaths of the recorder within these seconds that ends the recording."""
+RESTART_S, LONGEST_RESTART_S = 1.0, 60.0
+"""Pause before a recorder that died is restarted; it doubles with each death, up to the longest."""
+HEALTHY_S = 300.0
+"""After a recorder has lived for this long, the next pause is the shortest again."""
 NOT_EXECUTABLE = 126
 _AWAITED = (*ENDING, *PASSED_ON, signal.SIGCHLD)
 
-Record = Callable[[OpenRecording | None, str, Callable[[OpenRecording], None], int], int]
+Record = Callable[[RecorderStart], int]
 """``Headless.record``, which runs in a process of its own."""
 
 
@@ -52,11 +57,12 @@ class _Recorder:
 class BatchRun:
     """Runs a recorder, and below it a command, until both have ended.
 
-    ``record`` runs in the recorder's process. ``recording`` is one to resume, None to start one. ``command``
-    is empty if only signals end the recording; it gets ``umask``, and the environment that ``arm`` returns
-    for the recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is whether
-    it gets SIGTERM when the recording ends before it. ``why_ending`` returns why Slurm ends the job, as a
-    clause, or an empty text.
+    It owns the folder at whose socket clients wait while the recorder is restarted. ``record`` runs in the
+    recorder's process. ``recording`` is one to resume, None to start one. ``command`` is empty if only
+    signals and clients end the recording; it gets ``umask``, and the environment that ``arm`` returns for the
+    recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is whether it gets
+    SIGTERM when the recording ends before it. ``first`` is the connection of the client that started the
+    recorder. ``why_ending`` returns why Slurm ends the job, as a clause, or an empty text.
     """
 
     record: Record
@@ -67,10 +73,15 @@ class BatchRun:
     recording: OpenRecording | None = None
     name: str = ""
     needs_recording: bool = False
+    first: socket.socket | None = None
     exit_status: int = 0
+    _listening: Listening | None = None
     _recorder: _Recorder | None = None
     _command: subprocess.Popen[bytes] | None = None
-    _deaths: list[float] = field(default_factory=list)
+    _pause_s: float = RESTART_S
+    _started_at: float = 0.0
+    _restart_at: float | None = None
+    _why_restarted: str = ""
     _ends_at: float | None = None
     _reason: str = ""
     _began: float = 0.0
@@ -79,28 +90,37 @@ class BatchRun:
         """Record and run the command; return its exit status, without a command that of the recording."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's end isn't reported
+        with suppress(OSError):  # the recorder says that nobody can attach
+            self._listening = Listening.open(parent_folders(os.environ))
         try:
             status = self._start_recorder("")
             if status or self.recording is None:
                 return status or 1
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
-            while self._recorder is not None or self._command is not None:
+            while self._recorder is not None or self._command is not None or self._restart_at is not None:
                 self._handle(self._next_signal())
             return self.exit_status
         finally:
+            if self._listening is not None:
+                self._listening.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _next_signal(self) -> signal.struct_siginfo | None:
-        """Wait for a signal, or until the recording has to be closed; return None then."""
-        if self._ends_at is None:
+        """Wait for a signal, or until something is due; return None then."""
+        due = [at for at in (self._ends_at, self._restart_at) if at is not None]
+        if not due:
             return signal.sigwaitinfo(_AWAITED)
-        return signal.sigtimedwait(_AWAITED, max(0.0, self._ends_at - time.monotonic()))
+        return signal.sigtimedwait(_AWAITED, max(0.0, min(due) - time.monotonic()))
 
     def _handle(self, received: signal.struct_siginfo | None) -> None:
         if received is None:
-            self._ends_at = None
-            self._end_recorder(self._reason)
+            now = time.monotonic()
+            if self._ends_at is not None and now >= self._ends_at:
+                self._ends_at = None
+                self._end_recorder(self._reason)
+            if self._restart_at is not None and now >= self._restart_at:
+                self._restart_recorder()
             return
         number = received.si_signo
         if number == signal.SIGCHLD:
@@ -138,11 +158,14 @@ class BatchRun:
             self._be_recorder(why_resumed, opened_write, end_read)
         os.close(opened_write)
         os.close(end_read)
-        self._recorder = _Recorder(pid, end_write)
+        self._recorder, self._started_at = _Recorder(pid, end_write), time.monotonic()
+        if self.first is not None:  # of the first recorder only, as a client reconnects after its death
+            self.first.close()
+            self.first = None
         with os.fdopen(opened_read, "rb") as pipe:
             uid, _, path = pipe.read().partition(b"\0")
-        if path:
-            self.recording = OpenRecording(uid.decode(), Path(os.fsdecode(path)))
+        if uid:
+            self.recording = OpenRecording(uid.decode(), Path(os.fsdecode(path)) if path else None)
             return 0
         _, status = os.waitpid(pid, 0)
         self._forget_recorder()
@@ -160,19 +183,29 @@ class BatchRun:
             os.dup2(nowhere, 0)
 
             def opened(recording: OpenRecording) -> None:
-                os.write(opened_write, recording.uid.encode() + b"\0" + os.fsencode(recording.path))
+                os.write(opened_write, recording.uid.encode() + b"\0" + os.fsencode(recording.path or ""))
                 os.close(opened_write)
 
-            status = self.record(self.recording, why_resumed, opened, end)
+            status = self.record(
+                RecorderStart(self.recording, why_resumed, opened, end, self._listening, self.first)
+            )
         except UserError as error:
-            print_notice(str(error))
+            self._report_failure(str(error))
             status = error.exit_status
         except Exception as error:
             what = f"internal error of the recorder: {type(error).__name__}: {error}"
-            print_notice(f"the recorder failed: {NO_PROCESS}" if lacks_processes(error) else what)
+            self._report_failure(f"the recorder failed: {NO_PROCESS}" if lacks_processes(error) else what)
         finally:
             sys.stdout.flush()
             os._exit(status)
+
+    def _report_failure(self, why: str) -> None:
+        """Print why the recorder can't start, and tell the client that started it."""
+        print_notice(why)
+        if self.first is not None:
+            with suppress(OSError):
+                self.first.setblocking(True)
+                self.first.sendall(encode({"error": why.removesuffix(".")}))
 
     def _start_command(self, mask: set[signal.Signals | int], environ: Mapping[str, str]) -> None:
         """Start the command as if there were no recorder."""
@@ -213,6 +246,10 @@ class BatchRun:
         self._end_recorder(f"{self._reason}; {ended}" if self._reason else ended)
 
     def _end_recorder(self, reason: str) -> None:
+        if self._restart_at is not None:
+            self._restart_at = None
+            print_notice(f"the recording wasn't closed, as its recorder had died; {self._advice()}")
+            self.exit_status = self.exit_status or int(not self.command)
         if self._recorder is not None and self._recorder.end >= 0:
             with suppress(BrokenPipeError):
                 os.write(self._recorder.end, printable(reason).encode()[:4096])
@@ -252,18 +289,25 @@ class BatchRun:
             if not self.command:
                 self.exit_status = code if code >= 0 else 128 - code
             return
-        why = _outcome(code)
-        while self._may_restart():
-            print_notice(f"the recorder {why}; restarting it")
-            if (code := self._start_recorder(why)) == 0:
-                return
-            if code > 0:  # it has printed why it can't resume
-                break
-            why += f", and {_outcome(code)} while it resumed the recording"
-        print_notice(f"the recorder isn't restarted: it {why}; {self._advice()}")
-        self._end_in_need()
-        if not self.command:
-            self.exit_status = 1
+        if time.monotonic() - self._started_at > HEALTHY_S:
+            self._pause_s = RESTART_S
+        self._why_restarted = _outcome(code)
+        self._restart_at = time.monotonic() + self._pause_s
+        print_notice(f"the recorder {self._why_restarted}; restarting it in {self._pause_s:.0f} s")
+        self._pause_s = min(2 * self._pause_s, LONGEST_RESTART_S)
+
+    def _restart_recorder(self) -> None:
+        """Start the recorder again; give up if the recording can't be opened."""
+        self._restart_at = None
+        if (code := self._start_recorder(self._why_restarted)) < 0:
+            self._restart_at = time.monotonic() + self._pause_s
+            self._why_restarted += f", and {_outcome(code)} while it resumed the recording"
+            self._pause_s = min(2 * self._pause_s, LONGEST_RESTART_S)
+        elif code > 0:  # it has printed why it can't resume
+            print_notice(f"the recorder isn't restarted: it {self._why_restarted}; {self._advice()}")
+            self._end_in_need()
+            if not self.command:
+                self.exit_status = 1
 
     def _end_in_need(self) -> bool:
         """End a command that needs the recording; return whether it does."""
@@ -271,15 +315,9 @@ class BatchRun:
             self._command.send_signal(signal.SIGTERM)
         return self.needs_recording
 
-    def _may_restart(self) -> bool:
-        """Count a death of the recorder; return whether it may be restarted."""
-        now = time.monotonic()
-        self._deaths = [at for at in self._deaths if now - at < DEATHS_WITHIN_S] + [now]
-        return len(self._deaths) < DEATHS_MOST
-
     def _advice(self) -> str:
-        if self.recording is None:
-            return "no recording was open"
+        if self.recording is None or self.recording.path is None:
+            return "nothing was recorded"
         file = shlex.quote(str(self.recording.path))
         return (
             f"`gswarm-tui recover {self.recording.uid[:8]} --finish --db {file}` fetches what is left on the "

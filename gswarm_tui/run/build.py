@@ -11,7 +11,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -28,16 +28,17 @@ from gswarm_tui.run.resume_notes import NOTES, write_note
 from gswarm_tui.run.saved_options import save_options
 
 if TYPE_CHECKING:
-    from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import RecorderStatus
     from gswarm_tui.launch.base import Launcher
-    from gswarm_tui.link.hub import Hub, LiveRun
+    from gswarm_tui.link.hub import Hub, Run
     from gswarm_tui.playback.player import Player
     from gswarm_tui.store.querying.arrays import ArraySource
     from gswarm_tui.store.recording.database import RecordingInfo
     from gswarm_tui.store.recording.recorder import Recorder
 
-ON_DISK_S = 2.0
+COMMIT_S = 2.0
+"""Least time between two commits of frames; an intent triggers one at once."""
+ON_DISK_S = COMMIT_S + 1.0
 """Older frames are on disk unless writing fails; looking back ends this long before now."""
 
 
@@ -152,7 +153,12 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
             loop.call_soon_threadsafe(hub.recorded, status)
 
     recorder = Recorder(
-        path, what, publish_status, allocation=plan.allocation, query_memory=options.query_memory
+        path,
+        what,
+        publish_status,
+        allocation=plan.allocation,
+        commit_every_s=COMMIT_S,
+        query_memory=options.query_memory,
     )
     recorder.open()
     hub.recorder, hub.next_session = recorder.status(), recorder.next_session
@@ -227,32 +233,7 @@ async def _import_trace(db: Path, file: Path, node: str) -> str:
         return f"the import failed: {error.strerror}"
 
 
-async def start_control_server(
-    hub: Hub,
-    recorder: Recorder | None,
-    plan: Plan,
-    environ: Mapping[str, str],
-    end: Callable[[], None],
-) -> ControlServer | None:
-    """Start the socket for commands; None, with an event, if no private folder can be made.
-
-    ``end`` ends the recording as quitting does.
-    """
-    from gswarm_tui.control.server import ControlServer
-
-    commands = "commands such as gswarm-tui sql"
-    try:
-        control = ControlServer(hub, recorder, environ, end=end, label=plan.label, job_id=plan.job_id)
-        await control.start()
-    except OSError as error:
-        hub.warn("notice", f"{commands} can't reach this recording: {error}")
-        return None
-    if control.obstacles:
-        hub.warn("notice", f"{commands} use {control.place}, because of {control.obstacles}")
-    return control
-
-
-def build_player(live: LiveRun, source: ArraySource, recording_id: int) -> Player:
+def build_player(live: Run, source: ArraySource, recording_id: int) -> Player:
     """Build a player of a running recording, at its newest frame on disk. Raises StoreError."""
     from gswarm_tui.playback.player import Player, Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource

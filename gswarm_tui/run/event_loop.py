@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from gswarm_tui.common.errors import lacks_processes
-from gswarm_tui.run.supervisor import ENDING
+from gswarm_tui.run.starter import ENDING
 
 RATE = 100.0
 """Waits per second without delay; each further one starts up to 1 / RATE later."""

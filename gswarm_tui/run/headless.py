@@ -1,28 +1,38 @@
-"""Recorder without a screen, in a process that ``run/batch.py`` ends, and restarts if it dies."""
+"""The recorder, in a process that ``run/batch.py`` ends, and restarts if it dies.
+
+It has no screen: screens, commands and servers are its clients.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
+import shlex
+import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gswarm_tui.common.errors import UserError, print_notice
-from gswarm_tui.common.quantities import plural
+from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
-from gswarm_tui.run.monitoring import NAMES_MOST, STOPPED_BY, monitor, problems_of, written_line
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm import hosts
 
 if TYPE_CHECKING:
-    from gswarm_tui.fleet.events import Event
+    from gswarm_tui.control.registry import Listening
+    from gswarm_tui.control.server import ControlServer
+    from gswarm_tui.fleet.events import Event, RecorderStatus
+    from gswarm_tui.link.hub import Hub
     from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.interrupted import InterruptedRun
+    from gswarm_tui.run.lifetime import RunResult
     from gswarm_tui.store.recording.recorder import Recorder
 
 CONNECT_S = 30.0
@@ -30,56 +40,71 @@ CONNECT_S = 30.0
 NOTICE_EVERY_S = 60.0
 """Errors of one kind are printed this often at most; all are in the recording."""
 READERS_END_S, READERS_EVERY_S = 30.0, 0.2
-"""Longest wait for commands that read the file to resume, and the time between two attempts."""
-COMMITTED_S, COMMITTED_EVERY_S = 5.0, 0.02
-"""Longest wait until the event of a restart is on disk, and the time between two looks."""
+"""Longest wait for other programs that read the file to resume, and the time between two attempts."""
+RECONNECTED_S = 15.0
+"""Screens of a recorder that died have attached to the restarted one by then."""
+NAMES_MOST = 80
+"""Longer host lists are printed as a number of nodes."""
 PARENT_KILLED = "the process that had started the recorder was killed"
 STOPPED = 64
-"""Bit in the exit status of a recorder that ``gswarm-tui recording stop`` ended."""
+"""Bit in the exit status of a recorder that an intent ended, or that ended because nobody needs it."""
 
 
 @dataclass(frozen=True)
 class OpenRecording:
-    """Recording that is being written: its uid and its file."""
+    """Recording that is being written: its uid and its file, None without a recording."""
 
     uid: str
-    path: Path
+    path: Path | None
+
+
+class RecorderStart(NamedTuple):
+    """What the parent process gives a recorder that it starts.
+
+    ``resumed`` is the recording to resume, and ``why_resumed`` how its former recorder died, if it did.
+    ``opened`` is called when clients can connect. The pipe ``end`` is closed to end the recorder, and may
+    hold the reason. ``first`` is the connection of the client that started it.
+    """
+
+    resumed: OpenRecording | None
+    why_resumed: str
+    opened: Callable[[OpenRecording], None]
+    end: int
+    listening: Listening | None
+    first: socket.socket | None
 
 
 @dataclass
 class Headless:
-    """Recorder of a run without a screen: opens or resumes its recording, prints what happens, and closes it.
+    """Recorder of a run: opens or resumes its recording, serves its clients, and closes it.
 
     ``words`` are the command line. ``name`` is the session to start, empty for none. ``listener`` is where an
-    HTTP server answers.
+    HTTP server answers. It ends ``unattended_s`` after its last screen, None for never; with a job it waits
+    for the job's end instead, unless ``runs_command``. The memory ``detached`` is shared with its parent, so
+    that a restarted recorder knows that its user has left it for good.
     """
 
     options: Options
     plan: Plan
     words: Sequence[str]
-    name: str
+    name: str = ""
     listener: Listener | None = None
+    unattended_s: float | None = None
+    runs_command: bool = False
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    detached: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
+    _control: ControlServer | None = None
+    _job_ended: bool = False
+    _leaving: asyncio.TimerHandle | None = None
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
     _stopped: bool = False
     _printed_at: dict[str, float] = field(default_factory=dict)
     _unwritten: str = ""
 
-    def record(
-        self,
-        resumed: OpenRecording | None,
-        why_resumed: str,
-        opened: Callable[[OpenRecording], None],
-        end: int,
-    ) -> int:
-        """Record until the pipe ``end`` is closed, and return the exit status. Call it once in a process.
+    def record(self, start: RecorderStart) -> int:
+        """Record until something ends it, and return the exit status. Call it once in a process.
 
-        Args:
-            resumed: the recording to resume, of a recorder that died.
-            why_resumed: how it died.
-            opened: called when the recording and its session have begun and commands can control it.
-            end: may hold the reason for the end, which becomes an event.
-
-        The exit status has the bit ``STOPPED`` if a command ended the recording, not the pipe.
+        The exit status has the bit ``STOPPED`` if the parent's pipe didn't end it.
 
         Raises:
             UserError: the recording can't be opened.
@@ -88,64 +113,87 @@ class Headless:
 
         share_one_arena(os.environ)  # before DuckDB is loaded
         self._log = log_file.begin()
-        chosen = None if resumed is None else _interrupted(resumed)
-        if chosen is not None:
-            # Not the options in the file, which others may have replaced meanwhile: they can run commands.
-            self.options = chosen.measuring_as_before(self.options)
+        chosen = None
+        if start.resumed is not None:
+            self.uid = start.resumed.uid
+            if start.resumed.path is not None:
+                chosen = _interrupted(start.resumed.path, start.resumed.uid)
+                # Not the options in the file: others may have replaced them, and they can run commands.
+                self.options = chosen.measuring_as_before(self.options)
         self._hub = build.build_hub(self.options, self.plan)
-        return event_loop.run(self._record(chosen, why_resumed, opened, end))
+        return event_loop.run(self._record(chosen, start))
 
-    async def _record(
-        self,
-        chosen: InterruptedRun | None,
-        why_resumed: str,
-        opened: Callable[[OpenRecording], None],
-        end: int,
-    ) -> int:
-        asyncio.get_running_loop().add_reader(end, self._read_end, end)
-        recorder, uid = await self._open(chosen)
-        if why_resumed:
-            await self._publish_restart(why_resumed, recorder)
+    async def _record(self, chosen: InterruptedRun | None, start: RecorderStart) -> int:
+        from gswarm_tui.control.execution import Executor
+        from gswarm_tui.control.intents import StartSession
+        from gswarm_tui.control.server import ControlServer
+        from gswarm_tui.run.job_end import follow
+        from gswarm_tui.run.lifetime import Lifetime
+        from gswarm_tui.slurm.jobs import Slurm
+
+        asyncio.get_running_loop().add_reader(start.end, self._read_end, start.end)
+        hub, options, plan = self._hub, self.options, self.plan
+        recorder = await self._open(chosen) if options.record else None
+        if start.why_resumed:
+            hub.warn("recorder_restarted", f"the recorder was restarted: it {start.why_resumed}")
+            hub.flush()
+            if recorder is not None:
+                await asyncio.wrap_future(recorder.commit())  # it may be killed again at once
         elif self.listener is not None:
-            print_notice(self.listener.describe(uid))
-        running = {session.name for session in self._hub.fleet.sessions.running}
-        if self.name and self.name not in running:
-            self._hub.start_session(self.name)
-        self._hub.sinks.append(self)
-        painted = asyncio.Event()
-        painted.set()
-        ended = await monitor(
-            self.options,
-            self.plan,
-            self._hub,
+            print_notice(self.listener.describe(self.uid))
+        if self.name and self.name not in {session.name for session in hub.fleet.sessions.running}:
+            Executor(hub, recorded=True).carry_out(StartSession(self.name))
+        hub.sinks.append(self)
+        self._publish_notices(recorder, start)
+        launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
+        build.add_links(hub, launcher, options, recorder)
+        self._refuse_counters()
+        self._control = ControlServer(
+            hub,
             recorder,
-            self._wait(lambda: opened(OpenRecording(uid, recorder.path))),
-            painted=painted,
-            request_quit=lambda _reason: self._ended.set(),
-            end_recording=self._stop,
-            ending=(),
-            listener=self.listener,
+            start.listening,
+            os.environ,
+            uid=self.uid,
+            end=self._stop,
+            detach=lambda: self.detached.__setitem__(0, 1),
+            attended=self._check_attended,
+            label=plan.label,
+            job_id=plan.job_id,
         )
-        problems = problems_of(ended, self._log, uid)
-        if ended.status is not None:
-            if not problems:
-                from gswarm_tui.run.resume_notes import remove_note
+        opened = partial(start.opened, OpenRecording(self.uid, None if recorder is None else recorder.path))
+        lifetime = Lifetime(hub, launcher, recorder, build.keeps_agents(options), self._note_waiting)
+        tasks = []
+        report: dict[str, Any] | None = None
+        try:
+            await self._control.start(start.first)
+            if plan.job is not None:
+                tasks.append(asyncio.create_task(follow(hub, Slurm(), plan.job, self._note_job_end)))
+            if self.listener is not None and recorder is not None and start.listening is not None:
+                tasks.append(asyncio.create_task(_serve_http(self.listener, hub, self.uid)))
+            if start.first is None:
+                self._check_attended(RECONNECTED_S)
+            report = self._report(recorder, await lifetime.run(self._wait(opened)))
+        finally:
+            if hub.tracing is not None:
+                await hub.tracing.close()
+            await self._control.close(report)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if recorder is not None:
+                from gswarm_tui.server.tokens import remove_tokens
 
-                remove_note(uid)
-            print_notice(written_line(ended.status, len(self._hub.fleet.sessions.sessions)))
-        for problem in problems:
-            print_notice(problem)
-        return (1 if problems else 0) | (STOPPED if self._stopped else 0)
+                remove_tokens(self.uid)
+        return int(report["status"]) | (STOPPED if self._stopped else 0)
 
-    async def _open(self, chosen: InterruptedRun | None) -> tuple[Recorder, str]:
+    async def _open(self, chosen: InterruptedRun | None) -> Recorder:
         from gswarm_tui.store.errors import StoreError
 
         hub, options, plan = self._hub, self.options, self.plan
         try:
             if chosen is not None:
-                return await self._resume(chosen), chosen.interrupted.uid
-            uid = str(uuid.uuid4())
-            recorder = build.start_recording(hub, options, plan, self.words, uid)
+                return await self._resume(chosen)
+            recorder = build.start_recording(hub, options, plan, self.words, self.uid)
         except StoreError as error:
             raise UserError(f"{error}.") from None
         names = hosts.fold(plan.nodes)
@@ -153,7 +201,7 @@ class Headless:
         where += f" of {plan.source}" if plan.source else ""
         session = f", session {self.name}" if self.name else ""
         print_notice(f"recording {where} into {recorder.path}{session}")
-        return recorder, uid
+        return recorder
 
     async def _resume(self, chosen: InterruptedRun) -> Recorder:
         """Resume a recording, once no command reads its file any more. Raises StoreError."""
@@ -169,13 +217,60 @@ class Headless:
                     raise
             await asyncio.sleep(READERS_EVERY_S)
 
-    async def _publish_restart(self, why: str, recorder: Recorder) -> None:
-        """Record why the recorder was restarted, and wait for the commit: it may be killed again at once."""
-        self._hub.warn("recorder_restarted", f"the recorder was restarted: it {why}")
-        self._hub.flush()
-        deadline = time.monotonic() + COMMITTED_S  # the disk may be full
-        while recorder.status().waiting and time.monotonic() < deadline:  # noqa: ASYNC110 - of its thread
-            await asyncio.sleep(COMMITTED_EVERY_S)
+    def _publish_notices(self, recorder: Recorder | None, start: RecorderStart) -> None:
+        hub = self._hub
+        if self.plan.notice:
+            hub.log("notice", self.plan.notice)
+        if recorder is not None and (message := _interrupted_message(recorder)):
+            print_notice(message)
+            hub.warn("interrupted", message)
+        from gswarm_tui.control import registry
+
+        parents = registry.parent_folders(os.environ)
+        if start.listening is None:
+            why = registry.describe_obstacles(parents) or "no folder can be made"
+            hub.warn("notice", f"nobody else can attach, and commands can't reach this recording: {why}")
+        elif why := registry.describe_obstacles(parents[: parents.index(start.listening.folder.top)]):
+            place = start.listening.folder.path
+            hub.warn("notice", f"commands such as gswarm-tui sql use {place}, because of {why}")
+
+    def _refuse_counters(self) -> None:
+        """Switch off counters that may not be read, as in a resumed recording whose job has ended."""
+        from gswarm_agent.metrics import COUNTERS
+
+        hub = self._hub
+        if COUNTERS in hub.fleet.metrics and hub.counters_refusal:
+            hub.set_metrics(tuple(group for group in hub.fleet.metrics if group != COUNTERS))
+            hub.warn("notice", hub.counters_refusal)
+
+    # The end
+
+    def _note_waiting(self, nodes: Sequence[str]) -> None:
+        names = hosts.fold(nodes)
+        where = names if len(names) <= NAMES_MOST else plural(len(nodes), "node")
+        print_notice(f"waiting for the last frames of {where} …")
+
+    def _note_job_end(self) -> None:
+        self._job_ended = True
+        self._check_attended()
+
+    def _check_attended(self, least_s: float = 0.0) -> None:
+        """End the recorder if nobody needs it, or later if no screen attaches until then."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        if self._control is None or self._control.screens or self.runs_command or self._ended.is_set():
+            return
+        limit, why = self.unattended_s, f"no screen was attached for {duration(self.unattended_s or 0)}"
+        if self._job_ended and self.plan.job is not None:
+            limit, why = 0.0, f"job {self.plan.job_id} ended, and no screen is attached"
+        elif limit is not None and (self.detached[0] or (limit and self.plan.job is not None)):
+            limit = None
+        elif limit == 0:
+            why = "the last screen was closed"
+        if limit is not None:
+            later = max(limit, least_s)
+            self._leaving = asyncio.get_running_loop().call_later(later, self._stop, why)
 
     def _read_end(self, end: int) -> None:
         """End the recording: its parent sent the reason for it, or was killed."""
@@ -185,16 +280,61 @@ class Headless:
             print_notice(PARENT_KILLED)
         self._end(reason or PARENT_KILLED)
 
-    def _stop(self) -> None:
-        """End the recording for ``gswarm-tui recording stop``."""
+    def _stop(self, why: str) -> None:
+        """End the recorder, at an intent or because nobody needs it."""
         if not self._ended.is_set():
             self._stopped = True
-            print_notice(STOPPED_BY)
-            self._end(STOPPED_BY)
+            print_notice(why)
+            self._end(why)
 
     def _end(self, reason: str) -> None:
         self._hub.log("recording_ended", reason)
         self._ended.set()
+
+    def _report(self, recorder: Recorder | None, ended: RunResult) -> dict[str, Any]:
+        """Print how the recording ended, and return it for clients: lines, problems, and the exit status."""
+        report: dict[str, Any] = {"lines": [], "problems": self._problems(ended), "next": ""}
+        report["status"] = 1 if report["problems"] else 0
+        if recorder is not None and ended.status is not None:
+            if not ended.holding and not ended.status.error:
+                from gswarm_tui.run.resume_notes import remove_note
+
+                remove_note(self.uid)
+            if self._control is not None and self._control.screens and not report["problems"]:
+                from gswarm_tui.run import quit_summary
+
+                figures = quit_summary.recording_figures(recorder.path, recorder.recording_id)
+                report["lines"] += [figures.line] if figures is not None else []
+                sampled = figures is None or figures.sampled
+                report["next"] = quit_summary.next_commands(recorder.path, sampled=sampled)
+            from gswarm_tui.store.recording.files import has_log
+
+            sessions = len(self._hub.fleet.sessions.sessions)
+            report["lines"].append(written_line(ended.status, sessions))
+            if recorder.queried and has_log(recorder.path):
+                report["problems"].append(
+                    f"a query could not be cancelled, so the newest samples are in {recorder.path}.wal; "
+                    "keep it beside the file"
+                )
+            print_notice(report["lines"][-1])
+        for problem in report["problems"]:
+            print_notice(problem)
+        return report
+
+    def _problems(self, ended: RunResult) -> list[str]:
+        """Return a sentence for each failure of a run."""
+        problems = [f"{ended.problem} (log: {self._log})"] if ended.problem else []
+        if (status := ended.status) is not None:
+            if status.error:
+                problems.append(f"the recording is incomplete: {status.error} (log: {self._log})")
+            if ended.holding:
+                problems.append(
+                    f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; `gswarm-tui "
+                    f"recover {self.uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
+                )
+        return problems
+
+    # What it prints
 
     async def _wait(self, opened: Callable[[], None]) -> None:
         """Wait for the end; print when all nodes send data, or which don't.
@@ -258,8 +398,38 @@ class Headless:
                 print_notice(f"{event.node}: {event.message}" if event.node else event.message)
 
 
-def _interrupted(recording: OpenRecording) -> InterruptedRun:
+def written_line(status: RecorderStatus, sessions: int) -> str:
+    """Return a line about a closed recording: file, rows, size, sessions."""
+    named = f", {plural(sessions, 'session')}" if sessions else ""
+    return printable(
+        f"{status.path}: {plural(status.rows, 'row')} in {status.file_bytes / 1e6:.1f} MB{named}"
+    )
+
+
+def _interrupted(path: Path, uid: str) -> InterruptedRun:
     from gswarm_tui.run import interrupted
 
-    found, unreadable = interrupted.find(Path(), recording.path)
-    return interrupted.choose(found, unreadable, recording.uid)
+    found, unreadable = interrupted.find(Path(), path)
+    return interrupted.choose(found, unreadable, uid)
+
+
+def _interrupted_message(recorder: Recorder) -> str:
+    from gswarm_tui.run.interrupted import began, short_id
+
+    if not (unended := recorder.interrupted):
+        return ""
+    newest = unended[-1]
+    recover = f"`gswarm-tui recover {short_id(newest)} --db {shlex.quote(str(recorder.path))}` resumes it"
+    if len(unended) == 1:
+        return f"{recorder.path} has an interrupted recording of {began(newest)}: {recover}"
+    return (
+        f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(newest)}: {recover}"
+    )
+
+
+async def _serve_http(listener: Listener, hub: Hub, uid: str) -> None:
+    """Keep the HTTP server running, and log where it is and when it ends."""
+    from gswarm_tui.run.http_server import keep_running
+
+    hub.log("notice", listener.describe(uid))
+    await keep_running(listener, uid, partial(hub.warn, "notice"))

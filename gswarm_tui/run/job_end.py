@@ -18,11 +18,16 @@ GRACE_S = 30.0
 
 
 async def follow(
-    hub: Hub, slurm: Slurm, job: Job, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    hub: Hub,
+    slurm: Slurm,
+    job: Job,
+    ended: Callable[[], None] = lambda: None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
     """Send the end of the job to all links, and again when it is extended or ended early.
 
-    Runs until it is cancelled. While Slurm can't be queried, its last answer counts.
+    Runs until it is cancelled, and calls ``ended`` when Slurm says that the job has ended. While Slurm can't
+    be queried, its last answer counts.
     """
     ends_at = job.ends_at
     if ends_at is not None:
@@ -37,6 +42,8 @@ async def follow(
             if at != ends_at:
                 ends_at = at
                 hub.set_job_end(at)
+            if not end.running:
+                ended()
         await sleep(_pause(math.inf if ends_at is None else ends_at - hub.now()))
 
 

@@ -68,7 +68,7 @@ async def look(
     ``describe`` gets the fleet and the time before the agents are stopped.
     """
     options = options._replace(interval_ms=INTERVAL_MS)
-    ended, begun = asyncio.Event(), asyncio.Event()
+    ended = asyncio.Event()
     call_at_signals(ended.set)
     launcher = EarlyLauncher(build.build_launcher(options, plan, ""), plan.nodes)
     await asyncio.to_thread(importlib.import_module, "gswarm_tui.run.lifetime")  # while nodes answer: 0.15 s
@@ -80,7 +80,6 @@ async def look(
 
     hub = build.build_hub(options, plan)
     build.add_links(hub, launcher, options, None)
-    begun.set()
     seen: list[T] = []
     silent: list[str] = []
 
@@ -91,7 +90,7 @@ async def look(
         seen.append(describe(hub.fleet, hub.now()))
         silent[:] = silent_nodes(hub.fleet, hub.now())
 
-    result = await Lifetime(hub, launcher, None, lambda _reason: ended.set()).run(wait(), begun)
+    result = await Lifetime(hub, launcher, None).run(wait())
     return Look(seen[0] if seen else None, tuple(silent), result.problem)
 
 

@@ -1,34 +1,43 @@
-"""App of a live run: shows the fleet, changes sessions, marks and the interval, and looks back.
-
-``AttachedApp`` is the same over a run whose recorder is another process.
-"""
+"""App of a recorder's client: shows the fleet, looks back, and turns keys into intents."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Unpack
+from functools import partial
+from typing import Any, Unpack
 
 from textual.actions import ActionParseResult
 from textual.dom import DOMNode
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
-from gswarm_agent.metrics import CORE, COUNTERS, METRIC_GROUPS
+from gswarm_agent.metrics import CORE, METRIC_GROUPS
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, duration, elapsed, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced, parse_yes
-from gswarm_tui.fleet.events import SessionStarted
+from gswarm_tui.control.intents import (
+    ChangeInterval,
+    ChangeMetrics,
+    ChangeSession,
+    Detach,
+    Intent,
+    IntentError,
+    SetMark,
+    StartSession,
+    StartTrace,
+    StopRecording,
+    StopSession,
+    UndoStop,
+)
 from gswarm_tui.fleet.sessions import Session, suggest_name
-from gswarm_tui.link.hub import LiveRun
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import ENTER, LIVE, PAST, changes_recording
-from gswarm_tui.tui.feeds import LiveFeed, PastFeed
+from gswarm_tui.tui.feeds import LiveFeed, RecorderClient
 from gswarm_tui.tui.screens.dialogs import (
     ConfirmDialog,
     FormDialog,
@@ -37,7 +46,7 @@ from gswarm_tui.tui.screens.dialogs import (
     SwitchDialog,
     ask,
 )
-from gswarm_tui.tui.viewer import Viewer, ViewerOptions
+from gswarm_tui.tui.viewer import UNTIL_READ_S, Viewer, ViewerOptions
 
 CONFIRM_AFTER_S = 60.0
 """Quitting a longer recording is confirmed."""
@@ -48,41 +57,48 @@ space looks back, ? shows keys"""
 HINTS_S = 20.0
 UNDO_S = 10.0
 """Time in which the stop of a session can be undone."""
+ENDING_S = 60.0
+"""Longest notice that the recorder ends; the screen closes then."""
+RETRY_S = 0.2
 READ_ONLY = "this screen is read-only: it shows the recording and changes nothing"
 
 
 class GswarmApp(Viewer):
-    """App over a live run; ``hints`` shows a newcomer three keys for a while.
+    """App of a recorder's client; ``hints`` shows a newcomer three keys for a while.
 
-    It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
-    after the app ended. ``past`` returns a player of what is recorded so far, in any thread; it raises an
-    error where that can't be read. None is for a run that isn't recorded. ``why_not_detached`` is a
-    clause if no other recorder can resume this recording.
+    ``starts_it``: quitting ends the recorder. The first screen is ``painted`` before the recorder has sent
+    anything. ``past`` returns a player of what is recorded so far, in any thread; it raises an error where
+    that can't be read. None is for a run that isn't recorded. ``why_not_detached`` is a clause if the
+    recorder can't go on without this screen. ``notice`` is shown at the start.
     """
 
     def __init__(
         self,
-        run: LiveRun,
+        run: RecorderClient,
         *,
+        starts_it: bool = True,
         past: Callable[[], Player] | None = None,
         hints: bool = False,
         why_not_detached: str = "",
+        notice: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
-        super().__init__(LiveFeed(run), LIVE, **options)
+        self.live_feed = LiveFeed(run, options.get("timezone"), starts_it=starts_it)
+        super().__init__(self.live_feed, LIVE, **options)
         self.live = run
+        self.starts_it = starts_it
         self.painted = asyncio.Event()
         self._past = past
         self._hints = hints
         self._why_not_detached = why_not_detached
+        self._notice = notice
+        self._ending = False
         self._stopped: list[tuple[str, float]] = []
-        self._changed_at = math.inf
         self._sessions_version = 0
 
     def on_mount(self) -> None:
-        """Follow the hub."""
+        """Follow the recorder."""
         self.live.flushed.append(self._flushed)
-        self.live.refused.append(self._refused)
 
     def on_ready(self) -> None:
         """Report that the first screen is painted, and show the hints."""
@@ -90,27 +106,76 @@ class GswarmApp(Viewer):
         if self._hints:
             self.add_class("hinting")  # below the title lines
             self.notify(HINTS, timeout=HINTS_S, markup=False)
+        elif self._notice:
+            self.show_notice(self._notice, seconds=UNTIL_READ_S)
 
     def on_unmount(self) -> None:
-        """Stop following the hub."""
+        """Stop following the recorder."""
         if self._flushed in self.live.flushed:
             self.live.flushed.remove(self._flushed)
-            self.live.refused.remove(self._refused)
-
-    def _refused(self, why: str) -> None:
-        self.show_notice(why, error=True)
 
     def _flushed(self) -> None:
         """Update the screen after a tick of the run."""
+        if self.live.ended and self.starts_it:
+            self.exit("quit")
+            return
         if self.mode == PAST and self.player is not None and self.player.caught_up:
             self.action_return_to_now()
-        if self.player is not None and self.player.source.end() >= self._changed_at:
-            self._changed_at = math.inf
-            self.player.reload()
         if self.player is not None and self.live.fleet.sessions.version != self._sessions_version:
             self._sessions_version = self.live.fleet.sessions.version
-            self.player.reload_timeline()  # a viewer's own change takes a moment to arrive
+            self.player.reload_timeline()
         self.request_update()
+
+    async def carry_out(self, intent: Intent) -> dict[str, Any] | None:
+        """Let the recorder carry out an intent; return its result, None with a notice if it refuses."""
+        try:
+            result = await self.live.carry_out(intent)
+        except IntentError as error:
+            self.show_notice(f"nothing was changed: {error}", error=True)
+            return None
+        if self.player is not None and not isinstance(intent, ChangeInterval | ChangeMetrics):
+            self.player.reload()
+            self.player.reload_timeline()
+        self.update_view()
+        return result
+
+    def change(self, notice: str, intent: Callable[[], Intent]) -> None:
+        """Send an intent, and show the notice once it is carried out."""
+
+        async def send() -> None:
+            try:
+                made = intent()
+            except IntentError as error:
+                self.show_notice(f"nothing was changed: {error}", error=True)
+                return
+            if await self.carry_out(made) is not None and notice:
+                self.show_notice(notice)
+
+        self.run_worker(send())
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the recorder refuses this screen's changes."""
+        return self.live.read_only
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action of a key, a click or the palette, unless it changes what is read-only."""
+        if self.read_only and changes_recording(action if isinstance(action, str) else action[1]):
+            self.show_notice(READ_ONLY)
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+    def name_interval(self, start: float, end: float) -> None:
+        """Ask for the name of a past interval, and save it as a session."""
+        if self.read_only:
+            self.show_notice(READ_ONLY)
+        else:
+            super().name_interval(start, end)
 
     # Looking back
 
@@ -141,24 +206,25 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.show_notice("nothing is recorded, so there is no past to show", error=True)
             return False
-        self.feed = LiveFeed(self.live, reading=True)
+        self.live_feed.reading = True
         self.update_view()
         try:
             player = await asyncio.to_thread(self._past)
         except UserError as error:
-            self.feed = LiveFeed(self.live)
             self.show_notice(str(error), error=True)
             return False
+        finally:
+            self.live_feed.reading = False
         self.begin_playing(player)
         await player.ready()
-        self.feed, self.mode = PastFeed(player, self.live, self.timezone), PAST
+        self.live_feed.player, self.mode = player, PAST
         self.update_view()
         return True
 
     def action_return_to_now(self) -> None:
         """Show the live fleet again."""
         self.end_playing()
-        self.feed, self.mode = LiveFeed(self.live), LIVE
+        self.live_feed.player, self.mode = None, LIVE
         self.update_view()
 
     # The sampling interval
@@ -173,9 +239,7 @@ class GswarmApp(Viewer):
         if interval_ms == self.live.fleet.interval_ms:
             self.show_notice("the interval stays the same")
             return
-        self.live.set_interval(interval_ms)
-        self.show_notice(f"sampling every {interval_ms / 1000:g} s")
-        self.update_view()
+        self.change(f"sampling every {interval_ms / 1000:g} s", lambda: ChangeInterval(interval_ms))
 
     # Metric groups
 
@@ -189,12 +253,7 @@ class GswarmApp(Viewer):
         if groups == self.live.fleet.metrics:
             self.show_notice("the metric groups stay the same")
             return
-        if COUNTERS in groups and self.live.counters_refusal:
-            self.show_notice(self.live.counters_refusal)
-            return
-        self.live.set_metrics(groups)
-        self.show_notice(f"measuring {', '.join(groups)}")
-        self.update_view()
+        self.change(f"measuring {', '.join(groups)}", lambda: ChangeMetrics(groups))
 
     # Traces
 
@@ -215,9 +274,11 @@ class GswarmApp(Viewer):
 
     def _trace(self, answers: tuple[str, ...]) -> None:
         (duration_ms, iterations), ranks = parse_traced(answers[0]), parse_rank_list(answers[1])
-        self.show_notice("trace requested; the events show its progress")
-        self.live.trace(duration_ms, iterations, ranks, stacks=parse_yes(answers[2]))
-        self.update_view()
+        stacks = parse_yes(answers[2])
+        self.change(
+            "trace requested; the events show its progress",
+            lambda: StartTrace(duration_ms, iterations, ranks, stacks),
+        )
 
     # Sessions
 
@@ -274,33 +335,18 @@ class GswarmApp(Viewer):
         name, at = answer[0].strip(), self.parse_time(answer[1])
         name = name or self.next_session_name()
         ago = self.live.now() - at
-        session_id = self.live.start_session(name, started_at=at)
-        if self.player is not None:
-            self.player.add_backdated(SessionStarted(session_id, self.live.now(), name, at), at)
-        self._show_change()
-        self.show_notice(f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}")
-        self.update_view()
+        notice = f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}"
+        self.change(notice, lambda: StartSession(name, at))
 
     async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Start and end a session in the past."""
-        session_id = self.live.start_session(name, started_at=started_at)
-        self.live.stop_session(session_id, ended_at=ended_at)
-        self._show_change()
-        self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
-
-    def _show_change(self) -> None:
-        """Show changed sessions: on the timeline at once, in the past fleet as soon as they are on disk."""
-        if self.player is not None:
-            self._changed_at = self.live.now()
-            self.player.reload_timeline()
-        self.update_view()
+        started = await self.carry_out(StartSession(name, started_at))
+        if started is not None and await self.carry_out(StopSession(started["session_id"], ended_at)):
+            self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""
-        self.live.change_session(session_id, name=name, note=note)
-        if self.player is not None:
-            self.player.reload_timeline()
-        self.update_view()
+        self.change("", lambda: ChangeSession(int(session_id), name, note))
 
     def _end_time(self) -> float:
         """Return when a session ends that is stopped now: while looking back, at the time shown."""
@@ -337,11 +383,15 @@ class GswarmApp(Viewer):
         if self.mode != LIVE and session.started_at >= at:
             self.show_notice(f"{session.name} starts at this time or later; go to a later time, then press x")
             return
-        self.live.stop_session(session_id, ended_at=at)
-        self._stopped.append((session_id, self.live.now()))
-        what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
-        self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
-        self._show_change()
+        ended_at = None if self.mode == LIVE else at
+
+        async def stop() -> None:
+            if await self.carry_out(StopSession(int(session_id), ended_at)) is not None:
+                self._stopped.append((session_id, self.live.now()))
+                what = f"{session.name}{self._moment(at)} after {duration(session.seconds(at))}"
+                self.show_notice(f"stopped {what}; u undoes it", seconds=UNDO_S)
+
+        self.run_worker(stop())
 
     def _moment(self, at: float) -> str:
         """Return " at" with a time of day while looking back."""
@@ -353,9 +403,7 @@ class GswarmApp(Viewer):
         while self._stopped:
             session_id, at = self._stopped.pop()
             if self.live.now() - at <= UNDO_S and not sessions[session_id].running:
-                self.live.undo_stop(session_id)
-                self.show_notice(f"{sessions[session_id].name} continues")
-                self._show_change()
+                self.change(f"{sessions[session_id].name} continues", partial(UndoStop, session_id))
                 return
         self.show_notice(f"no session was stopped in the last {UNDO_S:g} s")
 
@@ -380,24 +428,17 @@ class GswarmApp(Viewer):
 
     def _mark(self, answer: tuple[str, ...]) -> None:
         name, values = _named_mark(answer[0])
-        try:
-            name, detail = checked(name, values | _values(answer[1]))
-        except MarkError as error:  # each line is valid, both together hold too many values
-            self.show_notice(f"no mark set: {error}", error=True)
-            return
-        made = self.live.mark(name, detail, at=self.parse_time(answer[2]))
-        if self.player is not None:
-            self.player.add_backdated(made, made.at)
-        self.show_notice(f"marked {name}")
-        self.update_view()
+        values |= _values(answer[1])
+        at = None if answer[2].strip() == "now" else self.parse_time(answer[2])
+        self.change(f"marked {name}", lambda: SetMark(name, values, at))
 
     # The end
 
     async def action_quit(self) -> None:
-        """Quit; confirm it first while sessions run, or if more than a minute was recorded."""
+        """Close the screen; if that ends the recorder, confirm it while sessions run or after a minute."""
         running = self.live.fleet.sessions.running
         recorded_s = 0.0 if self.live.recorder is None else self.live.now() - self.live.started_at
-        if not running and recorded_s <= CONFIRM_AFTER_S:
+        if not self.starts_it or self._ending or (not running and recorded_s <= CONFIRM_AFTER_S):
             self.request_quit("quit")
             return
         lines = [f"Recording for {elapsed(recorded_s)}. Quitting closes the recording."]
@@ -407,58 +448,38 @@ class GswarmApp(Viewer):
             lines = [f"{plural(len(running), 'session')} running: {names}", ends]
         ask(self, ConfirmDialog("quit?", lines, "end and quit"), lambda _: self.request_quit("quit"))
 
-    def action_detach(self) -> None:
-        """Let a recorder without a screen resume the recording, and end; confirm it first."""
-        if self._why_not_detached:
-            self.show_notice(f"can't detach: {self._why_not_detached}", error=True)
+    def request_quit(self, reason: str) -> None:
+        """End the recorder if this screen started it, and close the screen; a second time, don't wait."""
+        if self._ending or not self.starts_it or self.live.ended:
+            self.exit(reason)
             return
-        lines = ["Recording and sessions continue without this screen.", "gswarm-tui attach shows it."]
-        ask(self, ConfirmDialog("detach?", lines, "detach"), lambda _: self.exit("detached"))
+        self._ending = True
+        self.run_worker(self._end_recorder(reason))
 
-    def request_quit(self, reason: str) -> None:
-        """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""
-        self.live.stop_all_sessions()
-        super().request_quit(reason)
-
-
-class AttachedApp(GswarmApp):
-    """Live app that ends without ending the recording, and so without a question."""
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the recorder refuses this viewer's changes."""
-        return self.live.read_only
-
-    async def run_action(
-        self,
-        action: str | ActionParseResult,
-        default_namespace: DOMNode | None = None,
-        namespaces: Mapping[str, DOMNode] | None = None,
-    ) -> bool:
-        """Run an action of a key, a click or the palette, unless it changes what is read-only."""
-        if self.read_only and changes_recording(action if isinstance(action, str) else action[1]):
-            self.show_notice(READ_ONLY)
-            return True
-        return await super().run_action(action, default_namespace, namespaces)
-
-    def name_interval(self, start: float, end: float) -> None:
-        """Ask for the name of a past interval, and save it as a session."""
-        if self.read_only:
-            self.show_notice(READ_ONLY)
-        else:
-            super().name_interval(start, end)
-
-    async def action_quit(self) -> None:
-        """End this viewer."""
-        self.request_quit("quit")
+    async def _end_recorder(self, reason: str) -> None:
+        """End the recorder; the screen closes when the recorder has reported its end."""
+        self.show_notice("fetching the last frames …", seconds=ENDING_S)
+        for _ in range(round(ENDING_S / RETRY_S)):
+            try:
+                await self.live.carry_out(StopRecording("the screen was quit"))
+            except IntentError:  # it hasn't started yet, or is being restarted
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+        self.exit(reason)
 
     def action_detach(self) -> None:
-        """Explain how to leave."""
-        self.show_notice("q closes this screen; recording continues")
+        """Close the screen and leave the recorder running."""
+        if not self.starts_it:
+            self.show_notice("q closes this screen; recording continues")
+        elif why := self._why_not_detached or ("nobody else could attach" if self.live.alone else ""):
+            self.show_notice(f"can't detach: {why}", error=True)
+        else:
+            self.run_worker(self._leave_recorder())
 
-    def request_quit(self, reason: str) -> None:
-        """End this viewer, as after SIGTERM or when the terminal closes; sessions continue."""
-        Viewer.request_quit(self, reason)
+    async def _leave_recorder(self) -> None:
+        if await self.carry_out(Detach()) is not None:
+            self.exit("detached")
 
 
 def _named_mark(text: str) -> tuple[str, dict[str, Value]]:

@@ -22,6 +22,7 @@ import pytest
 from gswarm_agent import folder as agent_folder
 from gswarm_tui.cli import main
 from gswarm_tui.control import registry
+from gswarm_tui.control.intents import StartSession
 from gswarm_tui.options.arguments import parse, parse_record
 from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION
@@ -31,6 +32,7 @@ from tests.docs.generated import DOCS, ROOT, pages, regenerated
 from tests.integration.test_control import RunningHead
 from tests.kineto_standin import write_trace
 from tests.nsys_standin import write_standin
+from tests.tui.client import carry_out
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
@@ -286,7 +288,7 @@ async def test_commands_control_a_running_head(
         monkeypatch.chdir(here)
         running = RunningHead(here / DATABASE, os.environ)
         await running.control.start()
-        running.hub.start_session("another")
+        carry_out(running.hub, StartSession("another"))
         for words in words_of_fence:
             done = await run_beside(running, words)
             assert done == 0, (words, capsys.readouterr().err)

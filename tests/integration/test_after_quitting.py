@@ -119,7 +119,7 @@ async def test_key_writes_plot_and_report_of_the_session(path: Path, keys: tuple
     two_sessions(made)
     with closing(FileSource(path)) as source:
         app = GswarmApp(
-            made.hub,
+            made.client,
             timezone=UTC,
             open_queries=lambda: RecordingQueries(source.second_source()),
             write_files=write_files,
@@ -145,7 +145,7 @@ async def test_plot_right_after_the_stop_waits_until_the_stop_is_on_disk(tmp_pat
         return f"{name}.pdf", f"{name}.html"
 
     app = GswarmApp(
-        made.hub,
+        made.client,
         timezone=UTC,
         open_queries=lambda: RecordingQueries(recorder.queries()),
         write_files=write_files,
@@ -169,7 +169,7 @@ async def test_plot_right_after_the_stop_waits_until_the_stop_is_on_disk(tmp_pat
 async def test_nothing_is_plotted_without_a_recording() -> None:
     made = Scene(2, 2)
     two_sessions(made)
-    app = GswarmApp(made.hub, timezone=UTC)
+    app = GswarmApp(made.client, timezone=UTC)
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await pilot.press("S", "P")
         await pilot.pause()

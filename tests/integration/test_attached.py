@@ -27,8 +27,17 @@ from gswarm_tui.commands.head_choice import choose_head
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry, viewers
 from gswarm_tui.control.attached import AttachedRun, Route
-from gswarm_tui.control.attached_source import AttachedSource
+from gswarm_tui.control.intents import (
+    ChangeInterval,
+    ChangeMetrics,
+    IntentError,
+    SetMark,
+    StartSession,
+    StopRecording,
+    StopSession,
+)
 from gswarm_tui.control.messages import VERSION, encode
+from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.control.routes import SocketRoute, SshRoute, relay_command
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.replica import fleet_state
@@ -37,12 +46,13 @@ from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.tui.app import AttachedApp
+from gswarm_tui.tui.app import GswarmApp
 from tests.integration import sshd
-from tests.integration.heads import eventually, head, nothing_left, rows
+from tests.integration.heads import eventually, head, kill_recorder, nothing_left, rows
 from tests.integration.sshd import SshServer, public
 from tests.integration.test_record import record
 from tests.terminal import PATIENCE_S
+from tests.tui.client import carry_out, control_server
 from tests.tui.conftest import screen_text, shows
 from tests.unit.store_recording import query
 
@@ -82,13 +92,13 @@ class Recording:
         self.control: ControlServer | None = None
 
     async def start(self) -> None:
-        self.control = ControlServer(self.hub, self.recorder, self.environ, label="two nodes", job_id="4711")
+        self.control = control_server(self.hub, self.recorder, self.environ, label="two nodes", job_id="4711")
         await self.control.start()
         self.running = self.running or asyncio.create_task(self.hub.run())
 
     async def stop_serving(self, *, ended: bool) -> None:
         if self.control is not None:
-            await self.control.close(ended=ended)
+            await self.control.close({} if ended else None)
             self.control = None
 
     async def close(self) -> None:
@@ -139,14 +149,15 @@ async def attached(route: Route, *, read_only: bool = False) -> AsyncIterator[At
 @asynccontextmanager
 async def on_screen(
     route: Route, *, read_only: bool = False
-) -> AsyncIterator[tuple[AttachedApp, AttachedRun, Pilot[str]]]:
+) -> AsyncIterator[tuple[GswarmApp, AttachedRun, Pilot[str]]]:
     """Follow a recorder with the app."""
     async with attached(route, read_only=read_only) as run:
-        app = AttachedApp(
+        app = GswarmApp(
             run,
+            starts_it=False,
             title=run.label,
-            past=lambda: build.build_player(run, AttachedSource(run), run.recording_id),
-            open_queries=lambda: RecordingQueries(AttachedSource(run)),
+            past=lambda: build.build_player(run, RecorderSource.of_client(run), run.recording_id),
+            open_queries=lambda: RecordingQueries(RecorderSource.of_client(run)),
         )
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
             yield app, run, pilot
@@ -245,8 +256,8 @@ async def test_keys_act_on_the_recorder_and_all_viewers_show_it(recording: Recor
         await pilot.press("M", *"epoch 3 loss=1.2", "enter")
         await recording.until(lambda: other.fleet.event_log[-1].kind == "mark", "the mark")
         assert other.fleet.event_log[-1].detail == '{"loss": 1.2}'
-        run.set_interval(500)
-        run.set_metrics(("core",))
+        await run.carry_out(ChangeInterval(500))
+        await run.carry_out(ChangeMetrics(("core",)))
         await recording.until(lambda: other.fleet.metrics == ("core",), "the metrics")
         assert recording.hub.fleet.interval_ms == other.fleet.interval_ms == 500
         await pilot.press("q")
@@ -255,18 +266,15 @@ async def test_keys_act_on_the_recorder_and_all_viewers_show_it(recording: Recor
 
 
 async def test_refused_change_is_explained(recording: Recording) -> None:
-    recording.hub.start_session("train")
-    async with on_screen(recording.route()) as (app, run, pilot):
-        run.start_session("train")
+    carry_out(recording.hub, StartSession("train"))
+    async with on_screen(recording.route()) as (app, _run, pilot):
+        app.change("", lambda: StartSession("train"))
         await shows(app, pilot, "nothing was changed: a session of this name is running: train")
-        run.stop_session(run.start_session("train"))  # isn't that of the other viewer
-        run.set_interval(700)
-        await recording.until(lambda: run.fleet.interval_ms == 700, "the interval")
     assert [one.running for one in recording.hub.fleet.sessions.sessions.values()] == [True]
 
 
 async def test_read_only_screen_answers_keys_that_change_the_recording(recording: Recording) -> None:
-    recording.hub.start_session("train")
+    carry_out(recording.hub, StartSession("train"))
     async with on_screen(recording.route(), read_only=True) as (app, _, pilot):
         await shows(app, pilot, "● attached, read-only · rec")
         assert "s start" not in screen_text(app)
@@ -284,18 +292,16 @@ async def test_read_only_screen_answers_keys_that_change_the_recording(recording
 async def test_recorder_refuses_the_changes_of_a_read_only_viewer(recording: Recording) -> None:
     async with on_screen(recording.route(), read_only=True) as (app, run, pilot):
         changes = (
-            lambda: run.set_interval(500),
-            lambda: run.set_metrics(("core",)),
-            lambda: run.start_session("train"),
-            lambda: run.mark("epoch", "{}"),
-            run.stop_all_sessions,
+            ChangeInterval(500),
+            ChangeMetrics(("core",)),
+            StartSession("train"),
+            SetMark("epoch"),
+            StopSession(),
+            StopRecording(),
         )
-        refusals: list[str] = []
-        run.refused.append(refusals.append)
         for change in changes:
-            change()
-        await recording.until(lambda: len(refusals) == len(changes), "the refusals")
-        assert set(refusals) == {"nothing was changed: this screen is read-only"}
+            with pytest.raises(IntentError, match="this screen is read-only"):
+                await run.carry_out(change)
         await pilot.press("Q", *"select count(*) as recordings from recordings;", "enter")
         await shows(app, pilot, "1 row")
     fleet = recording.hub.fleet
@@ -307,7 +313,7 @@ async def test_recorder_refuses_the_changes_of_a_read_only_viewer(recording: Rec
 
 
 async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -> None:
-    recording.hub.start_session("train")
+    carry_out(recording.hub, StartSession("train"))
     await recording.until(lambda: recording.recorder.status().rows > 30, "rows on disk")
     route = DelayedRoute(recording.environ, recording.route()._choose)
     async with on_screen(route) as (app, _, pilot):
@@ -330,7 +336,7 @@ async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -
 
 async def test_query_is_cancelled_at_the_recorder(recording: Recording) -> None:
     async with attached(recording.route()) as run:
-        source = AttachedSource(run)
+        source = RecorderSource.of_client(run)
         endless = "SELECT count(*) FROM range(1_000_000_000_000) a, range(1_000_000) b"
         querying = asyncio.create_task(asyncio.to_thread(lambda: source.query(endless).rows()))
         control = recording.control
@@ -358,12 +364,12 @@ async def test_viewer_that_reads_nothing_costs_no_memory_and_catches_up(
     (stream,) = control._viewers._streams
     async with attached(recording.route()) as other:
         for _ in range(2000):  # more than fits into buffers of the system
-            recording.hub.start_session("x" * 200)
-            recording.hub.stop_all_sessions()
+            carry_out(recording.hub, StartSession("x" * 200))
+            carry_out(recording.hub, StopSession())
             recording.hub.flush()
         assert not stream.following
         most = stream.unread
-        recording.hub.start_session("last")
+        carry_out(recording.hub, StartSession("last"))
         recording.hub.flush()
         assert stream.unread <= most
         await recording.until(lambda: len(other.fleet.sessions.running) == 1, "the other viewer")
@@ -494,9 +500,7 @@ def test_detaching_loses_no_sample_and_keeps_sessions(tmp_path: Path) -> None:
         watched.press("train\r")
         watched.wait_for("● train")
         watched.press("D")
-        watched.wait_for("detach?")
-        watched.press("y")
-        watched.wait_for("recording continues in process")
+        watched.wait_for("recording continues: gswarm-tui attach")
         assert watched.exit_status() == 0
         try:
             with head("attach", str(path)) as viewer:
@@ -520,8 +524,7 @@ def test_interrupted_recording_is_resumed_without_a_screen(tmp_path: Path) -> No
     with nothing_left(path), head("--launcher", "local", "--db", str(path)) as watched:
         watched.wait_for("1/1")
         eventually(lambda: rows(watched) > 0, "rows on disk")
-        os.killpg(watched.process.pid, signal.SIGKILL)
-        watched.exit_status()
+        kill_recorder(path)
         ((uid,),) = query(path, "SELECT uid FROM recordings")
         try:
             recover = [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--detach", "--db", str(path)]

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.commands.completion import SHELLS
+from gswarm_tui.control.intents import StartSession
 from tests.integration.test_control import RunningHead
 from tests.integration.test_control_commands import ONE, head
 from tests.terminal import InTerminal
+from tests.tui.client import carry_out
 
 PROGRAM = 'import sys; from gswarm_tui.cli import main; sys.argv[0] = "gswarm-tui"; sys.exit(main())'
 SESSION = "warmup-7f3a"
@@ -55,7 +57,7 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
 @pytest.fixture
 async def running(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator[RunningHead]:
     async with head(tmp_path / "live.duckdb", environ) as running:
-        running.hub.start_session(SESSION)
+        carry_out(running.hub, StartSession(SESSION))
         yield running
 
 

@@ -25,7 +25,6 @@ from gswarm_agent.folder import SOCKET
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
-from gswarm_tui.commands.sql import _RecordingSource
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import (
@@ -38,7 +37,6 @@ from gswarm_tui.control.client import (
     list_sessions,
     running_heads,
 )
-from gswarm_tui.control.head_source import HeadSource
 from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
@@ -60,13 +58,14 @@ from gswarm_tui.control.messages import (
     encode,
     message_length,
 )
-from gswarm_tui.control.server import ControlServer
+from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import FileInUseError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.recorder import Recorder
+from tests.tui.client import control_server
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 ROOT = Path(__file__).parents[2]
@@ -98,8 +97,8 @@ class RunningHead:
             self.recorder.open()
             self.hub.sinks.append(self.recorder)
         self.end_requested = asyncio.Event()
-        self.control = ControlServer(
-            self.hub, self.recorder, environ, end=self.end_requested.set, label="job 4711"
+        self.control = control_server(
+            self.hub, self.recorder, environ, end=lambda _why: self.end_requested.set(), label="job 4711"
         )
         self.closed = False
 
@@ -115,7 +114,7 @@ class RunningHead:
         self.closed = True
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close, T0 + 100)
-        await self.control.close()
+        await self.control.close({})
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def the_socket(environ: Mapping[str, str]) -> Path:
 
 
 async def run_query(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    source = HeadSource(head, head.path or Path())
+    source = RecorderSource.of_head(head, head.path or Path())
     return await asyncio.to_thread(lambda: source.query(sql, *values).rows())
 
 
@@ -177,7 +176,7 @@ async def test_values_keep_their_types(
     assert running.recorder is not None
     expected_result = running.recorder.queries().query(TYPED, *given)
     head = await asyncio.to_thread(only_head, environ)
-    result = await asyncio.to_thread(HeadSource(head, head.path or Path()).query, TYPED, *given)
+    result = await asyncio.to_thread(RecorderSource.of_head(head, head.path or Path()).query, TYPED, *given)
     assert (result.names, result.types) == (expected_result.names, expected_result.types)
     (row,), (expected,) = await asyncio.to_thread(result.rows), expected_result.rows()
     assert math.isnan(row[3])
@@ -242,7 +241,7 @@ async def test_query_is_cancelled_when_its_client_leaves(
 ) -> None:
     assert running.recorder is not None
     head = await asyncio.to_thread(only_head, environ)
-    source = HeadSource(head, head.path or Path())
+    source = RecorderSource.of_head(head, head.path or Path())
     asking = asyncio.create_task(asyncio.to_thread(source.query, "SELECT count(*) FROM range(1000000000000)"))
     pool = running.recorder._pool
     async with asyncio.timeout(30):
@@ -451,7 +450,7 @@ async def test_head_without_a_recording_refuses_marks_and_queries(
     assert head.path is None
     with pytest.raises(QueryError, match="records nothing, so it can't run queries"):
         await run_query(head, "SELECT 1")
-    refused = (SetMark("here"), StartSession(), StopSession(), ChangeSession("x"), StopRecording())
+    refused = (SetMark("here"), StartSession(), StopSession(), ChangeSession("x"))
     for intent in refused:
         with pytest.raises(RequestError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
             await asyncio.to_thread(carry_out, head, intent)
@@ -568,7 +567,7 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     tmp_path: Path,
 ) -> None:
     source = await asyncio.to_thread(open_source, path, environ)
-    assert isinstance(source, HeadSource)
+    assert isinstance(source, RecorderSource)
     rows = await asyncio.to_thread(lambda: source.query("SELECT count(*) FROM samples").rows())
     assert rows == [(6,)]
     elsewhere = tmp_path / "elsewhere"
@@ -582,20 +581,6 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     finished.close()
     with pytest.raises(UserError, match="no recording in"):
         find_recording_file(None, environ)
-
-
-async def test_queries_continue_on_the_file_when_the_recording_ends(
-    running: RunningHead, environ: Mapping[str, str], path: Path
-) -> None:
-    source = _RecordingSource(await asyncio.to_thread(open_source, path, environ), environ)
-    states = []
-    for _ in range(2):
-        rows = await asyncio.to_thread(lambda: source.query("SELECT count(*) FROM samples").rows())
-        assert rows == [(6,)]
-        states.append(source.running)
-        await running.close()
-    assert states == [True, False]
-    source.close()
 
 
 async def test_file_in_use_names_the_process(
@@ -651,11 +636,11 @@ async def test_damaged_note_hides_no_other_machine(
 
 
 def test_next_head_removes_notes_of_killed_ones(environ: Mapping[str, str], path: Path) -> None:
-    first = registry.leave_note(path, "")
+    first = registry.leave_note(str(os.getpid()), path, "", "", ())
     assert first is not None
     left = first.with_name(first.name.replace(str(os.getpid()), "4194305"))  # more than a pid can be
     first.rename(left)
-    assert registry.leave_note(path, "") == first
+    assert registry.leave_note(str(os.getpid()), path, "", "", ()) == first
     assert not left.exists()
     assert first.stat().st_mode & 0o777 == 0o600
 

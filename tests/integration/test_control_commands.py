@@ -16,9 +16,11 @@ import pytest
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
+from gswarm_tui.control.intents import StartSession
 from gswarm_tui.options import gswarm_profiler_words
 from tests.integration.heads import head as in_terminal
 from tests.integration.test_control import RunningHead
+from tests.tui.client import carry_out
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query
 
 ONE, TWO = "0f1e2d3c-0000-4000-8000-000000000001", "a1b2c3d4-0000-4000-8000-000000000002"
@@ -203,7 +205,7 @@ async def test_one_of_several_heads_is_chosen(
     environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     async with two_heads(tmp_path, environ) as (one, two):
-        one.hub.start_session("train")
+        carry_out(one.hub, StartSession("train"))
         assert await run(environ, "interval", "2", "--recording", word) == 0
         assert (one.hub.fleet.interval_ms, two.hub.fleet.interval_ms) == (2000, 1000)
 
@@ -259,7 +261,7 @@ async def test_head_on_another_machine_is_named(
     path = tmp_path / "run.duckdb"
     path.touch()
     monkeypatch.setattr("socket.gethostname", lambda: "login2")
-    registry.leave_note(path, ONE)
+    registry.leave_note("1", path, ONE, "", ())
     monkeypatch.setattr("socket.gethostname", lambda: "login1")
     assert await run(environ, "status") == 3
     assert "run this command on login2, where one was started" in capsys.readouterr().out
@@ -310,7 +312,7 @@ async def test_wrong_input_is_answered_with_one_sentence(
     environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with head(tmp_path / "run.duckdb", environ) as running:
-        running.hub.start_session("train")
+        carry_out(running.hub, StartSession("train"))
         for words, status, problem in WRONG:
             assert await run(environ, *words) == status, words
             printed = capsys.readouterr().out

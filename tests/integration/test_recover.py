@@ -43,7 +43,7 @@ from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.server.tokens import read_tokens, token_path
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
+from tests.integration.heads import agents_of, eventually, head, kill_recorder, nothing_left, rows
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 GROUPS = ("core", "pcie")
@@ -66,6 +66,7 @@ def killed_head(path: Path, most: int = 10) -> str:
     words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
     with head(*words) as running:
         eventually(lambda: rows(running) > most, "frames on disk")
+        kill_recorder(path)
     ((uid,),) = query(path, "SELECT uid FROM recordings")
     assert isinstance(uid, str)
     return uid

@@ -1,11 +1,9 @@
-"""A killed program: its parent restores the terminal and prints how to resume, and no frame is lost."""
+"""A killed screen or recorder: the terminal is restored, recording goes on, and no frame is lost."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_tui.run.supervisor import ENDING
-from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
-from tests.terminal import PATIENCE_S, InTerminal
+from gswarm_tui.cli import main
+from gswarm_tui.run.starter import ENDING
+from tests.integration.heads import agents_of, eventually, head, nothing_left, parent_of, recorder_of, rows
+from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query, record
 
 KILLS_THE_ENGINE = "SELECT (repeat('[',100000)||repeat(']',100000))::JSON::VARIANT"
@@ -54,35 +53,23 @@ def busiest_thread_s(pid: int) -> float:
     return max(used)
 
 
-def advice(running: InTerminal) -> list[str]:
-    """Return the command in backquotes on the screen."""
-    (command,) = re.findall(r"`(.+?)`", running.screen().replace("\n", ""))
-    return shlex.split(command)
-
-
 def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
     words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
     with head(*words) as running:
         eventually(lambda: rows(running) > 10, "frames on disk")
         assert running.settings() != running.first_settings
         sql = [sys.executable, "-m", "gswarm_tui", "sql", KILLS_THE_ENGINE, "--db", str(path)]
-        with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-            assert running.exit_status() == 128 + signal.SIGSEGV
-            asked.send_signal(signal.SIGINT)  # it waits 15 s for a recorder that resumes
-            _, errors = asked.communicate(timeout=PATIENCE_S)
+        asked = subprocess.run(sql, capture_output=True, text=True, check=False)
         assert asked.returncode != 0
-        assert "Traceback" not in errors
-        assert "gswarm-tui: the program was killed by SIGSEGV; " in running.screen()
-        assert running.settings() == running.first_settings
-        program, *recover = advice(running)
-    assert program == "gswarm-tui"
-    ((uid,),) = query(path, "SELECT uid FROM recordings")
-    assert recover == ["recover", uid[:8], "--db", str(path)]
-    already = len(query(path, "FROM host_samples"))
-    with head(*recover) as running:
+        assert "Traceback" not in asked.stderr
+        already = rows(running)
         eventually(lambda: rows(running) > already + 20, "more frames on disk")
         running.press("q")
         assert running.exit_status() == 0
+        assert running.settings() == running.first_settings
+    ((uid,),) = query(path, "SELECT uid FROM recordings")
+    why = "SELECT message FROM events WHERE kind = 'recorder_restarted'"
+    assert query(path, why) == [("the recorder was restarted: it was killed by SIGSEGV",)]
     seqs = [seq for (seq,) in query(path, "SELECT seq FROM host_samples ORDER BY ts")]
     assert seqs == list(range(1, len(seqs) + 1))
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
@@ -90,24 +77,37 @@ def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
-def test_killed_program_without_a_recording_is_reported_in_one_line() -> None:
-    with head("--demo", "1x1", "--no-record") as running:
-        running.wait_for("sim01")
+def test_killed_screen_leaves_the_recorder_and_restores_the_terminal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GSWARM_TUI_UNATTENDED", "1h")
+    with head("--launcher", "local", "--db", str(path)) as running:
+        eventually(lambda: rows(running) > 0, "frames on disk")
         os.kill(running.pid, signal.SIGKILL)
         assert running.exit_status() == 128 + signal.SIGKILL
-        sentence = "the program was killed by SIGKILL, as happens when memory runs out; it had no recording"
-        assert f"gswarm-tui: {sentence} open; start it again" in running.screen().replace("\n", "")
+        running.wait_for("gswarm-tui: recording goes on: gswarm-tui attach ")
         assert running.settings() == running.first_settings
+    with head("attach", str(path)) as running:
+        running.wait_for("● attached · rec")
+    assert main(["recording", "stop", "--db", str(path)]) == 0
 
 
-def test_program_ends_with_its_killed_parent(path: Path) -> None:
+def test_recorder_ends_with_its_only_screen_when_nobody_may_leave_it(path: Path) -> None:
     with head("--demo", "1x1", "--db", str(path)) as running:
         running.wait_for(" rows")
-        program, parent = running.pid, running.process.pid
-        assert program != parent
-        os.kill(parent, signal.SIGKILL)
-        eventually(lambda: state(program) in ("", "Z"), "the program's end")
-    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(1,)]
+        recorder = recorder_of(path)
+        os.kill(running.pid, signal.SIGKILL)
+        eventually(lambda: state(recorder) == "", "the recorder's end")
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+
+
+def test_recording_is_closed_when_the_parent_of_its_recorder_is_killed(path: Path) -> None:
+    with head("--demo", "1x1", "--db", str(path)) as running:
+        running.wait_for(" rows")
+        recorder = recorder_of(path)
+        os.kill(parent_of(recorder), signal.SIGKILL)
+        eventually(lambda: state(recorder) == "", "the recorder's end")
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
 
 
 def test_suspending_the_parent_alone_suspends_the_program() -> None:
@@ -138,13 +138,14 @@ def test_signal_closes_the_recording_and_restores_the_terminal(path: Path, numbe
 def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(path: Path) -> None:
     with head("--demo", "1x1", "--db", str(path)) as running:
         running.wait_for(" rows")
-        before = busiest_thread_s(running.pid)
+        recorder = recorder_of(path)
+        before = busiest_thread_s(recorder)
         sql = [sys.executable, "-m", "gswarm_tui", "sql", CANNOT_BE_CANCELLED, "--db", str(path)]
         with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asked:
-            eventually(lambda: busiest_thread_s(running.pid) > before + COMPUTES_S, "the query runs")
+            eventually(lambda: busiest_thread_s(recorder) > before + COMPUTES_S, "the query runs")
             running.press("q")
             assert running.exit_status() == 0
-            asked.kill()  # it would run the query on the finished file
+            asked.communicate(timeout=PATIENCE_S)
         running.wait_for(f"{path.name}: ")
         assert "a query could not be cancelled" in running.screen()
         assert "Traceback" not in running.screen()

@@ -23,14 +23,13 @@ from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
-from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.run import arming, build, log_file
-from gswarm_tui.run.plan import Plan
+from gswarm_tui.run import arming, log_file
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.agent_process import Agent
+from tests.tui.client import control_server
 from tests.unit.store_recording import INFO, T0
 
 NOBODY = 65534
@@ -146,14 +145,8 @@ async def test_commands_find_the_head_in_the_folder_below_home(
     hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
     recorder = Recorder(path, replace(INFO, uid="a1"), lambda _status: None)
     recorder.open()
-    control = await build.start_control_server(hub, recorder, Plan(("n1",)), environ, lambda: None)
-    assert control is not None
-    hub.flush()
-    said = [event.message for event in hub.fleet.event_log]
-    assert said == [
-        f"commands such as gswarm-tui sql use {tmp_path}/home-heads/{os.getpid()}, "
-        f"because of {tmp_path}/heads: it belongs to nobody"
-    ]
+    control = control_server(hub, recorder, environ)
+    await control.start()
     assert [head.path for head in await asyncio.to_thread(running_heads, environ)] == [path]
     await control.close()
     recorder.close(T0 + 100)
@@ -170,7 +163,7 @@ def test_sql_names_the_owner_if_it_cannot_reach_the_head(tmp_path: Path, environ
         "recorder.open(); print('open', flush=True); input()\n"
     )
     with pytest.raises(OSError, match="heads: it belongs to nobody"):
-        ControlServer(Hub(Fleet(("n1",)), clock=lambda: T0), None, environ)
+        control_server(Hub(Fleet(("n1",)), clock=lambda: T0), None, environ)
     program = tmp_path / "gswarm-tui"
     program.write_text(code)
     with subprocess.Popen(

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def app_on(scene: Scene, *, title: str = "job 4711 · gpu[01-04]", theme: str = "dark") -> GswarmApp:
     """Return the app over a scene's hub."""
-    return GswarmApp(scene.hub, title=title, theme=theme, timezone=UTC)
+    return GswarmApp(scene.client, title=title, theme=theme, timezone=UTC)
 
 
 def screen_text(app: Viewer) -> str:

@@ -20,7 +20,7 @@ from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.link.hub import Hub
+from tests.tui.client import LocalClient, LocalHub
 
 BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
 TAPED_READINGS = 12_800
@@ -105,7 +105,7 @@ def packed(reading: TickSamples, lost: frozenset[int], groups: frozenset[str]) -
 class Scene:
     """A hub whose nodes are ``SimulatedNode`` probes, read in this process.
 
-    ``hub`` is what the app gets. Nothing happens until ``advance``. A node stays as
+    ``client`` is what the app gets. Nothing happens until ``advance``. A node stays as
     ``lose``, ``silence`` or ``forget_gpu`` left it until ``bring_back`` and ``remember_gpu``.
     """
 
@@ -124,7 +124,8 @@ class Scene:
         self.time = BEGINNING
         self.interval_s = interval_s
         self.fleet = Fleet(self.names, round(interval_s * 1000))
-        self.hub = Hub(self.fleet, clock=lambda: self.time)
+        self.hub = LocalHub(self.fleet, clock=lambda: self.time)
+        self.client = LocalClient(self.hub)
         self._simulated = simulated
         simulations = {
             name: Simulation(name, index, len(self.names), gpus, seed, origin_ns=0)

@@ -9,6 +9,7 @@ import pytest
 from textual import events
 from textual._compositor import ChopsUpdate, LayoutUpdate
 
+from gswarm_tui.control.intents import Detach, StopRecording
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.tui.app import HINTS_S, GswarmApp
 from tests.terminal import Screen
@@ -131,7 +132,7 @@ async def test_quit_confirms_and_stops_running_sessions() -> None:
         assert len(made.fleet.sessions.running) == 1
         await pilot.press("q", "y")
     assert app.return_value == "quit"
-    assert not made.fleet.sessions.running
+    assert made.client.intents == [StopRecording("the screen was quit")]
 
 
 @pytest.mark.parametrize("way", ["q", "ctrl+c", "ctrl+q", "footer"])
@@ -171,14 +172,14 @@ async def test_quit_of_a_short_run_needs_no_confirmation(seconds: int) -> None:
     assert app.return_value == "quit"
 
 
-async def test_requested_quit_stops_sessions_without_confirmation() -> None:
+async def test_requested_quit_ends_the_recorder_without_confirmation() -> None:
     made = scene(2, 2, 5)
     made.hub.start_session("train")
     app = app_on(made)
-    async with app.run_test(size=(100, 30)):
+    async with app.run_test(size=(100, 30)) as pilot:
         app.request_quit("SIGTERM")
-    assert app.return_value == "SIGTERM"
-    assert not made.fleet.sessions.running
+        await pilot.pause()
+    assert made.client.intents == [StopRecording("the screen was quit")]
     assert made.hub.flushed == []
 
 
@@ -235,21 +236,21 @@ async def test_counters_are_refused_in_a_job_that_shares_its_nodes() -> None:
         assert "counters" not in made.fleet.metrics
 
 
-async def test_detaching_is_confirmed_and_ends_no_session() -> None:
+async def test_detaching_leaves_the_recorder_and_its_sessions() -> None:
     made = scene(2, 2, 5)
     made.recording()
     made.hub.start_session("train")
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("D")
-        await shows(app, pilot, "detach?")
-        await pilot.press("y")
+        await pilot.pause()
     assert app.return_value == "detached"
+    assert made.client.intents == [Detach()]
     assert [session.name for session in made.fleet.sessions.running] == ["train"]
 
 
 async def test_detaching_is_refused_where_nothing_could_go_on() -> None:
-    app = GswarmApp(scene(2, 2, 5).hub, why_not_detached="nothing is recorded")
+    app = GswarmApp(scene(2, 2, 5).client, why_not_detached="nothing is recorded")
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await pilot.press("D")
         await shows(app, pilot, "can't detach: nothing is recorded")
@@ -330,7 +331,7 @@ async def test_key_without_effect_says_why() -> None:
 
 async def test_first_demo_shows_hints_that_go_away() -> None:
     made = scene(2, 2, 5).recording()
-    app = GswarmApp(made.hub, timezone=UTC, hints=True)
+    app = GswarmApp(made.client, timezone=UTC, hints=True)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.pause()
         for hint in ("⏎ opens a node", "s starts a session, x stops it", "space looks back"):

@@ -97,9 +97,9 @@ async def test_marks_are_drawn_in_plots_at_their_time(
 ) -> None:
     made = scene(2, 4, 30)
     made.hub.start_session("train", started_at=made.time - 25)
-    made.hub.mark("epoch 1", "{}")
+    made.hub.mark("epoch 1", {})
     made.advance(15)
-    made.hub.mark("epoch 2", "{}")
+    made.hub.mark("epoch 2", {})
     made.advance(10)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:

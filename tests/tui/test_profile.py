@@ -63,7 +63,7 @@ def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
 @pytest.fixture
 def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
     return GswarmApp(
-        done[1].recording().hub,
+        done[1].recording().client,
         title="job 4711",
         timezone=UTC,
         open_queries=lambda: RecordingQueries(source.second_source()),
@@ -146,7 +146,7 @@ async def test_a_profile_of_nsight_compute_shows_its_launches(tmp_path: Path) ->
     import_report(Path(example), path, os.environ)
     with closing(FileSource(path)) as source:
         app = GswarmApp(
-            Scene(1, 1).recording().hub,
+            Scene(1, 1).recording().client,
             timezone=UTC,
             open_queries=lambda: RecordingQueries(source.second_source()),
         )

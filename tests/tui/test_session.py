@@ -37,7 +37,7 @@ def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
 @pytest.fixture
 def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
     return GswarmApp(
-        done[1].recording().hub,
+        done[1].recording().client,
         title="job 4711",
         timezone=UTC,
         open_queries=lambda: RecordingQueries(source.second_source()),
@@ -77,7 +77,7 @@ async def test_session_and_comparison_match_their_pictures(
 async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
-    app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
+    app = GswarmApp(made.client, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
 
     async def on_disk() -> None:
         """Wait until all frames so far are on disk."""
@@ -139,7 +139,9 @@ async def test_missing_samples_and_sessions_are_reported(tmp_path: Path) -> None
     recorded(path, made, nothing)
     made.hub.start_session("late")
     with closing(FileSource(path)) as source:
-        app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(source.second_source()))
+        app = GswarmApp(
+            made.client, timezone=UTC, open_queries=lambda: RecordingQueries(source.second_source())
+        )
         async with app.run_test(size=(100, 30)) as pilot:
             await pilot.press("S", "enter")
             await computed(app, pilot)

@@ -57,7 +57,7 @@ def source(path: Path) -> Iterator[FileSource]:
 @pytest.fixture
 def app(source: FileSource) -> GswarmApp:
     return GswarmApp(
-        scene(4, 8, 10).hub,
+        scene(4, 8, 10).client,
         title="job 4711",
         timezone=UTC,
         open_queries=lambda: RecordingQueries(source.second_source(), clock=lambda: 0.0),
@@ -211,7 +211,7 @@ async def test_arrows_recall_queries_also_after_leaving(app: GswarmApp) -> None:
 async def test_arrows_recall_queries_of_earlier_runs(source: FileSource, tmp_path: Path) -> None:
     def run() -> GswarmApp:
         return GswarmApp(
-            scene(1, 1, 5).hub,
+            scene(1, 1, 5).client,
             open_queries=lambda: RecordingQueries(source.second_source()),
             history=QueryHistory(kept),
         )
@@ -288,7 +288,7 @@ async def test_without_a_recording_the_screen_explains_why() -> None:
 async def test_running_recording_can_be_queried(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
-    app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
+    app = GswarmApp(made.client, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
     try:
         async with app.run_test(size=(120, 30)) as pilot:
             made.connect().advance(5)

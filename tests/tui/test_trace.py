@@ -37,7 +37,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def app(path: Path) -> Iterator[GswarmApp]:
     with closing(FileSource(path)) as source:
         yield GswarmApp(
-            Scene(1, 1).recording().hub,
+            Scene(1, 1).recording().client,
             timezone=UTC,
             open_queries=lambda: RecordingQueries(source.second_source()),
         )
@@ -92,7 +92,7 @@ async def test_a_long_name_of_a_kernel_is_whole_below_the_table(tmp_path: Path) 
     import_report(TRACES / "h200-iterations.json.gz", db, os.environ, node="gpu01")
     with closing(FileSource(db)) as source:
         app = GswarmApp(
-            Scene(1, 1).recording().hub,
+            Scene(1, 1).recording().client,
             timezone=UTC,
             open_queries=lambda: RecordingQueries(source.second_source()),
         )

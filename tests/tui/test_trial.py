@@ -36,7 +36,7 @@ def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
 @pytest.fixture
 def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
     return GswarmApp(
-        done[1].recording().hub,
+        done[1].recording().client,
         title="job 4711",
         timezone=UTC,
         open_queries=lambda: RecordingQueries(source.second_source()),
@@ -74,7 +74,9 @@ async def test_enter_opens_the_session_of_a_run(app: GswarmApp) -> None:
 async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: Path) -> None:
     made = Scene(4, 4)
     recorder = begin(tmp_path / "run.duckdb", made)
-    app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
+    app = GswarmApp(
+        made.client, starts_it=False, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries())
+    )
     try:
         run_trial(made.connect(), done=4)
         async with asyncio.timeout(30):
@@ -99,7 +101,7 @@ async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: P
             await pilot.pause()
             assert f"5 of {len(RUNS)} runs done" in line_with(app, "runs   ")
             assert "none" in line_with(app, "running   ")
-            made.hub.ended = True
+            made.client.ended = True
             app.update_view()
             await pilot.pause()
             assert "5 runs left" in line_with(app, "ended   ")
@@ -112,7 +114,9 @@ async def test_recording_without_a_trial_says_how_to_start_one(tmp_path: Path) -
     path = tmp_path / "run.duckdb"
     recorded(path, made, lambda scene: scene.connect().advance(5))
     with closing(FileSource(path)) as source:
-        app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(source.second_source()))
+        app = GswarmApp(
+            made.client, timezone=UTC, open_queries=lambda: RecordingQueries(source.second_source())
+        )
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("R")
             await shows(app, pilot, "no trial in this recording; gswarm-tui trial starts one")

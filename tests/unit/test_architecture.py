@@ -156,6 +156,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",
         "gswarm_tui.common",
+        "gswarm_tui.control.intents",
         "gswarm_tui.fleet",
         "gswarm_tui.link.hub",
         "gswarm_tui.playback",

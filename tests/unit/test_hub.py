@@ -22,9 +22,6 @@ from gswarm_tui.fleet.events import (
     LinkMeasured,
     Phase,
     RecorderStatus,
-    SessionChanged,
-    SessionStarted,
-    SessionStopped,
 )
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
@@ -150,7 +147,7 @@ def test_every_commit_is_acknowledged_to_its_nodes() -> None:
     assert [commit(made, seq) for seq in (1, 2)] == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
 
 
-@pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4])
+@pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: float) -> None:
     """Each commit contains the flushed frames and starts two seconds after the previous one."""
     now = 0.0
@@ -211,23 +208,6 @@ def test_node_whose_frames_were_refused_reconnects_once() -> None:
     made.publish(introduced("n1"))
     made.recorded(status)
     assert links["n1"].reconnects == 2
-
-
-def test_sessions_are_events_and_stop_all_ends_them() -> None:
-    made, sink = hub()
-    first = made.start_session("train", started_at=40.0)
-    second = made.start_session("later", started_at=500.0, note="tomorrow")
-    made.change_session(first, name="full train")
-    made.stop_all_sessions()
-    made.flush()
-    assert [e for e in sink.events if not isinstance(e, EventLogged)] == [
-        SessionStarted(first, 100.0, "train", 40.0),
-        SessionStarted(second, 100.0, "later", 100.0, "tomorrow"),
-        SessionChanged(first, 100.0, "full train", None),
-        SessionStopped(first, 100.0, 100.0),
-        SessionStopped(second, 100.0, 100.0),
-    ]
-    assert made.fleet.sessions.running == []
 
 
 def test_new_interval_reaches_every_node_and_its_stale_timeout() -> None:

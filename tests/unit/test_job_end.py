@@ -50,7 +50,7 @@ async def told(job: Job, *answers: JobEnd | UserError | None) -> tuple[list[floa
 
     hub = Hub(Fleet(["n1"]), clock=lambda: now[0])
     hub.links["n1"] = RecordingLink("n1")
-    await asyncio.gather(follow(hub, Scontrol(*answers), job, sleep), return_exceptions=True)
+    await asyncio.gather(follow(hub, Scontrol(*answers), job, sleep=sleep), return_exceptions=True)
     return ends, pauses
 
 

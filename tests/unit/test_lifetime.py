@@ -18,6 +18,7 @@ from gswarm_tui.link.link import Link
 from gswarm_tui.run import lifetime
 from gswarm_tui.run.lifetime import Lifetime, delay_garbage_collection
 from gswarm_tui.store.recording.recorder import Recorder
+from tests.tui.client import LocalHub
 from tests.unit.store_recording import arrived, introduced
 
 
@@ -100,19 +101,19 @@ class StandInLauncher(Launcher):
 
 
 async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, FakeRecorder, list[str]]:
-    hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
+    hub = LocalHub(Fleet(["n1"]), clock=lambda: 100.0)
     recording, launcher, waited_for = FakeRecorder(hub), StandInLauncher(), list[str]()
     hub.sinks.append(recording)
     hub.links["n1"] = Node(hub, answers)
     hub.publish(introduced("n1"))
     hub.start_session("train")
 
-    async def screen() -> None:
+    async def end() -> None:
         return
 
     recorder = cast(Recorder, recording)
-    life = Lifetime(hub, launcher, recorder, lambda _how: None, lasting=lasting, waiting=waited_for.extend)
-    result = await life.run(screen(), asyncio.Event())
+    life = Lifetime(hub, launcher, recorder, lasting=lasting, waiting=waited_for.extend)
+    result = await life.run(end())
     assert launcher.closed
     return result, recording, waited_for
 
@@ -131,36 +132,6 @@ async def test_recording_stays_open_while_a_node_holds_frames(monkeypatch: pytes
     assert (recording.ended_at, result.holding, waited_for) == ([None], ("n1",), ["n1"])
     result, recording, _ = await ended(answers=False, lasting=False)
     assert (recording.ended_at, result.holding) == ([100.0], ())
-
-
-async def began(painted: asyncio.Event, *, paints: bool) -> tuple[bool, bool]:
-    """Return whether the link to a node started before the first paint, and whether it started at all."""
-    hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
-    node = Node(hub, answers=True)
-    hub.links["n1"] = node
-    before: list[bool] = []
-
-    async def screen() -> None:
-        await asyncio.sleep(0)
-        before.append(node.began.is_set())
-        if paints:
-            painted.set()
-        async with asyncio.timeout(60):
-            await node.began.wait()
-
-    problem = (await Lifetime(hub, StandInLauncher(), None, lambda _how: None).run(screen(), painted)).problem
-    return before[0], node.began.is_set() and not problem
-
-
-async def test_links_start_after_the_first_paint() -> None:
-    assert await began(asyncio.Event(), paints=True) == (False, True)
-
-
-async def test_links_start_after_a_timeout_without_a_first_paint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lifetime, "FIRST_PAINT_S", 0.05)
-    assert await began(asyncio.Event(), paints=False) == (False, True)
 
 
 class Circle:

@@ -22,7 +22,7 @@ from gswarm_tui.fleet.replica import (
     restore_history,
 )
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.link.hub import Hub
+from tests.tui.client import LocalHub
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row
 
 NODES = ("n1", "n2", "n3")
@@ -35,7 +35,7 @@ class Drive:
         self._chance = random.Random(seed)
         self._now = T0
         fleet = Fleet(NODES, allocation={"n1": frozenset({0})})
-        self.hub = Hub(fleet, clock=lambda: self._now)
+        self.hub = LocalHub(fleet, clock=lambda: self._now)
         self.hub.sinks.append(self)
         self._seq = dict.fromkeys(NODES, 0)
         self._life = dict.fromkeys(NODES, "life0")

@@ -1,0 +1,163 @@
+"""Query source for a recording that is being written: its recorder runs the queries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gswarm_tui.control.client import Connection, Head, connect_to, describe_hang, describe_missing_reply
+from gswarm_tui.control.messages import MessageError
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.results import QueryError, Result
+
+if TYPE_CHECKING:
+    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.store.querying.arrays import Arrays
+
+CANCELLED = "the query was cancelled"
+
+
+class QueryRequest(Protocol):
+    """A query on its way, whose replies ``receive`` returns in any thread."""
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next reply. Raises StoreError without one."""
+
+    def cancel(self) -> None:
+        """Cancel the query, from any thread; ``receive`` returns at once then."""
+
+    def close(self) -> None:
+        """Let the recorder forget the query."""
+
+
+class RecorderSource:
+    """Query source of a running recording; ``send`` sends a query. Call it outside an event loop."""
+
+    running = True
+
+    def __init__(self, path: Path, send: Callable[[dict[str, Any]], QueryRequest]) -> None:
+        self.path = path
+        self._send = send
+        self._lock = threading.Lock()
+        self._open: set[QueryRequest] = set()
+
+    @classmethod
+    def of_client(cls, run: AttachedRun) -> RecorderSource:
+        """Return a source that sends queries over a client's connection."""
+        return cls(run.path, lambda message: _StreamedRequest(run, message))
+
+    @classmethod
+    def of_head(cls, head: Head, path: Path) -> RecorderSource:
+        """Return a source that connects to a head for each query."""
+        return cls(path, lambda message: _ConnectedRequest(head, message))
+
+    def query(self, sql: str, *values: object) -> Result:
+        """Run one statement that reads. Raises QueryError, StoreError."""
+        request = self._request("query", sql, values)
+        head = self._receive(request)
+        return Result(head["names"], head["types"], self._batches(request), lambda: self._close(request))
+
+    def _batches(self, request: QueryRequest) -> Iterator[list[tuple[Any, ...]]]:
+        try:
+            while "end" not in (reply := self._receive(request)):
+                yield [tuple(row) for row in reply["rows"]]
+        finally:
+            self._close(request)
+
+    def arrays(self, sql: str, *values: object) -> Arrays:
+        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
+        from gswarm_tui.store.querying.arrays import unpack_arrays
+
+        request = self._request("arrays", sql, values)
+        try:
+            return unpack_arrays(self._receive(request)["arrays"])
+        finally:
+            self._close(request)
+
+    def _request(self, want: str, sql: str, values: tuple[object, ...]) -> QueryRequest:
+        request = self._send({"want": want, "sql": sql, "values": list(values)})
+        with self._lock:
+            self._open.add(request)
+        return request
+
+    def _receive(self, request: QueryRequest) -> dict[str, Any]:
+        try:
+            reply = request.receive()
+        except BaseException:
+            self._close(request)
+            raise
+        if "error" in reply:
+            self._close(request)
+            raise (QueryError if reply.get("kind") == "query" else StoreError)(str(reply["error"]))
+        return reply
+
+    def _close(self, request: QueryRequest) -> None:
+        with self._lock:
+            self._open.discard(request)
+        request.close()
+
+    def interrupt(self) -> None:
+        """Cancel all running queries, from any thread; they raise QueryError."""
+        with self._lock:
+            requests = list(self._open)
+        for request in requests:
+            request.cancel()
+
+    close = interrupt
+
+
+class _StreamedRequest:
+    """A query over a client's stream: its replies arrive on the event loop."""
+
+    def __init__(self, run: AttachedRun, message: dict[str, Any]) -> None:
+        self._run = run
+        self._replies: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._forget: Callable[[], None] = lambda: None
+        run.loop.call_soon_threadsafe(self._send, message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._forget = self._run.request(message, self._replies.put)
+
+    def _cancel(self) -> None:
+        self._forget()
+
+    def receive(self) -> dict[str, Any]:
+        return self._replies.get()
+
+    def cancel(self) -> None:
+        self._replies.put({"error": CANCELLED, "kind": "query"})
+
+    def close(self) -> None:
+        if not self._run.loop.is_closed():
+            self._run.loop.call_soon_threadsafe(self._cancel)
+
+
+class _ConnectedRequest:
+    """A query over a connection of its own."""
+
+    def __init__(self, head: Head, message: dict[str, Any]) -> None:
+        self._head = head
+        try:
+            self._connection: Connection = connect_to(head, None)
+            self._connection.send(message)
+        except TimeoutError:
+            raise StoreError(describe_hang(head)) from None
+        except OSError:
+            raise StoreError(describe_missing_reply(head)) from None
+
+    def receive(self) -> dict[str, Any]:
+        try:
+            return self._connection.read()
+        except (OSError, MessageError):
+            if self._connection.cancelled:
+                raise QueryError(CANCELLED) from None
+            raise StoreError(describe_missing_reply(self._head)) from None
+
+    def cancel(self) -> None:
+        self._connection.cancel()
+
+    def close(self) -> None:
+        self._connection.close()

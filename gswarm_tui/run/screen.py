@@ -1,0 +1,253 @@
+"""Runs a screen in a terminal or a browser: a client of a recorder, which it may have started."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import shlex
+import socket
+import sys
+import termios
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gswarm_tui.common.errors import UserError, print_notice, printable
+from gswarm_tui.common.paths import state_folder
+from gswarm_tui.options.arguments import Options
+from gswarm_tui.run import build, event_loop, log_file
+from gswarm_tui.run.lifetime import delay_garbage_collection
+from gswarm_tui.run.plan import require_terminal, title
+from gswarm_tui.run.start import recorder_log, start_recorder
+from gswarm_tui.run.starter import ENDING, report_recorder
+
+if TYPE_CHECKING:
+    from gswarm_tui.analysis.queries import RecordingQueries
+    from gswarm_tui.control.attached import AttachedRun, Route
+    from gswarm_tui.control.client import Head
+    from gswarm_tui.run.headless import Headless, OpenRecording
+    from gswarm_tui.tui.app import GswarmApp
+
+SCREEN_ENDS_S = 5.0
+RECORDER_ENDS_S = 60.0
+"""Longest wait for a recorder that closes its recording: agents may take 15 s, then the file is sorted."""
+QUIT, DETACHED, LEFT = "quit", "detached", "left"
+"""Why a screen ended: its user quit, left the recorder running, or the terminal is gone."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def record_and_show(headless: Headless, recording: OpenRecording | None = None) -> int:
+    """Start a recorder, show it until the user quits, and return its exit status; ``recording`` is resumed.
+
+    Raises:
+        UserError: there is no terminal, or the recorder can't record.
+    """
+    require_terminal(sys.stdin, sys.stdout)
+    gc.disable()  # until the first paint: collections cost 5 % of the CPU of all imports, and free nothing
+    uid = headless.uid if recording is None else recording.uid
+    connection = start_recorder(headless, recording)
+    report_recorder(uid[:8])
+    log_file.begin()
+    try:
+        return event_loop.run(_record_and_show(headless, uid, connection))
+    finally:
+        report_recorder("")
+
+
+async def _record_and_show(headless: Headless, uid: str, connection: socket.socket) -> int:
+    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.control.routes import SocketRoute, recording_head
+
+    options, plan = headless.options, headless.plan
+    route = SocketRoute(os.environ, partial(recording_head, uid, os.environ), connection)
+    client = AttachedRun(route, screen=True, nodes=plan.nodes)
+    client.uid = uid
+    app = _app(
+        client,
+        route,
+        options,
+        plan.title,
+        starts_it=True,
+        hints=options.demo is not None and is_first_demo(),
+        why_not_detached=_why_not_detached(options),
+    )
+    status = await _show(client, app)
+    if app.return_value == LEFT:
+        return status
+    report_recorder("")
+    if app.return_value == DETACHED:
+        print_notice(
+            f"recording continues: gswarm-tui attach {uid[:8]} shows it, "
+            f"gswarm-tui recording stop --recording {uid[:8]} ends it (log: {recorder_log(uid)})"
+        )
+        return status
+    return _print_report(client, uid) or status
+
+
+def attach_instead(head: Head, options: Options, environ: Mapping[str, str]) -> int:
+    """Show a recorder that runs already, and say so; return the exit status. Raises UserError."""
+    from gswarm_tui.control.routes import SocketRoute
+
+    what = head.job or str(head.path)
+    notice = f"attached to the running recording of {what}; gswarm-tui --new starts another"
+    print_notice(notice)
+    return run_viewer(SocketRoute(environ, lambda: head), options, environ, notice=notice)
+
+
+def run_viewer(
+    route: Route, settings: Options, environ: Mapping[str, str], *, read_only: bool = False, notice: str = ""
+) -> int:
+    """Show the recorder at the end of a route until the screen is closed; return the exit status.
+
+    With ``read_only``, screen and recorder refuse what would change the recording.
+
+    Raises:
+        UserError: it can't be reached.
+    """
+    log_file.begin()
+    return event_loop.run(_view(route, settings, read_only, notice))
+
+
+async def _view(route: Route, settings: Options, read_only: bool, notice: str) -> int:
+    from gswarm_tui.control.attached import AttachedRun
+
+    client = AttachedRun(route, read_only=read_only, screen=True)
+    try:
+        await client.start()
+        app = _app(client, route, settings, title(client.label, list(client.fleet.nodes)), notice=notice)
+        return await _show(client, app)
+    finally:
+        client.close()
+        await route.close()
+
+
+async def _show(client: AttachedRun, app: GswarmApp) -> int:
+    """Show the run until the screen ends; return the exit status. Raises UserError."""
+    signalled = asyncio.Event()
+    for number in ENDING:
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    showing = asyncio.create_task(app.run_async(), name="screen")
+    following = asyncio.create_task(client.run(), name="client")
+    signals = asyncio.create_task(signalled.wait(), name="signals")
+    painted = asyncio.create_task(app.painted.wait(), name="painted")
+    painted.add_done_callback(lambda _: delay_garbage_collection())
+    await asyncio.wait({showing, signals, following}, return_when=asyncio.FIRST_COMPLETED)
+    if following.done() and not showing.done() and following.exception() is None:
+        await asyncio.wait({showing, signals}, return_when=asyncio.FIRST_COMPLETED)
+    problem = following.exception() if following.done() else None
+    if not showing.done():
+        if problem is not None:
+            app.exit(LEFT)
+        elif _terminal_is_gone():
+            _write_nowhere()
+            app.exit(LEFT)
+        else:
+            app.request_quit(QUIT)
+        await asyncio.wait({showing}, timeout=SCREEN_ENDS_S + app.starts_it * RECORDER_ENDS_S)
+    for task in (following, signals, painted):
+        task.cancel()
+    await asyncio.gather(following, signals, painted, return_exceptions=True)
+    if problem is not None:
+        if not isinstance(problem, UserError):
+            _LOG.error("the client failed", exc_info=problem)
+            raise UserError(f"internal error of the screen, see the log; recording continues: {problem}.")
+        error = UserError(str(problem))
+        error.exit_status = 1
+        raise error
+    return app.return_code or 0
+
+
+def _print_report(client: AttachedRun, uid: str) -> int:
+    """Print how the recording ended, and return its recorder's exit status."""
+    if not client.ended:
+        print_notice(f"the recorder doesn't answer; gswarm-tui attach {uid[:8]} shows it again")
+        return 1
+    report = client.report
+    for line in report.get("lines", ()):
+        print(printable(line))
+    for problem in report.get("problems", ()):
+        print_notice(problem)
+    if report.get("next"):
+        print(printable(report["next"]))
+    return int(report.get("status", 1))
+
+
+def _app(
+    client: AttachedRun,
+    route: Route,
+    settings: Options,
+    name: str,
+    *,
+    starts_it: bool = False,
+    hints: bool = False,
+    why_not_detached: str = "",
+    notice: str = "",
+) -> GswarmApp:
+    from gswarm_tui.common.query_history import QueryHistory, history_path
+    from gswarm_tui.control.recorder_source import RecorderSource
+    from gswarm_tui.run.session_files import write_session_files
+    from gswarm_tui.tui.app import GswarmApp
+
+    def queries() -> RecordingQueries:
+        from gswarm_tui.analysis.queries import RecordingQueries
+
+        return RecordingQueries(RecorderSource.of_client(client))
+
+    def write_files(session: str, stem: str) -> Sequence[str]:
+        if not route.place:
+            return write_session_files(client.path, session, stem)
+        word = shlex.join(["gswarm-tui", "plot", f"--db={client.path}", "--", session])
+        raise UserError(f"the recording is on {route.place}, so plot it there: {word}")
+
+    recorded = settings.record or not starts_it
+    return GswarmApp(
+        client,
+        starts_it=starts_it,
+        hints=hints,
+        why_not_detached=why_not_detached,
+        notice=notice,
+        title=name,
+        theme=build.choose_theme(settings, os.environ),
+        metric=settings.metric,
+        past=(lambda: build.build_player(client, RecorderSource.of_client(client), client.recording_id))
+        if recorded
+        else None,
+        open_queries=queries if recorded else None,
+        history=QueryHistory(None if client.read_only else history_path()),  # it is the recorder's user's
+        write_files=write_files if recorded else None,
+    )
+
+
+def _why_not_detached(options: Options) -> str:
+    if options.demo is not None:
+        return "simulated nodes end with this screen; use gswarm-tui record --demo instead"
+    return "" if options.record else "nothing is recorded; start gswarm-tui without --no-record"
+
+
+def _terminal_is_gone() -> bool:
+    """Return whether standard output was hung up; an open terminal has to be restored."""
+    try:
+        termios.tcgetattr(1)
+    except termios.error:
+        return True
+    return False
+
+
+def _write_nowhere() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def is_first_demo() -> bool:
+    """Return whether this is the user's first demo, and note it; without a state folder it never is."""
+    try:
+        note = state_folder() / "demo-seen"
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note.touch(exist_ok=False)
+    except (UserError, OSError):
+        return False
+    return True

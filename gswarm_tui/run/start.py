@@ -1,0 +1,91 @@
+"""Starts a recorder in a session of its own, with a connection of its first client."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from pathlib import Path
+
+from gswarm_tui.common.errors import NO_PROCESS, UserError
+from gswarm_tui.common.paths import state_folder
+from gswarm_tui.control.client import Connection
+from gswarm_tui.control.messages import MessageError
+from gswarm_tui.run.batch import BatchRun
+from gswarm_tui.run.headless import Headless, OpenRecording
+from gswarm_tui.slurm.jobs import Slurm
+
+STARTED_WITHIN_S = 60.0
+
+
+def recorder_log(uid: str) -> Path:
+    """Return the file that a recorder prints to."""
+    return state_folder() / f"recorder-{uid[:8]}.log"
+
+
+def start_recorder(headless: Headless, recording: OpenRecording | None = None) -> socket.socket:
+    """Fork a recorder and its parent, and return the connection to it; ``recording`` is one to resume.
+
+    Fork before threads and big libraries are there: both processes keep what this one has loaded.
+
+    Raises:
+        UserError: no process can be started.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError:
+        raise UserError(f"the recorder can't be started: {NO_PROCESS}.") from None
+    if pid:
+        theirs.close()
+        if headless.listener is not None:
+            headless.listener.socket.close()
+        return ours
+    status = 1
+    try:
+        ours.close()
+        os.setsid()
+        _leave_terminal(recording.uid if recording is not None else headless.uid)
+        job = headless.plan.job
+        why_ending = partial(Slurm().why_ending, job.label) if job else str
+        batch = BatchRun(headless.record, (), 0o077, why_ending, recording=recording, first=theirs)
+        status = batch.run()
+    finally:
+        os._exit(status)
+
+
+def start_detached(headless: Headless, recording: OpenRecording) -> str:
+    """Start a recorder without a screen that resumes a recording; return a sentence on it once it records.
+
+    Raises:
+        UserError: it can't record, or doesn't answer in time.
+    """
+    connection = Connection(start_recorder(headless, recording), STARTED_WITHIN_S)
+    log = recorder_log(recording.uid)
+    try:
+        status = connection.request({"want": "status"})
+    except (OSError, MessageError):
+        raise UserError(f"the recorder doesn't answer (log: {log}).") from None
+    finally:
+        connection.close()
+    if "pid" not in status:
+        raise UserError(f"{status['error']}.")
+    short = recording.uid[:8]
+    return (
+        f"recording continues in process {status['pid']}: gswarm-tui attach {short} shows it, "
+        f"gswarm-tui recording stop --recording {short} ends it (log: {log})"
+    )
+
+
+def _leave_terminal(uid: str) -> None:
+    """Print to a log from now on, which belongs to this user alone."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    try:
+        log = recorder_log(uid)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except (OSError, UserError):
+        lines = nowhere
+    os.dup2(nowhere, 0)
+    os.dup2(lines, 1)
+    os.dup2(lines, 2)
