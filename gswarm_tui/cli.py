@@ -10,13 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from gswarm_tui.common.ascii_signs import (
-    ASCII_SIGNS,
-    cells_of,
-    is_utf8,
-    register_ascii_signs,
-    terminal_takes_utf8,
-)
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
 from gswarm_tui.run.starter import supervise
@@ -32,7 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not (sys.stdin and sys.stdout and sys.stderr):
         print_notice("a standard file is closed; use /dev/null in its place.")
         return 2
-    _print_in_any_locale()
+    # In every locale, because terminals show UTF-8 also where the locale isn't set.
+    for file in (sys.stdout, sys.stderr):
+        if isinstance(file, io.TextIOWrapper):
+            file.reconfigure(encoding="utf-8", errors="backslashreplace")
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         # NumPy would start a thread on each core. Not in os.environ, which commands of users start with.
         os.putenv("OPENBLAS_NUM_THREADS", "1")
@@ -64,19 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print_notice("there isn't enough memory; raise the limit of this shell (ulimit -v) or of its job.")
         return 1
-
-
-def _print_in_any_locale() -> None:
-    """Let terminals get ASCII and files UTF-8 where the locale isn't UTF-8, so that no sign is an error."""
-    for file in (sys.stdout, sys.stderr):
-        if not isinstance(file, io.TextIOWrapper):
-            continue
-        if file.isatty():
-            if not terminal_takes_utf8(file, os.environ):
-                register_ascii_signs(cells_of)
-                file.reconfigure(encoding="ascii", errors=ASCII_SIGNS)
-        elif not is_utf8(file.encoding):
-            file.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _command_first(args: list[str]) -> list[str]:

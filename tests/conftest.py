@@ -60,7 +60,6 @@ SLOWEST = (
     "tests/security/test_web_attacks.py",
     "tests/integration/test_counters.py",
     "tests/tui/test_app.py",
-    "tests/integration/test_locales.py",
     "tests/integration/test_launch_ssh.py",
     "tests/integration/test_launch_lasting.py",
     "tests/integration/test_profiles.py",

@@ -28,9 +28,6 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --only-left             don't sample; only deliver the frames left on this node
      --armed                 make the folder in which traces of the job's processes can be requested
      --simulate JSON         measure a simulated node
-  ended --recording UID      print why the recording's agent ended, if it was killed
-     --node NAME             as above
-     --folder PATH           as above
   stream                     send frames to the head on standard input and output, without a recording
      --memory-mib N          frames kept in memory while the head doesn't read (default: 1)
      --simulate JSON         measure a simulated node
@@ -124,12 +121,6 @@ def _attach(options: dict[str, str]) -> int:
         server.serve(folder, listener, make_probe, own)
 
     return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
-
-
-def _ended(options: dict[str, str]) -> int:
-    from gswarm_agent.attach import report_end
-
-    return report_end(_folder_name("ended", options), options.get("--folder", ""))
 
 
 def _folder_name(command: str, options: dict[str, str]) -> str:
@@ -234,7 +225,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
         "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --armed --simulate",
         _attach,
     ),
-    "ended": ("--recording --node --folder", _ended),
     "stream": ("--memory-mib --simulate", _stream),
     "status": ("--recording --folder --for-head", _status),
     "check": ("--for-head", _check),

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.requests import LONGEST_REQUEST, MARK, STATUS
-from gswarm_agent.wire import QUERY_LIFE, clip_text
+from gswarm_agent.wire import clip_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ _CHUNK = 65536
 class AgentConnection:
     """Connection of a head, or of a short request: ``status`` or ``mark``.
 
-    ``reading`` is the descriptor to wait on. A head may pass a pipe along with its first bytes: all bytes for
-    it is written to that pipe then.
+    ``reading`` is the descriptor to wait on; ``writing`` is another one on standard streams.
     """
 
     def __init__(self, delivery: Delivery, reading: int, writing: int, peer: Optional[socket.socket]) -> None:
@@ -34,7 +33,6 @@ class AgentConnection:
         self.reading = reading
         self._writing = writing
         self._socket = peer
-        self._may_bring_pipe = peer is not None
         self._unsent = memoryview(b"")
         self._is_request: Optional[bool] = None
         self._request = b""
@@ -47,17 +45,7 @@ class AgentConnection:
 
     def receive(self) -> bytes:
         """Return the bytes that have arrived; empty at the end. Raises OSError."""
-        if self._socket is None or not self._may_bring_pipe:
-            return os.read(self.reading, _CHUNK)
-        import socket  # slow to import, and not needed on standard streams
-
-        data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, 1)
-        self._may_bring_pipe = False
-        for pipe in descriptors:
-            self._writing = pipe
-            os.set_inheritable(pipe, False)
-            os.set_blocking(pipe, False)
-        return data
+        return os.read(self.reading, _CHUNK)
 
     def wait_for_room(self, selector: selectors.BaseSelector, unsent: bool) -> None:
         """Wake the selector when the other side can take more, as long as bytes are ``unsent``."""
@@ -71,27 +59,21 @@ class AgentConnection:
             selector.unregister(self._writing)
 
     def close(self, selector: selectors.BaseSelector) -> None:
-        """Close the descriptors: the pipe before the socket, whose end makes the relay exit."""
+        """Close the descriptors."""
         selector.unregister(self.reading)
-        if self._socket is None:
-            with suppress(OSError):
-                os.set_blocking(self._writing, True)  # other processes may write to it afterwards
+        if self._socket is not None:
+            self._socket.close()
+            return
         if self._writing != self.reading:
             if self.has_unsent:
                 selector.unregister(self._writing)
+            with suppress(OSError):
+                os.set_blocking(self._writing, True)  # other processes may write to it afterwards
             os.close(self._writing)
-        if self._socket is None:
-            os.close(self.reading)
-        else:
-            self._socket.close()
+        os.close(self.reading)
 
     def request(self, data: bytes) -> Optional[bytes]:
-        """Return a complete request, empty while it isn't complete; None if a head is at the other end.
-
-        After ``QUERY_LIFE`` the other end may still turn out to be a head.
-        """
-        if self._is_request is None and data == QUERY_LIFE:
-            return QUERY_LIFE
+        """Return a complete request, empty while it isn't complete; None if a head is at the other end."""
         if self._is_request is None:
             self._is_request = data[:1] in (STATUS, MARK)
         if not self._is_request:
@@ -102,14 +84,10 @@ class AgentConnection:
         )
         return self._request if complete else b""
 
-    def reply(self, text: str) -> bool:
-        """Reply to a request; return whether more may follow on this connection."""
+    def reply(self, text: str) -> None:
+        """Reply to a request."""
         with suppress(OSError):
-            if self._socket is not None and self._writing == self.reading:
-                self._socket.sendall(text.encode())
-            else:
-                os.write(self._writing, text.encode())  # short, and nothing else is in the pipe
-        return self._is_request is None
+            os.write(self._writing, text.encode())
 
     def end(self, reason: str) -> None:
         """Send a bye, and close soon even if the other side doesn't read it."""

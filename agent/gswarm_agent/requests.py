@@ -26,9 +26,7 @@ _TIMEOUT_S = 10.0
 
 def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> socket.socket:
     """Return a connection to the process that serves a folder. Raises OSError, TimeoutError if it hangs."""
-    import socket
-
-    return socket.socket(fileno=attach.connect(folder, timeout_s).detach())
+    return attach.connect(folder, timeout_s)
 
 
 def is_own(connection: socket.socket) -> bool:

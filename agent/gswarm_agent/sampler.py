@@ -12,11 +12,10 @@ import time
 
 from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
-from gswarm_agent.probes.workers import QuickEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Sequence, Tuple
+    from typing import Optional, Sequence, Tuple
 
     from gswarm_agent.probes.base import Probe
 
@@ -81,50 +80,27 @@ class Schedule:
 
 
 class Sampler:
-    """Measures one probe at its deadlines and delivers frames, numbered from 1.
+    """Measures one probe: ``take`` makes a frame for the deadline that is ``due``, numbered from 1."""
 
-    ``take`` makes one frame now; ``run`` makes one at each deadline until ``stop``. Any thread may call
-    ``set_interval``, ``set_metrics`` and ``stop``.
-    """
-
-    def __init__(
-        self,
-        probe: Probe,
-        interval_ms: int,
-        watch: Optional[SystemWatch] = None,
-        wait: Optional[Callable[[float], object]] = None,
-    ) -> None:
+    def __init__(self, probe: Probe, interval_ms: int, watch: Optional[SystemWatch] = None) -> None:
         self._probe = probe
         self._watch = watch or SystemWatch()
-        self._wake = QuickEvent()
-        self._wait = wait or self._wake.wait
         self._schedule = Schedule(interval_ms, self._watch.monotonic_ns())
         self._seq = 0
-        self._new_interval_ms: Optional[int] = None
         self._new_groups: Optional[Sequence[str]] = None
-        self._stopped = False
 
     @property
     def due(self) -> int:
         """Monotonic time of the next deadline, in nanoseconds."""
-        if self._new_interval_ms is not None:
-            interval_ms, self._new_interval_ms = self._new_interval_ms, None
-            self._schedule.change(interval_ms, self._watch.monotonic_ns(), self._watch.wall_ns())
         return self._schedule.due
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample every ``interval_ms`` from now on, within the allowed range."""
-        self._new_interval_ms = interval_ms
-        self._wake.set()
+        self._schedule.change(interval_ms, self._watch.monotonic_ns(), self._watch.wall_ns())
 
     def set_metrics(self, groups: Sequence[str]) -> None:
         """Measure only these groups of metrics from the next deadline on."""
         self._new_groups = groups
-
-    def stop(self) -> None:
-        """Let ``run`` return after the current frame."""
-        self._stopped = True
-        self._wake.set()
 
     @property
     def interval_ms(self) -> int:
@@ -141,13 +117,3 @@ class Sampler:
         samples = self._probe.read(monotonic_ns)
         self._seq += 1
         return TABLES.frame(self._seq, wall_ns, late_ms, missed, **vars(samples))
-
-    def run(self, deliver: Callable[[Frame], None]) -> None:
-        """Deliver a frame at each deadline until stopped."""
-        while not self._stopped:
-            remaining = self.due - self._watch.monotonic_ns()
-            if remaining <= 0:
-                deliver(self.take())
-                continue
-            self._wait(remaining / 1e9)
-            self._wake.clear()  # before the checks for a stop or a new interval, so that none is missed

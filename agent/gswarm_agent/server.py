@@ -1,8 +1,5 @@
 """The agent: samples until the recording ends, keeps the frames in its spool, and serves its heads.
 
-Two threads: the main one samples, the other one does everything else, except that the main one itself sends a
-frame that the head takes at once: waking the other costs more.
-
 Of a recording (``serve``), the agent outlives its connections. Heads connect over a unix socket in the
 recording's folder; the newest that starts replaces the one before. Without a head the agent continues, and
 its frames wait in the spool, also on disk, until a head connects, the linger time is over, or the job ends.
@@ -13,15 +10,12 @@ ends with that connection.
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import selectors
 import signal
 import sys
-import threading
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -37,7 +31,7 @@ from gswarm_agent.folder import (
     top_below_home,
     tops,
 )
-from gswarm_agent.frame import WARNING, Frame, Hello, Note
+from gswarm_agent.frame import WARNING, Hello, Note
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, known_groups
 from gswarm_agent.requests import STATUS, is_own
@@ -47,7 +41,6 @@ from gswarm_agent.wire import (
     ENDED_BY,
     FRAMES_REMAIN,
     JOB_ENDED,
-    QUERY_LIFE,
     SENT_ALL,
     TAKEN_OVER,
     Ack,
@@ -67,7 +60,7 @@ from gswarm_agent.wire_payload import MAX_LINKS, WireError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
+    from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
     from gswarm_agent.kineto import TraceRun
     from gswarm_agent.probes.base import Probe
@@ -108,7 +101,7 @@ def name_process() -> None:
 class Signals:
     """Signals that end the agent, as bytes on a descriptor: handlers that take locks may deadlock.
 
-    ``reading`` becomes readable after a signal, or when another thread has called ``wake``.
+    ``reading`` becomes readable after a signal.
     """
 
     def __init__(self, ending: Sequence[signal.Signals], ignored: Sequence[signal.Signals] = ()) -> None:
@@ -121,15 +114,10 @@ class Signals:
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
 
-    def wake(self) -> None:
-        """Make ``reading`` readable."""
-        with suppress(BlockingIOError):
-            os.write(self._writing, b"\0")
-
     def take(self) -> List[int]:
         """Return the signals since the last call."""
         try:
-            return [number for number in os.read(self.reading, 4096) if number]
+            return list(os.read(self.reading, 4096))
         except BlockingIOError:
             return []
 
@@ -164,55 +152,42 @@ def make_hello(probe: Probe, interval_ms: int) -> Hello:
 
 
 class Server:
-    """The agent of one spool: serves heads in a second thread, and samples in the main one.
+    """The agent of one spool: samples a probe and serves heads, in one thread.
 
-    ``run`` is the second thread. The main thread calls ``sample``, ``end_sampling`` and, when ``run`` has
-    returned, ``finish``. Without ``threaded`` one thread runs many servers that share a selector: it awaits
-    ``started``, gets a sampler from ``introduce``, puts its frames, and calls ``handle_due`` for ``run``.
-
-    With a spool in memory only, the server ends with its first connection.
+    ``run`` is the whole agent. Many servers may share a selector instead: then ``handle_due`` is called after
+    each event and at ``due_ns``. Without ``make_probe`` nothing is measured. With a spool in memory only, the
+    server ends with its first connection.
     """
 
     def __init__(
         self,
         spool: Spool,
         selector: selectors.BaseSelector,
-        wake: Callable[[], None] = lambda: None,
+        make_probe: Optional[Callable[[], Probe]] = None,
         *,
         linger_s: float = math.inf,
-        only_left: bool = False,
-        threaded: bool = True,
     ) -> None:
-        self.started = threading.Event()
         self.watch = SystemWatch()
         self.obstacles: Dict[str, str] = {}  # beside the probe's capabilities
+        self.ending = ""  # the reason, once the sampling has to end
         self._spool = spool
         self._selector = selector
-        self._wake = wake
+        self._make_probe = make_probe
         self._linger_s = linger_s
-        self._only_left = only_left
-        self._lock = threading.Lock()
-        # Guards spool, marks and connections: the second thread holds it, except while it waits.
-        self._serving = threading.Lock()
-        if threaded:
-            self._serving.acquire()
+        self._started = False
+        self._probe: Optional[Probe] = None
         self._sampler: Optional[Sampler] = None
-        self._introduced: Optional[Hello] = None
+        self._hello: Optional[Hello] = None
         self._interval_ms = 0
         self._groups = DEFAULT_GROUPS
-        self.ending = ""  # the reason, once the sampling has to end
-        self.inbox: Deque[Union[Hello, Frame]] = deque()
         self._marks = Marks()
-        self._sampling = True
         self._spilled = False
-        self._hello: Optional[Hello] = None
         self._listening: Optional[Tuple[Folder, socket.socket]] = None
         self._connections: List[AgentConnection] = []
         self._head: Optional[AgentConnection] = None
         self._trace: Optional[TraceRun] = None
         self._ends_by = 0.0
         self._job_ends = math.inf
-        self._longest_wait_s = _TICK_S
         self._headless_since = self._spilled_at = time.monotonic()
 
     def report_place(self, folder: Folder) -> None:
@@ -220,84 +195,6 @@ class Server:
         why = "; ".join(problems_of(tops()[:-1]))
         message = f"frames wait in {folder.path}, which may be on a shared disk" + (f": {why}" if why else "")
         self._marks.add_note(Note("notice", WARNING, message, ts_ns=self.watch.wall_ns()))
-
-    # The main thread's side.
-
-    def sample(self, probe: Probe) -> None:
-        """Sample from a head's start until the end, then as often as waiting marks need. Closes the probe."""
-        try:
-            self.started.wait()
-            sampler = self.introduce(probe)
-            if sampler is None:
-                return
-            gc.freeze()  # these objects stay: searching them for garbage would delay a tick by 10 ms
-
-            def deliver(frame: Frame) -> None:
-                self.put(frame)
-                if frame.notes:  # the capabilities may have changed
-                    self.reintroduce(probe)
-
-            sampler.run(deliver)
-            for _ in range(self._marks.frames_needed):
-                deliver(sampler.take())
-        finally:
-            probe.close()
-
-    def introduce(self, probe: Probe) -> Optional[Sampler]:
-        """Begin a new life; return the sampler to run, or None if the server is ending."""
-        with self._lock:
-            if self.ending:
-                return None
-            self._sampler = Sampler(probe, self._interval_ms, self.watch)
-            if self._groups != DEFAULT_GROUPS:
-                self._sampler.set_metrics(self._groups)
-        hello = make_hello(probe, self._sampler.interval_ms)
-        self._introduced = replace(hello, capabilities={**hello.capabilities, **self.obstacles})
-        self.inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
-        return self._sampler
-
-    def reintroduce(self, probe: Probe) -> None:
-        """Send the hello again, in the same life, if metrics or NVLinks have come or gone."""
-        _, _, capabilities = probe.facts()
-        if (before := self._introduced) is not None:
-            capabilities = {**capabilities, **self.obstacles}
-            self._introduced = replace(before, capabilities=capabilities, links=probe.links()[:MAX_LINKS])
-            if self._introduced != before:
-                self._put(self._introduced)
-
-    def put(self, frame: Frame) -> None:
-        """Deliver a frame: at once to a head that has taken all before, else by the other thread."""
-        if self._serving.acquire(blocking=False):
-            try:
-                if self._head is not None and not (self._head.has_unsent or self.inbox or self.ending):
-                    self.inbox.append(frame)
-                    self._store_inbox()
-                    self._send(self._head)
-                    return
-            finally:
-                self._serving.release()
-        self._put(frame)
-
-    def _put(self, message: Union[Hello, Frame]) -> None:
-        self.inbox.append(message)
-        self._wake()
-
-    def end_sampling(self, failure: str = "") -> None:
-        """End the sampling; ``failure`` is the reason if nobody requested it."""
-        if failure:
-            self._end(failure, SIGNAL_S)
-        self._sampling = False
-        self._wake()
-
-    def finish(self, folder: Folder) -> None:
-        """Write unacknowledged frames to disk, and remove the folder if there are none."""
-        self._store_inbox()
-        if self._spool.empty:
-            folder.remove()
-        else:
-            self._spool.spill()
-
-    # The second thread's side.
 
     def listen(self, folder: Folder, listener: socket.socket) -> None:
         """Accept connections on a folder's socket, which is removed at the end."""
@@ -312,53 +209,98 @@ class Server:
         self._add(connection)
         self._send(connection)
 
-    def run(self, signals: Signals) -> None:
-        """Serve until the end, then close everything. An unexpected error here ends the sampling too."""
-        failure = "nothing is left to do"
-        try:
-            self._selector.register(
-                signals.reading, selectors.EVENT_READ, lambda: self._take_signals(signals)
-            )
-            while not self.is_over():
-                for key, _ in self._wait():
-                    key.data()
-                self.handle_due()
-        except Exception as error:
-            import traceback
+    def run(self, signals: Signals) -> int:
+        """Sample and serve until the end, then close everything. Returns an exit status."""
+        self._selector.register(signals.reading, selectors.EVENT_READ, lambda: self._take_signals(signals))
+        status = 0
+        while True:
+            try:
+                if self._make_probe is not None and self._probe is None and not self.ending:
+                    self._probe = self._make_probe()  # at once: opening NVML takes longer than a head's start
+                while not self.is_over():
+                    wait_s = max(0.0, (self.due_ns - time.monotonic_ns()) / 1e9)
+                    for key, _ in self._selector.select(wait_s):
+                        key.data()
+                    self.handle_due()
+                break
+            except Exception as error:
+                import traceback
 
-            traceback.print_exc()
-            failure = f"the agent failed: {type(error).__name__}: {error}"
-            if self._head is not None:
-                self._head.end(failure)
-                self._send(self._head)
-        finally:
-            self._end(failure, 0)
-            self.close()
+                traceback.print_exc()
+                self._stop_sampling()
+                self._end(f"the agent failed: {type(error).__name__}: {error}", SIGNAL_S)
+                if status:  # the same failure, while the last frames were sent
+                    break
+                status = 1
+        self.close()
+        return status
 
-    def _wait(self) -> List[Tuple[selectors.SelectorKey, int]]:
-        """Wait for events or for the next deadline."""
-        self._serving.release()
-        try:
-            return self._selector.select(self._longest_wait_s)
-        finally:
-            self._serving.acquire()
+    @property
+    def due_ns(self) -> int:
+        """Monotonic time at which ``handle_due`` has to be called, in nanoseconds."""
+        tick_s = _TICK_S if self._trace is None else min(_TICK_S, self._trace.tick_s)
+        due = time.monotonic_ns() + round(tick_s * 1e9)
+        return due if self._sampler is None else min(due, self._sampler.due)
 
     def handle_due(self) -> None:
-        """Take in new frames, check deadlines, and send as much as the connections take."""
-        self._store_inbox()
+        """Take a sample if it is due, check deadlines, and send as much as the connections take."""
         self._check_deadlines()
+        if self.ending:
+            self._stop_sampling()
+        elif self._sampler is not None:
+            if self._sampler.due <= time.monotonic_ns():
+                self._sample(self._sampler)
+        elif self._started and self._make_probe is not None:
+            self._introduce(self._make_probe)
         if self._trace is not None:
             self._trace.handle_due()
-            self._longest_wait_s = min(self._longest_wait_s, self._trace.tick_s)
             if self._trace.is_forgotten:
                 self._end_trace()
         for connection in list(self._connections):
             self._send(connection)
 
+    def _introduce(self, make_probe: Callable[[], Probe]) -> None:
+        """Begin a new life; its first sample is due at once, after the hello was sent."""
+        if self._probe is None:
+            self._probe = make_probe()
+        self._sampler = Sampler(self._probe, self._interval_ms, self.watch)
+        if self._groups != DEFAULT_GROUPS:
+            self._sampler.set_metrics(self._groups)
+        hello = make_hello(self._probe, self._interval_ms)
+        self._hello = replace(hello, capabilities={**hello.capabilities, **self.obstacles})
+        self._spool.begin(self._hello)
+        self._introduce_to_head()
+
+    def _sample(self, sampler: Sampler) -> None:
+        """Take a sample; send the hello again, in the same life, if metrics or NVLinks have come or gone."""
+        frame = sampler.take()
+        self._spool.put(self._marks.put_on(frame))
+        if frame.notes and self._probe is not None and self._hello is not None:
+            _, _, capabilities = self._probe.facts()
+            links = self._probe.links()[:MAX_LINKS]
+            hello = replace(self._hello, capabilities={**capabilities, **self.obstacles}, links=links)
+            if hello != self._hello:
+                self._hello = hello
+                self._spool.change(hello)
+                self._introduce_to_head()
+
+    def _stop_sampling(self) -> None:
+        """Take the samples that waiting marks need, and close the probe."""
+        sampler, self._sampler = self._sampler, None
+        probe, self._probe = self._probe, None
+        try:
+            if sampler is not None:
+                for _ in range(self._marks.frames_needed):
+                    self._spool.put(self._marks.put_on(sampler.take()))
+        finally:
+            if probe is not None:
+                probe.close()
+
     def is_over(self) -> bool:
         """Return whether the server has ended; sends the bye when all else is done."""
-        if not self.ending or self._sampling or self.inbox:
+        if not self.ending:
             return False
+        self._stop_sampling()
         if not self._spilled and self.ending != STOPPED:
             self._spilled = True
             self._spool.spill()
@@ -378,41 +320,28 @@ class Server:
         for connection in list(self._connections):
             self._drop(connection)
 
+    def finish(self, folder: Folder) -> None:
+        """Write unacknowledged frames to disk, and remove the folder if there are none."""
+        if self._spool.empty:
+            folder.remove()
+        else:
+            self._spool.spill()
+
     def _end(self, reason: str, patience_s: float) -> None:
         """Stop sampling; then wait up to this many seconds for the head's acknowledgements."""
-        with self._lock:
-            if not self.ending:
-                self.ending = clip_text(reason)
-                self._ends_by = time.monotonic() + patience_s
-            if self._sampler:
-                self._sampler.stop()
-        self.started.set()
-
-    def _store_inbox(self) -> None:
-        while self.inbox:
-            message = self.inbox.popleft()
-            if isinstance(message, Frame):
-                self._spool.put(self._marks.put_on(message))
-                continue
-            if self._hello is None:
-                self._spool.begin(message)
-            else:
-                self._spool.change(message)
-            self._hello = message
-            self._introduce_to_head()
+        if not self.ending:
+            self.ending = clip_text(reason)
+            self._ends_by = time.monotonic() + patience_s
 
     def _introduce_to_head(self) -> None:
         if self._head is not None and self._hello is not None:
             self._head.delivery.introduce(replace(self._hello, interval_ms=self._interval_ms))
 
     def _check_deadlines(self) -> None:
-        now, self._longest_wait_s = time.monotonic(), _TICK_S
-        closing = False
+        now = time.monotonic()
         for connection in list(self._connections):
-            if connection.closes_at is not None:
-                closing = True
-                if connection.closes_at <= now:
-                    self._drop(connection)
+            if connection.closes_at is not None and connection.closes_at <= now:
+                self._drop(connection)
         if now >= self._job_ends:
             self._end(JOB_ENDED, SIGNAL_S)
         if self.ending:
@@ -423,8 +352,6 @@ class Server:
             self._spilled_at = now
             self._spool.spill()
         if self._head is not None:
-            if self._hello is not None and not closing:
-                self._longest_wait_s = max(_TICK_S, min(SPILL_S - waited_s, self._job_ends - now))
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._headless_since > longest:
@@ -458,7 +385,8 @@ class Server:
         if not data:
             self._drop(connection)
         elif (request := connection.request(data)) is not None:
-            if request and not connection.reply(self._reply(request)):
+            if request:
+                connection.reply(self._reply(request))
                 self._drop(connection)
         else:
             try:
@@ -466,12 +394,9 @@ class Server:
                     self._handle(connection, message)
             except WireError as error:
                 connection.end(f"the head sent something unexpected: {error}")
-            if self._head is not None:
-                self.started.set()
+            self._started = self._started or self._head is not None
 
     def _reply(self, request: bytes) -> str:
-        if request == QUERY_LIFE:
-            return f"{self._hello.life if self._hello else ''}\n"
         import json
 
         if request == STATUS:
@@ -495,7 +420,7 @@ class Server:
             self._introduce_to_head()
             if self._trace is not None:
                 self._trace.repeat_reports()
-            if self._only_left:
+            if self._make_probe is None:
                 self._end(SENT_ALL, STOP_S)
         elif connection is not self._head:
             return
@@ -507,7 +432,7 @@ class Server:
             self._set_interval(message.interval_ms)
         elif isinstance(message, SetMetrics):
             self._set_metrics(message.groups)
-        elif isinstance(message, JobEnds) and not self._only_left:
+        elif isinstance(message, JobEnds) and self._make_probe is not None:
             left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
             self._job_ends = time.monotonic() + left_s
         elif isinstance(message, Stop):
@@ -542,18 +467,16 @@ class Server:
             self._trace = None
 
     def _set_interval(self, interval_ms: int) -> None:
-        with self._lock:
-            interval_ms = clamp_interval(interval_ms)
-            if self._sampler and interval_ms != self._interval_ms:
-                self._sampler.set_interval(interval_ms)
-            self._interval_ms = interval_ms
+        interval_ms = clamp_interval(interval_ms)
+        if self._sampler and interval_ms != self._interval_ms:
+            self._sampler.set_interval(interval_ms)
+        self._interval_ms = interval_ms
 
     def _set_metrics(self, names: Sequence[str]) -> None:
-        with self._lock:
-            groups = known_groups(names)
-            if self._sampler and groups != self._groups:
-                self._sampler.set_metrics(groups)
-            self._groups = groups
+        groups = known_groups(names)
+        if self._sampler and groups != self._groups:
+            self._sampler.set_metrics(groups)
+        self._groups = groups
 
     def _send(self, connection: AgentConnection) -> None:
         try:
@@ -572,7 +495,7 @@ class Server:
             connection.close(self._selector)
             if not self._spool.on_disk:
                 self._end("the head closed the connection", 0)
-            elif not (self.started.is_set() or self._connections):
+            elif not (self._started or self._connections):
                 self._end("the head disconnected before the start", 0)
         if connection is self._head:
             self._head = None
@@ -587,47 +510,24 @@ def serve(folder: Folder, listener: socket.socket, make_probe: Callable[[], Prob
     signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
     spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
     with selectors.PollSelector() as selector:
-        server = Server(spool, selector, signals.wake, linger_s=limits.linger, only_left=limits.only_left)
+        server = Server(spool, selector, None if limits.only_left else make_probe, linger_s=limits.linger)
         server.listen(folder, listener)
         if folder.top == top_below_home():
             server.report_place(folder)
         if limits.armed:
             server.obstacles = trace.obstacles(recording)
-        _run(server, signals, None if limits.only_left else make_probe)
+        server.run(signals)
     server.finish(folder)
     remove_forgotten([folder.top])
     trace.remove_forgotten(recording)
 
 
 def stream(make_probe: Callable[[], Probe], memory_mib: float = STREAM_MEMORY_MIB) -> int:
-    """Serve the head on standard streams until it disconnects or a signal arrives; return an exit status.
-
-    ``make_probe`` is called before the head's ``Start`` arrives, to save time.
-    """
+    """Serve the head on standard streams until it disconnects or a signal arrives; return an exit status."""
     name_process()
     signals = Signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
     wire_in, wire_out = protect_standard_streams()
     with selectors.PollSelector() as selector:
-        server = Server(Spool(NoFolder(), round(memory_mib * MIB)), selector, signals.wake)
+        server = Server(Spool(NoFolder(), round(memory_mib * MIB)), selector, make_probe)
         server.connect(wire_in, wire_out)
-        return _run(server, signals, make_probe)
-
-
-def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Probe]]) -> int:
-    """Sample in this thread and serve in another, until the end. Returns an exit status."""
-    serving = threading.Thread(target=server.run, args=(signals,), daemon=True)
-    serving.start()
-    failure = ""
-    try:
-        if make_probe is None:
-            server.started.wait()
-        else:
-            server.sample(make_probe())
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        failure = f"the agent failed: {type(error).__name__}: {error}"
-    server.end_sampling(failure)
-    serving.join()
-    return 1 if failure else 0
+        return server.run(signals)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 WIRE_VERSION = 6
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
-QUERY_LIFE = b"@"
-"""A head's optional first byte to an agent's socket, which requests the agent's life."""
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_PARTS = 16 * 1024

@@ -45,7 +45,7 @@ def check_here(environ: Mapping[str, str], nodes: int, folder: Path) -> LocalRep
         be = "isn't" if len(missing) == 1 else "aren't"
         problems.append(f"this shell is in a Slurm job, but {', '.join(missing)} {be} on your PATH.")
     if encoding.upper() not in ("UTF-8", "UTF8"):
-        notes.append(f"the locale's encoding is {encoding}, so the screen is ASCII; set LC_ALL=C.UTF-8.")
+        notes.append(f"the locale's encoding is {encoding}, but gswarm-tui prints UTF-8; set LC_ALL=C.UTF-8.")
     return LocalReport(
         python_version=platform.python_version(),
         duckdb_version=version("duckdb"),

@@ -6,7 +6,7 @@ import enum
 import re
 import resource
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Protocol
 
 LONGEST_REASON = 240
@@ -82,10 +82,6 @@ class Launcher(Protocol):
 
     async def open(self, node: str, *arguments: str) -> Channel:
         """Start the agent on a node, or run a command of it there, such as ``status``. Raises LaunchError."""
-
-    async def join(self, node: str, lives: Collection[str]) -> Channel:
-        """Connect to the running agent if it is in one of these lives, else ``open``. Raises LaunchError."""
-        return await self.open(node)
 
     async def close(self) -> None:
         """Close what channels share, if anything; called after the channels are closed."""

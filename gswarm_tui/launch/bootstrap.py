@@ -1,6 +1,6 @@
 """Bootstrap: starts the agent on a node that has only a shell and Python 3.9 or later.
 
-``Bootstrap.command`` runs there; ``Greeting`` is the head's half of the exchange until the agent speaks.
+``Bootstrap.script`` runs there; ``Greeting`` is the head's half of the exchange until the agent speaks.
 The choices here are explained in docs/decisions/001-zero-install-agent.md.
 """
 
@@ -10,8 +10,11 @@ import asyncio
 import base64
 import os
 import re
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gswarm_agent.redact import redact
 from gswarm_agent.wire import MAGIC, MAX_NOISE
@@ -20,54 +23,19 @@ from gswarm_tui.launch.bundle import Bundle, own_bundle
 from gswarm_tui.launch.inbox import Inbox
 
 GREETING_S = 120.0
+SHELL = "/bin/sh"
+"""What is started on a node; the script goes to its standard input, so no login shell reads it."""
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
 
-# These scripts hold no single quote, exclamation mark, backslash or line break (lines are joined), so that
-# they mean the same inside single quotes of every login shell: sh, bash, zsh, csh and fish. The setup is no
-# argument, because every user of a node sees all arguments: the script requests it on standard output.
-# GSWARM"-NEED" keeps a restricted shell that prints the command it refuses from sending a message.
-_SETUP = """
-exec 3>&1 1>&2; echo GSWARM"-SETUP" >&3; IFS= read -r setup;
-failed() { s=$?; echo GSWARM"-FAIL" setup $s >&3; exit $s; }; trap failed EXIT;
-eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s;
-trap - EXIT; exec 1>&3 3>&-;
-"""
-# Arguments: the bundle's name and the hash of its manifest, then those of its run.sh. The bundle is looked
-# for in the user's cache, then below /tmp, and requested if no complete copy is there. A new copy is unpacked
-# beside it and renamed, because nodes may share the folder. The cache isn't used where others can rename a
-# folder above it; root's sticky folders prevent that. As in run.sh, a group of the user's alone may write.
-_RUN = """
-name=$1; hash=$2; shift 2; umask 077;
-for tool in sha256sum tar gzip head stat mktemp readlink; do
-command -v $tool >/dev/null || { echo GSWARM"-FAIL" tool $tool; exit 3; }; done;
-private() { set -- $(stat -c %u:%A /proc/self/ "$1"); uid=${1%%:*};
-case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
-closed_for() { group=$1; shift;
-open=$(find / "$@" -prune -not "(" -user 0 -type d -perm -1000 ")" "(" -not -user 0 -not -user "$uid"
--o -perm -002 -o -perm -020 -not -group "$group" ")" -print -quit) && [ -z "$open" ]; };
-below_safe() { while [ "${1%/*}" ]; do set -- "${1%/*}" "$@"; done;
-closed_for 0 "$@" && return; own=$(id -g); user=$(id -un);
-case $(getent group "$own") in "$user":*:"$own": | "$user":*:"$own":"$user") ;; *) return 1;; esac;
-ls -ld "$@" | grep -qE "^.{10}[+]" && return 1; closed_for "$own" "$@"; };
-complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
-find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" && ${2:-true} "$1" || return 1;
-complete "$bundle" && return; new=$(mktemp -d "$1/new.XXXXXX") || return 1;
-echo GSWARM"-NEED" $name; IFS= read -r size;
-head -c "$size" | tar -xzmof - -C "$new" || { rm -rf "$new"; return 1; };
-complete "$new" || { rm -rf "$new"; echo GSWARM"-FAIL" payload; exit 3; };
-mv -T "$new" "$bundle" || complete "$bundle" || { mv -T "$bundle" "$new.old"; mv -T "$new" "$bundle"; };
-rm -rf "$new" "$new.old"; complete "$bundle"; } 2>/dev/null;
-case $XDG_CACHE_HOME in /*) cache=$XDG_CACHE_HOME;; *) cache=$HOME/.cache;; esac;
-cache=$(readlink -m "$cache")/gswarm-tui; find_bundle "$cache" below_safe ||
-{ tmp=/tmp/gswarm-tui-$uid; find_bundle "$tmp"; } ||
-{ echo GSWARM"-FAIL" cache "$cache or $tmp"; exit 3; };
-echo GSWARM"-FOUND"; exec sh "$bundle/gswarm_agent/run.sh" "$@"
+_RUN = Path(__file__).with_name("bootstrap.sh").read_text()
+# The setup is no argument, because every user of a node sees all arguments: standard output requests it.
+_SETUP = """exec 3>&1 1>&2; echo GSWARM"-SETUP" >&3; IFS= read -r setup
+failed() { s=$?; echo GSWARM"-FAIL" setup $s >&3; exit $s; }; trap failed EXIT
+eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s
+trap - EXIT; exec 1>&3 3>&-
 """
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
-_USUAL = re.compile(r"[\w./:+?-]+", re.ASCII)
-_SPECIAL = re.compile(r"['!\\\x00-\x1f\x7f]")
-_PLAIN_PATH = re.compile(r"/[\w./+-]{1,80}", re.ASCII)
-_LINE = re.compile(rb"GSWARM-(SETUP|NEED|FOUND|OLD|FAIL|AT)(?: ([^\n]*))?\n")
+_LINE = re.compile(rb"GSWARM-(SETUP|NEED|FOUND|OLD|FAIL)(?: ([^\n]*))?\n")
 
 
 @dataclass(frozen=True)
@@ -95,10 +63,6 @@ class Serving:
         armed = ("--armed",) if self.armed else ()
         return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left, *armed)
 
-    def end_arguments(self, node: str) -> tuple[str, ...]:
-        """Return the arguments of the command that reports why the agent of a node ended."""
-        return "ended", "--recording", self.recording, "--node", node
-
 
 @dataclass(frozen=True)
 class Bootstrap:
@@ -108,27 +72,18 @@ class Bootstrap:
     agent_python: str = ""
     serving: Serving = Serving()
 
-    def command(self, *arguments: str) -> list[str]:
-        """Return the argument list that finds or fetches the agent on a node and runs it there."""
-        shell = ["bash", "-l", "-c", _joined(_SETUP + _RUN)] if self.setup else ["sh", "-c", _joined(_RUN)]
-        # The "?": a neighbour may own this path on a node.
-        own = f"?{sys.executable}"
-        names = self.agent_python or ":".join((own, "python3", *_OTHER_PYTHONS))
-        if not _USUAL.fullmatch(names):
-            names = "=" + base64.b64encode(os.fsencode(names)).decode()
-        bundle = own_bundle()
-        return [*shell, "gswarm-agent", bundle.name, bundle.manifest_hash, names, *arguments]
+    def script(self, *arguments: str) -> bytes:
+        """Return the command for ``SHELL`` that finds or fetches the agent on a node and runs it there.
 
-    def command_line(self, *arguments: str) -> str:
-        """Return the command for any login shell, with each argument in single quotes.
-
-        Raises ValueError for an argument that some shell wouldn't take literally; such text has to be sent
-        in base64.
+        It is one command, so that the shell has read it whole before it runs, and leaves what follows to the
+        agent. Nothing may follow before a line came back.
         """
-        words = self.command(*arguments)
-        if any(_SPECIAL.search(word) for word in words):
-            raise ValueError(f"no login shell may see {arguments!r}")
-        return "exec " + " ".join(f"'{word}'" for word in words)
+        # The "?": a neighbour may own this path on a node.
+        names = self.agent_python or ":".join((f"?{sys.executable}", "python3", *_OTHER_PYTHONS))
+        shell = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
+        bundle = own_bundle()
+        words = [*shell, "gswarm-agent", bundle.name, bundle.manifest_hash, names, *arguments]
+        return os.fsencode(f"exec {shlex.join(words)}\n")
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
         """Return the error for a ``GSWARM-FAIL`` line."""
@@ -170,16 +125,11 @@ def _unfit(version: str) -> str:
     return f"{version}, which the agent needs" if " " in version else f"{version}, and 3.9 or later is needed"
 
 
-def _joined(script: str) -> str:
-    return " ".join(script.split("\n")).strip()
-
-
 class Greeting:
     """The exchange with a node before its agent's first message, without I/O.
 
     The node gets the setup once, and the bundle at most twice: for its cache, and for /tmp if that fails.
-    ``top`` is the node's folder of recordings, empty if it doesn't report one. ``heard`` is whether the
-    login shell got as far as to run the scripts.
+    ``heard`` is whether the login shell got as far as to run the script.
     """
 
     def __init__(self, bundle: Bundle, setup: str = "") -> None:
@@ -191,7 +141,6 @@ class Greeting:
         self.noise = b""
         self.heard = False
         self.old_version = ""
-        self.top = ""
         self.failure: tuple[str, str] | None = None
         self.wire: bytes | None = None
 
@@ -218,8 +167,6 @@ class Greeting:
                 reply += self._reply(word)
             elif word == b"OLD":
                 self.old_version = self.old_version or clean(text, 40)
-            elif word == b"AT":
-                self.top = text if _PLAIN_PATH.fullmatch(text) else ""
             elif word == b"FAIL":
                 kind, _, rest = text.partition(" ")
                 self.failure = kind, rest
@@ -240,12 +187,15 @@ class Greeting:
         return self._bundle.payload  # packed only if some node lacks it
 
 
-async def greet(channel: Inbox, bootstrap: Bootstrap, starter: str = "its login shell") -> str:
-    """Exchange the greeting on a channel that runs ``bootstrap.command``; return the ``top`` of ``Greeting``.
+async def greet(
+    channel: Inbox, bootstrap: Bootstrap, arguments: Sequence[str], starter: str = "its login shell"
+) -> None:
+    """Run the agent with these arguments by a channel to ``SHELL``, until it speaks.
 
-    ``starter`` is what runs the command there. Raises LaunchError; the channel is closed then.
+    ``starter`` is what runs the shell there. Raises LaunchError; the channel is closed then.
     """
     greeting = Greeting(own_bundle(), bootstrap.setup)
+    channel.write(bootstrap.script(*arguments))
     try:
         async with asyncio.timeout(GREETING_S):
             while greeting.wire is None:
@@ -269,7 +219,6 @@ async def greet(channel: Inbox, bootstrap: Bootstrap, starter: str = "its login 
         await channel.close()
         raise
     channel.unread(greeting.wire)
-    return greeting.top
 
 
 def _explain_end(reason: str, greeting: Greeting, starter: str, stderr: bytes) -> LaunchError:

@@ -18,7 +18,7 @@ from gswarm_tui.launch.base import (
     clean,
     last_line,
 )
-from gswarm_tui.launch.bootstrap import Bootstrap, greet
+from gswarm_tui.launch.bootstrap import SHELL, Bootstrap, greet
 from gswarm_tui.launch.process import ProcessChannel
 
 # Each step asks the controller, which serves the whole cluster.
@@ -52,14 +52,8 @@ class SrunLauncher(Launcher):
         self._bootstrap = bootstrap or Bootstrap()
         self._starting = asyncio.Semaphore(STEPS_AT_ONCE)
 
-    def command(self, node: str, *arguments: str) -> list[str]:
-        """Return the argument list that runs the agent, or a command of it, on a node.
-
-        Slurm ends all processes of a step with its tasks, so the task that starts the agent has to stay.
-        """
-        if not arguments:
-            arguments = self._bootstrap.serving.arguments(node)
-            arguments = (*arguments, "--hold") if "attach" in arguments else arguments
+    def command(self, node: str) -> list[str]:
+        """Return the argument list that runs a shell on a node."""
         group = self._het_groups.get(node)
         gpus = self._gpus.get(node)
         return [
@@ -76,7 +70,7 @@ class SrunLauncher(Launcher):
             "--quiet",
             "--job-name=gswarm-tui",
             "--input=all",
-            *self._bootstrap.command(*arguments),
+            SHELL,
         ]
 
     async def open(self, node: str, *arguments: str) -> ProcessChannel:
@@ -84,14 +78,17 @@ class SrunLauncher(Launcher):
         check_name(node)
         if not self._job_id.replace("_", "").replace("+", "").isalnum():
             raise LaunchError(f"{clean(self._job_id, 40)!r} isn't a job ID", "correct --job", Retry.NEVER)
+        agent = self._bootstrap.serving.arguments(node)
+        # Slurm ends all processes of a step with its tasks, so the task that starts the agent has to stay.
+        agent = (*agent, "--hold") if "attach" in agent else agent
         with contextlib.ExitStack() as slot:
             await self._starting.acquire()
             slot.callback(self._starting.release)
-            channel = await ProcessChannel.start(self.command(node, *arguments), environ=_environ())
+            channel = await ProcessChannel.start(self.command(node), environ=_environ())
             freeing = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
             slot.callback(freeing.cancel)
             try:
-                await greet(channel, self._bootstrap, "its job step")
+                await greet(channel, self._bootstrap, arguments or agent, "its job step")
             except LaunchError as error:
                 raise self._explain(error, channel.stderr()) from None
         # SIGTERM makes srun kill the step, and where only its first process is killed, its second does it.

@@ -306,7 +306,7 @@ class Link:
 
     async def _connect_once(self) -> None:
         """Run one connection to its end. Returns after ``stop``, raises LaunchError when it is lost."""
-        channel = await self._launcher.join(self.node, {*self._on_disk, *self._received})
+        channel = await self._launcher.open(self.node)
         self._channel, self._hello = channel, None
         self._clock.start_connection()
         self._is_live = False

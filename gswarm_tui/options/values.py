@@ -6,7 +6,6 @@ They raise ValueError with a clause that continues "--interval: ".
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +100,7 @@ def database(value: object) -> Path:
         raise ValueError(f"{quote(str(given))} is a folder; name a file in it")
     if not given.parent.is_dir():
         raise ValueError(f"there is no folder {quote(str(given.parent))}")
-    return _for_duckdb(given)
+    return given
 
 
 def recording(value: object) -> Path:
@@ -109,17 +108,7 @@ def recording(value: object) -> Path:
     found = path(value)
     if not found.exists():
         raise ValueError(f"there is no file {quote(str(found))}{recordings_beside(found)}")
-    return _for_duckdb(file(value))
-
-
-def _for_duckdb(path: Path) -> Path:
-    """Refuse a name for which DuckDB, which reads names as UTF-8, would open another file."""
-    if not str(path).isascii() and sys.getfilesystemencoding() != "utf-8":
-        raise ValueError(
-            f"{quote(str(path))} isn't ASCII, and this locale isn't UTF-8; "
-            "set LC_ALL=C.UTF-8, or use another name"
-        )
-    return path
+    return file(value)
 
 
 def switch(value: object) -> bool:

@@ -6,8 +6,6 @@ Textual looks for an action with ``screens`` on the screen, for any other on the
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
-from gswarm_tui.common.ascii_signs import enter_sign
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 TIMELINE = "timeline"
@@ -25,7 +22,7 @@ TRACE, TRIAL = "trace", "trial"
 SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
 _WITH_WIDE_TABLE = (WORST, EVENTS, SQL, SESSIONS, SESSION, COMPARISON, TRIAL)
 _ABOVE_FLEET = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
-ENTER = enter_sign(sys.__stdout__, os.environ)
+ENTER = "⏎"
 _QUIT = ("ctrl+q", "ctrl+c")
 
 LIVE, PAST, REPLAY, QUERY = "live", "past", "replay", "query"

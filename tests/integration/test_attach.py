@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-import gswarm_agent
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.spool import ENDED, FULL
 from gswarm_agent.wire import SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, Stop
 from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.integration.agent_process import Agent
+from tests.terminal import PATIENCE_S
 
 
 def test_the_agent_continues_without_a_head_and_the_next_head_gets_its_frames(node: Node) -> None:
@@ -269,6 +269,19 @@ def test_hold_option_waits_until_the_agent_has_ended(node: Node) -> None:
     until(lambda: gone(pid))
 
 
+def test_relay_ends_with_its_head_even_if_the_agent_hangs(node: Node) -> None:
+    head = node.attach()
+    head.hear(Frame, 1)
+    pid = node.pid
+    os.kill(pid, signal.SIGSTOP)
+    other = node.attach()
+    assert other.process.stdin is not None
+    other.process.stdin.close()
+    assert other.process.wait(PATIENCE_S) == 0
+    os.kill(pid, signal.SIGCONT)
+    disconnect(head)
+
+
 def test_the_end_of_a_step_ends_its_agent_with_a_bye(node: Node) -> None:
     agent = node.attach(options=("--hold",), interval_ms=60_000)
     (hello,) = agent.hear(Hello)
@@ -449,17 +462,3 @@ def test_status_is_json_for_people_and_for_the_head(node: Node) -> None:
         json.loads(subprocess.run([*words, "--recording", "other"], capture_output=True, check=True).stdout)
         == []
     )
-
-
-def test_attach_imports_nothing_slow() -> None:
-    slow = {"contextlib", "dataclasses", "hashlib", "socket", "threading", "typing"}
-    script = (
-        "import sys\n"
-        f"sys.path.insert(0, {str(Path(gswarm_agent.__file__).parents[1])!r})\n"
-        "import gswarm_agent.__main__, gswarm_agent.attach\n"
-        f"print(sorted({slow!r} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"

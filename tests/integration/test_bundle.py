@@ -28,12 +28,10 @@ def start(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the bootstrap as on a node; the head sends the payload this many times, then disconnects."""
     bundle = bundle or own_bundle()
-    command = Bootstrap(agent_python=sys.executable).command("stream", "--simulate", "{}")
-    (script,) = [argument for argument in command if "=/tmp/" in argument]
+    script = Bootstrap(agent_python=sys.executable).script("stream", "--simulate", "{}").decode()
     assert script.count("=/tmp/") == 1
-    command[command.index(script)] = script.replace("=/tmp/", f"={cache.parents[1]}/")
     return subprocess.run(
-        command,
+        ["sh", "-c", script.replace("=/tmp/", f"={cache.parents[1]}/")],
         input=bundle.payload * times,
         env={"HOME": str(cache.parent), "PATH": os.environ["PATH"], **environment},
         capture_output=True,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE, Start, Stop, encode
 from gswarm_tui.launch.base import LaunchError, Retry, check_name, clean, last_line
-from gswarm_tui.launch.bootstrap import Bootstrap, Greeting, greet
+from gswarm_tui.launch.bootstrap import SHELL, Bootstrap, Greeting, greet
 from gswarm_tui.launch.bundle import own_bundle
 from gswarm_tui.launch.process import ProcessChannel
 from tests.integration.agent_node import Node
@@ -51,9 +51,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def through(shell: str, bootstrap: Bootstrap) -> ProcessChannel:
     """Run the bootstrap's command line in the user's login shell, as sshd does."""
-    line = bootstrap.command_line("stream", "--simulate", "{}")
-    channel = await ProcessChannel.start([shell, "-c", line])
-    await greet(channel, bootstrap)
+    channel = await ProcessChannel.start([shell, "-c", f"exec {SHELL}"])
+    await greet(channel, bootstrap, ("stream", "--simulate", "{}"))
     return channel
 
 
@@ -122,8 +121,8 @@ async def test_a_setup_is_on_no_command_line(home: Path) -> None:
 async def test_ps_shows_plain_command_lines(home: Path, node: Node) -> None:
     bootstrap = Bootstrap(agent_python=sys.executable)
     options = ("--recording", "rec", "--node", "n1", "--folder", str(node.folder), "--simulate", "{}")
-    channel = await ProcessChannel.start(["sh", "-c", bootstrap.command_line("attach", *options)])
-    await greet(channel, bootstrap)
+    channel = await ProcessChannel.start([SHELL])
+    await greet(channel, bootstrap, ("attach", *options))
     try:
         channel.write(MAGIC + encode(Start(1000, 1)))
         server = node.pid
@@ -287,14 +286,6 @@ async def test_an_account_that_only_prints_is_reported(tmp_path: Path) -> None:
     assert error.reason.startswith("no agent answered, only other output: ")
 
 
-def test_the_command_line_holds_no_character_that_a_shell_would_interpret() -> None:
-    line = Bootstrap(setup=AWKWARD, agent_python=AWKWARD).command_line("stream")
-    words = line.removeprefix("exec ").split("'")[1::2]
-    assert words == Bootstrap(setup=AWKWARD, agent_python=AWKWARD).command("stream")
-    assert not set("'!\n\\") & set("".join(words))
-    assert line.count("'") == 2 * len(words)
-
-
 NEED = b"GSWARM-NEED " + own_bundle().name.encode() + b"\n"
 
 
@@ -316,24 +307,6 @@ def test_bytes_after_the_magic_are_the_wires() -> None:
     greeting = Greeting(own_bundle())
     assert greeting.feed(MAGIC + NEED) == b""
     assert greeting.wire == MAGIC + NEED
-
-
-@pytest.mark.parametrize(
-    ("said", "top"),
-    [
-        ("/var/tmp/gswarm-tui-1000", "/var/tmp/gswarm-tui-1000"),
-        ("/tmp/with a blank", ""),
-        ("tmp", ""),
-        ("/tmp/\x1b[2J", ""),
-        ("/" + 90 * "x", ""),
-        ("", ""),
-    ],
-)
-def test_the_nodes_folder_is_used_if_its_path_is_plain(said: str, top: str) -> None:
-    greeting = Greeting(own_bundle())
-    greeting.feed(f"GSWARM-AT {said}\n".encode() + MAGIC)
-    assert greeting.top == top
-    assert greeting.wire == MAGIC
 
 
 @given(st.binary(max_size=300))

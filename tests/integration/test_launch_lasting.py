@@ -6,14 +6,11 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,15 +18,12 @@ import pytest
 from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.requests import status
-from gswarm_agent.wire import MAGIC, QUERY_LIFE, Ack, Bye, Decoder, Message, Start, Stop, encode
+from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.agent_status import query_status
 from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
-from gswarm_tui.launch.srun import SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
-from gswarm_tui.launch.ssh import launcher as ssh_launcher
-from gswarm_tui.launch.ssh.attempt import MAX_OVERHEAD_BYTES
 from tests.integration.sshd import SSHD, SshServer, running
 from tests.unit.store_recording import query
 
@@ -73,8 +67,8 @@ class Listener:
         self.stopping = False
 
     @classmethod
-    async def on(cls, launcher: Launcher, node: str, lives: Collection[str] = ()) -> Listener:
-        listener = cls(await launcher.join(node, lives))
+    async def on(cls, launcher: Launcher, node: str) -> Listener:
+        listener = cls(await launcher.open(node))
         listener.channel.write(MAGIC + encode(Start(100, 1)))
         return listener
 
@@ -118,7 +112,7 @@ async def rejoined(launcher: Launcher) -> Listener:
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
     await first.channel.close()
-    again = await Listener.on(launcher, "gpu01", first.lives)
+    again = await Listener.on(launcher, "gpu01")
     await again.hear(Frame)
     assert again.lives == first.lives
     return again
@@ -149,44 +143,11 @@ def ssh(server: SshServer, recording: str, jump: str = "") -> SshLauncher:
     return SshLauncher(settings, Bootstrap(serving=Serving(recording)))
 
 
-def run_for(server: SshServer) -> set[str]:
-    """Return the names of the processes of the server's connections."""
-    found: set[str] = set()
-    waiting = server.sessions()
-    while waiting:
-        pid = waiting.pop()
-        with suppress(FileNotFoundError):
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            found |= set() if name.startswith("sshd") else {name}
-            waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return found
-
-
-async def test_running_agent_is_joined_without_a_process(server: SshServer, recording: str) -> None:
-    launcher = ssh(server, recording)
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame, 3)
-    assert run_for(server)
-    await first.channel.close()
-    again = await Listener.on(launcher, "gpu01", first.lives)
-    await again.hear(Frame, first.frames[-1] + 3)
-    assert again.lives == first.lives
-    assert again.frames == list(range(1, len(again.frames) + 1))
-    assert not run_for(server)
-    await again.channel.close()
-    last = await Listener.on(launcher, "gpu01", ["another", *first.lives])
-    await last.hear(Frame)
-    assert not run_for(server)
-    await last.stop()
-    assert (await query_status(launcher, "gpu01", recording)).left is False
-    await launcher.close()
-
-
 async def test_newest_head_takes_over(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
-    second = await Listener.on(launcher, "gpu01", first.lives)
+    second = await Listener.on(launcher, "gpu01")
     await first.hear(Bye)
     await second.hear(Frame)
     third = await Listener.on(launcher, "gpu01")
@@ -195,27 +156,6 @@ async def test_newest_head_takes_over(server: SshServer, recording: str) -> None
     await third.stop()
     for listener in (first, second):
         await listener.channel.close()
-    await launcher.close()
-
-
-async def test_where_socket_forwarding_is_forbidden_a_command_joins_the_agent(
-    tmp_path: Path, recording: str
-) -> None:
-    (tmp_path / "strict").mkdir()
-    with running(tmp_path / "strict", AllowStreamLocalForwarding="no") as strict:
-        strict.trust()
-        launcher = ssh(strict, recording)
-        again = await rejoined(launcher)
-        assert run_for(strict)
-        await again.stop()
-        await launcher.close()
-
-
-async def test_agent_is_started_when_none_is_running(server: SshServer, recording: str) -> None:
-    launcher = ssh(server, recording)
-    listener = await Listener.on(launcher, "gpu01", ["0123456789abcdef"])
-    await listener.hear(Frame)
-    await listener.stop()
     await launcher.close()
 
 
@@ -259,7 +199,7 @@ async def test_killed_agent_is_reported_with_its_last_log_line(server: SshServer
     words = "the agent ended with exit status 1: the agent on this node was killed: what it said last"
     assert await again.channel.explain_end() == words
     await again.channel.close()
-    other = await Listener.on(launcher, "gpu01", again.lives)
+    other = await Listener.on(launcher, "gpu01")
     await other.hear(Frame)
     assert other.lives[-1] != again.lives[0]
     await other.channel.close()
@@ -274,68 +214,6 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def folder_of(recording: str) -> Path:
     return next(path for top in tops() for path in Path(top).glob(f"{recording}@*"))
-
-
-@contextmanager
-def impostor(recording: str, says: bytes, leaves: bool) -> Iterator[tuple[str, list[bytes]]]:
-    """A foreign socket at an agent's path: its parent folder and the bytes sent to it."""
-    heard: list[bytes] = []
-    with tempfile.TemporaryDirectory(dir="/tmp") as top, socket.socket(socket.AF_UNIX) as listener:
-        folder = Path(top) / f"{recording}@gpu01"
-        folder.mkdir()
-        listener.bind(str(folder / "serve"))
-        listener.listen()
-
-        def talk() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with connection:
-                        connection.sendall(says)
-                        data = b"" if leaves else connection.recv(65536)
-                        while data:
-                            heard.append(data)
-                            data = connection.recv(65536)
-
-        talking = threading.Thread(target=talk)
-        talking.start()
-        try:
-            yield top, heard
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            talking.join()
-
-
-@pytest.mark.parametrize(
-    ("says", "leaves"),
-    [
-        (MAGIC + b"0123456789abcdef\n", False),
-        (MAGIC + b"\n", False),
-        (MAGIC + b"\n" * 1000, False),
-        (b"x" * (MAX_OVERHEAD_BYTES // 2), False),  # with more, the connection may be cut off
-        (b"", False),
-        (MAGIC, True),
-        (MAGIC + encode(Bye("the agent gave all that was left")), False),
-    ],
-    ids=["a line", "an empty line", "empty lines", "noise", "nothing", "the magic", "a farewell"],
-)
-async def test_foreign_socket_is_sent_nothing_and_rejected(
-    server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, says: bytes, leaves: bool
-) -> None:
-    launcher = ssh(server, recording)
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame)
-    await first.channel.close()
-    monkeypatch.setattr(ssh_launcher, "REPLY_S", 0.5)
-    with impostor(recording, says, leaves) as (top, heard):
-        monkeypatch.setattr(ssh_launcher, "tops", lambda _told: (top,))
-        again = await Listener.on(launcher, "gpu01", first.lives)
-        await again.hear(Frame)
-    assert again.lives == first.lives
-    assert again.frames[0] == 1
-    assert b"".join(heard) in (b"", QUERY_LIFE)
-    await again.stop()
-    await launcher.close()
 
 
 async def test_local_agent_outlives_its_channel(recording: str) -> None:
@@ -359,19 +237,3 @@ async def test_each_name_of_one_machine_has_its_own_agent(recording: str) -> Non
 async def test_node_without_an_agent_reports_no_frames(recording: str) -> None:
     answer = await query_status(LocalLauncher(), "gpu01", recording)
     assert (answer.pid, answer.frames) == (None, 0)
-
-
-def test_srun_step_holds_until_its_agent_ends() -> None:
-    lasting = SrunLauncher("7", Bootstrap(serving=Serving("abc")))
-    assert lasting.command("gpu01")[-6:] == ["attach", "--recording", "abc", "--node", "gpu01", "--hold"]
-    assert lasting.command("gpu01", "status")[-1] == "status"
-    bounded = SrunLauncher("7", Bootstrap(serving=Serving("abc", 7200, 512, only_left=True)))
-    assert bounded.command("gpu01")[-6:] == [
-        "--linger",
-        "7200",
-        "--spool-mib",
-        "512",
-        "--only-left",
-        "--hold",
-    ]
-    assert SrunLauncher("7").command("gpu01")[-1] == "stream"

@@ -288,7 +288,7 @@ async def test_login_shell_that_reads_the_input_is_reported(
     async with launcher(server) as ssh:
         (server.folder / "authorized_keys").write_text(f'command="cat" {public(server.user_key)}\n')
         error = await refused(ssh)
-    assert error.reason == "its login shell didn't answer within 1 s"
+    assert error.reason.startswith("its login shell didn't answer within 1 s")
     assert error.remedy == f"try `ssh -F {server.folder}/ssh_config gpu01 true`"
 
 

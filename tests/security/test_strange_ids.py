@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import interrupted
 from gswarm_tui.run.plan import Plan
@@ -54,10 +53,3 @@ def test_usual_id_is_kept(tmp_path: Path, uid: str) -> None:
     left_open(tmp_path / "run.duckdb", uid, None)
     ((one,), _) = interrupted.find(tmp_path, tmp_path / "run.duckdb")
     assert one.interrupted.uid == uid
-
-
-@pytest.mark.parametrize("text", ["it's", "a!b", "a\\b", "a\nb", "a\0b", "a\x1bb"])
-def test_no_login_shell_gets_text_that_it_could_interpret(text: str) -> None:
-    serving = Serving(recording=text)
-    with pytest.raises(ValueError, match="no login shell"):
-        Bootstrap(serving=serving).command_line(*serving.arguments("gpu01"))

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -124,11 +124,6 @@ class FakeLauncher(Launcher):
     def __init__(self, *outcomes: FakeAgent | LaunchError) -> None:
         self.outcomes = list(outcomes)
         self.opened: list[str] = []
-        self.joined: list[set[str]] = []
-
-    async def join(self, node: str, lives: Collection[str]) -> FakeAgent:
-        self.joined.append(set(lives))
-        return await self.open(node)
 
     async def open(self, node: str, *arguments: str) -> FakeAgent:
         self.opened.append(node)
@@ -391,21 +386,6 @@ async def test_switched_metric_groups_are_sent_now_and_after_a_reconnect() -> No
         await test.clock.advance(2)
         assert isinstance(second.received[0], Start)
         assert second.received[0].metrics == ("core", "pcie")
-
-
-async def test_reconnect_joins_agents_of_known_lives() -> None:
-    first, second, third = FakeAgent(), FakeAgent(), FakeAgent()
-    async with running_link(first, second, third) as test:
-        assert test.launcher.joined == [set()]
-        first.greet()
-        first.send(FRAME)
-        await settle()
-        first.outgoing.put_nowait(b"")
-        await test.clock.advance(2)
-        test.link.resume("life of before", 5, 0.0, 0.0)
-        second.outgoing.put_nowait(b"")
-        await test.clock.advance(4)
-        assert test.launcher.joined == [set(), {HELLO.life}, {HELLO.life, "life of before"}]
 
 
 async def test_reconnect_starts_at_once() -> None:

@@ -68,20 +68,13 @@ def frames(
     count: int, *, watch: FakeWatch, interval_ms: int = 1000, takes_s: dict[int, float] | None = None
 ) -> list[Frame]:
     """Return the frames of a sampler whose waits are exact."""
-    delivered: list[Frame] = []
+    sampler = Sampler(SlowProbe(watch, takes_s), interval_ms, watch)
+    return [next_frame(sampler, watch) for _ in range(count)]
 
-    def wait(seconds: float) -> None:
-        watch.pass_s(seconds)
 
-    sampler = Sampler(SlowProbe(watch, takes_s), interval_ms, watch, wait)
-
-    def deliver(frame: Frame) -> None:
-        delivered.append(frame)
-        if len(delivered) == count:
-            sampler.stop()
-
-    sampler.run(deliver)
-    return delivered
+def next_frame(sampler: Sampler, watch: FakeWatch) -> Frame:
+    watch.pass_s(max(0, sampler.due - watch.monotonic_ns()) / SECOND)
+    return sampler.take()
 
 
 def times(found: list[Frame]) -> list[float]:
@@ -120,26 +113,11 @@ def test_missed_deadlines_are_counted_and_not_made_up_for() -> None:
 
 def test_the_interval_changes_while_it_runs() -> None:
     watch = FakeWatch(1)
-    waits = 0
-
-    def wait(seconds: float) -> None:
-        nonlocal waits
-        waits += 1
-        if waits == 3:  # a change in the middle of a second
-            watch.pass_s(0.52)
-            sampler.set_interval(250)
-        else:
-            watch.pass_s(seconds)
-
-    sampler = Sampler(SlowProbe(watch), 1000, watch, wait)
-    found: list[Frame] = []
-
-    def deliver(frame: Frame) -> None:
-        found.append(frame)
-        if len(found) == 6:
-            sampler.stop()
-
-    sampler.run(deliver)
+    sampler = Sampler(SlowProbe(watch), 1000, watch)
+    found = [next_frame(sampler, watch) for _ in range(3)]
+    watch.pass_s(0.52)
+    sampler.set_interval(250)
+    found += [next_frame(sampler, watch) for _ in range(3)]
     assert times(found) == pytest.approx([1, 2, 3, 3.75, 4, 4.25])
 
 

@@ -5,11 +5,12 @@ docs/decisions/004-ssh-caches.md gives the measurements behind the two caches he
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -26,8 +27,9 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     signature_algorithms,
     watch_received,
 )
-from gswarm_tui.launch.ssh.configuration import FileVersions, file_versions
 
+FileVersions = tuple[tuple[Path, int], ...]
+"""Files that exist, with their modification times: a cache key that changes with the files."""
 DEFAULT_KEYS = tuple(f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa"))
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -188,6 +190,15 @@ def of_jump_host(host: str, error: LaunchError) -> LaunchError:
     return LaunchError(
         clean(f"the jump host {host} can't be used: {error.reason}"), error.remedy, error.retry, error.step
     )
+
+
+def file_versions(paths: Iterable[Path]) -> FileVersions:
+    """Return the files among ``paths`` that exist, with their modification times."""
+    versions = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            versions.append((path, path.stat().st_mtime_ns))
+    return tuple(versions)
 
 
 @functools.lru_cache(maxsize=4)

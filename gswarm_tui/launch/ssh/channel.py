@@ -1,10 +1,9 @@
-"""Channels to an agent over an SSH connection: a command's input and output, or a forwarded socket."""
+"""Channels to an agent over an SSH connection: the input and output of a command."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
 import asyncssh
 
@@ -13,14 +12,10 @@ from gswarm_tui.launch.process import describe_end, describe_status
 from gswarm_tui.launch.ssh.attempt import Attempt
 
 _CLOSE_TIMEOUT_S = 2.0
-_EXPLAIN_TIMEOUT_S = 10.0
-_WINDOW_BYTES = 2 * 1024 * 1024
-"""What the other end of a channel may send before the head reads it: asyncssh's default."""
-_Session = asyncssh.SSHClientChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
 
 
-class _Channel(Inbox):
-    """One agent over one SSH connection; see ``Channel``.
+class CommandChannel(Inbox, asyncssh.SSHClientSession[bytes]):
+    """Standard input and output of a command on a node, over one SSH connection; see ``Channel``.
 
     Uses asyncssh's callbacks: its streams would cost a task, locks and a queue for each node.
     """
@@ -30,9 +25,9 @@ class _Channel(Inbox):
         self._connection = connection
         owner = connection.get_owner()
         self.attempt = owner if isinstance(owner, Attempt) else None
-        self._session: _Session | None = None
+        self._session: asyncssh.SSHClientChannel[bytes] | None = None
 
-    def connection_made(self, chan: _Session) -> None:
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         """Keep the session, which is open now."""
         self.source = self._session = chan
 
@@ -69,14 +64,10 @@ class _Channel(Inbox):
         except TimeoutError:
             self._connection.abort()
 
-
-class CommandChannel(_Channel, asyncssh.SSHClientSession[bytes]):
-    """Standard input and output of a command on the node."""
-
     async def explain_end(self) -> str:
         """Explain how the agent or the connection ended, in one clause."""
         session = self._session
-        if not isinstance(session, asyncssh.SSHClientChannel):
+        if session is None:
             return describe_end(describe_status(None), b"")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
@@ -86,34 +77,3 @@ class CommandChannel(_Channel, asyncssh.SSHClientSession[bytes]):
         if (status := session.get_exit_status()) is None:
             return describe_end("broke off with the connection", self.stderr())
         return describe_end(describe_status(status), self.stderr())
-
-
-class ForwardedChannel(_Channel, asyncssh.SSHUNIXSession[bytes]):
-    """The agent's own socket, forwarded by the SSH server; ``explain`` returns how the agent ended."""
-
-    def __init__(
-        self, connection: asyncssh.SSHClientConnection, explain: Callable[[], Awaitable[str]]
-    ) -> None:
-        super().__init__(connection)
-        self._explain = explain
-
-    async def open(self, path: str) -> None:
-        """Connect to a socket on the server's machine. Raises asyncssh.ChannelOpenError."""
-        await self._connection.create_unix_connection(lambda: self, path)
-
-    def abort(self) -> None:
-        """Close the socket, but not the connection, through which what was already sent may still arrive."""
-        if self._session is not None:
-            self._session.abort()
-        if self.attempt is not None:
-            self.attempt.carried += _WINDOW_BYTES
-
-    async def explain_end(self) -> str:
-        """Explain how the agent or the connection ended, in one clause."""
-        if self._connection.is_closed():
-            return describe_end("broke off with the connection", b"")
-        try:
-            async with asyncio.timeout(_EXPLAIN_TIMEOUT_S):
-                return await self._explain()
-        except TimeoutError:
-            return describe_end("ended, and its node doesn't report how", b"")

@@ -1,4 +1,4 @@
-"""Connects to nodes over SSH and starts or joins agents on them."""
+"""Connects to nodes over SSH and starts agents on them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import asyncssh
 
-from gswarm_agent.folder import SOCKET, name_of, tops
-from gswarm_agent.wire import MAGIC, QUERY_LIFE
 from gswarm_tui.launch.base import (
     Channel,
     Launcher,
@@ -26,23 +23,19 @@ from gswarm_tui.launch.base import (
     check_name,
     clean,
 )
-from gswarm_tui.launch.bootstrap import Bootstrap, greet
+from gswarm_tui.launch.bootstrap import SHELL, Bootstrap, greet
+from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, of_jump_host
-from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
-from gswarm_tui.launch.ssh.configuration import Configuration
+from gswarm_tui.launch.ssh.channel import CommandChannel
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
 
 HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
 LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
-REPLY_S = 5.0
-_LONGEST_ADDRESS = 107
-_LONGEST_REPLY = len(MAGIC) + 64
 # asyncssh prefers ChaCha20, which costs it five times as much CPU for each packet.
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
-_LOG = logging.getLogger(__name__)
 
 # Without a handler of its own, asyncssh's log would be printed over the screen.
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())
@@ -88,62 +81,19 @@ class SshLauncher(Launcher):
         allow_many_files()
         self._settings = settings or SshSettings()
         self._bootstrap = bootstrap or Bootstrap()
-        self._configuration = Configuration()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
-        self._tops: dict[str, str] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
     async def open(self, node: str, *arguments: str) -> Channel:
         """Connect to a node and start the agent, or run it with these ``arguments``."""
-        connection = await self._reach(node)
+        check_name(node)
+        async with self._handshakes:
+            connection = await self._connect(node, self._settings.user, self._settings.jump, ())
         return await self._run(connection, node, arguments or self._bootstrap.serving.arguments(node))
-
-    async def join(self, node: str, lives: Collection[str]) -> Channel:
-        """Connect to a node and join its running agent by its socket; start an agent if that fails."""
-        connection = await self._reach(node)
-        try:
-            joined = await self._join(connection, node, lives)
-        except BaseException:
-            connection.abort()
-            raise
-        return joined or await self._run(connection, node, self._bootstrap.serving.arguments(node))
 
     async def connect_to_jump_host(self) -> asyncssh.SSHClientConnection:
         """Return the shared connection to the last jump host of ``--jump``. Raises LaunchError."""
         return await self._jump(self._settings.jump, ())
-
-    async def _reach(self, node: str) -> asyncssh.SSHClientConnection:
-        check_name(node)
-        async with self._handshakes:
-            return await self._connect(node, self._settings.user, self._settings.jump, ())
-
-    async def _join(
-        self, connection: asyncssh.SSHClientConnection, node: str, lives: Collection[str]
-    ) -> ForwardedChannel | None:
-        """Join the agent that listens on a node, if it is in one of these lives."""
-        recording = self._bootstrap.serving.recording
-        if not (recording and lives):
-            return None
-        for path in sockets(recording, node, self._tops.get(node, "")):
-            channel = ForwardedChannel(connection, partial(self._explain_end, connection, node))
-            try:
-                async with asyncio.timeout(REPLY_S):
-                    await channel.open(path)
-            except (asyncssh.ChannelOpenError, TimeoutError) as error:
-                _LOG.debug("%s: can't connect to %s: %s", node, path, error)
-                continue
-            if await identify(channel, lives):
-                return channel
-            _LOG.debug("%s: %s belongs to no agent of this recording", node, path)
-            channel.abort()
-        return None
-
-    async def _explain_end(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
-        try:
-            command = await self._run(connection, node, self._bootstrap.serving.end_arguments(node))
-            return await command.explain_end()
-        except LaunchError as error:
-            return error.reason
 
     async def _run(
         self, connection: asyncssh.SSHClientConnection, node: str, arguments: Sequence[str]
@@ -151,10 +101,11 @@ class SshLauncher(Launcher):
         """Run the agent with these arguments."""
         channel = CommandChannel(connection)
         attempt = channel.attempt
-        line = self._bootstrap.command_line(*arguments)
         try:
             async with asyncio.timeout(LOGIN_S):
-                await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
+                await connection.create_session(
+                    lambda: channel, f"exec {SHELL}", encoding=None, request_pty=False
+                )
         except TimeoutError:
             connection.abort()
             reason = f"its SSH server started no command within {LOGIN_S:.0f} s"
@@ -176,13 +127,11 @@ class SshLauncher(Launcher):
             connection.abort()
             raise
         try:
-            top = await greet(channel, self._bootstrap)
+            await greet(channel, self._bootstrap, arguments)
         except LaunchError as error:
             if error.step is Step.COMMAND:
                 error.remedy = error.remedy or f"try `{self._settings.command(node)} true`"
             raise
-        if top:
-            self._tops[node] = top
         return channel
 
     async def close(self) -> None:
@@ -206,7 +155,8 @@ class SshLauncher(Launcher):
         attempt = Attempt(host, is_jump_host=bool(through), command=command)
         try:
             files = self._settings.config_files()
-            options = attempt.options = await self._configuration.options(host, files, user, port)
+            # In a thread, because ``Match exec`` may run a slow command.
+            options = attempt.options = await asyncio.to_thread(read_options, host, files, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
             if tunnel is not None and isinstance(owner := tunnel.get_owner(), Attempt):
@@ -265,30 +215,3 @@ def split_jump(jump: str) -> tuple[str, str, str, int]:
     user, _, address = last.rpartition("@")
     host, _, port = address.rpartition(":") if _HAS_PORT.search(address) else (address, "", "0")
     return before, user, host.strip("[]"), int(port)
-
-
-def sockets(recording: str, node: str, top: str = "") -> list[str]:
-    """Return the paths on which an agent may listen, likeliest first; ``top`` is empty if unknown."""
-    paths = (f"{top}/{name_of(recording, node)}/{SOCKET}" for top in tops(top))
-    return [path for path in paths if len(path) <= _LONGEST_ADDRESS]
-
-
-async def identify(channel: ForwardedChannel, lives: Collection[str]) -> bool:
-    """Return whether an agent in one of these lives is at the channel's other end.
-
-    Nothing else checks that the socket is in a folder of the user's own, as ``attach`` does on the node:
-    so the agent has to name its life first, which only it and the recording know.
-    """
-    reply = b""
-    channel.write(QUERY_LIFE)
-    try:
-        async with asyncio.timeout(REPLY_S):
-            while reply.count(b"\n") < 2 and len(reply) <= _LONGEST_REPLY and (data := await channel.read()):
-                reply += data
-    except (TimeoutError, ConnectionError):
-        return False
-    known = (MAGIC + f"{life}\n".encode() for life in lives if life)
-    if reply not in known:
-        return False
-    channel.unread(MAGIC)
-    return True

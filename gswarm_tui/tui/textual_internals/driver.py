@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import locale
 import os
 import signal
 import sys
@@ -14,12 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TextIO
 
-from rich.cells import cell_len
 from textual.driver import Driver
 from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
-
-from gswarm_tui.common.ascii_signs import ASCII_SIGNS, register_ascii_signs, terminal_takes_utf8
 
 
 class DetachableFile:
@@ -53,11 +49,9 @@ class DetachableDriver(LinuxDriver):
         super().__init__(*args, **kwargs)
         usual = sys.__stdout__
         assert usual is not None  # noqa: S101 - require_terminal
-        encoding, errors = "utf-8", "backslashreplace"
-        if not terminal_takes_utf8(usual, os.environ):
-            encoding, errors = "ascii", ASCII_SIGNS
-            register_ascii_signs(cell_len)  # as wide as Textual counts
-        file = open(usual.fileno(), "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        file = open(  # noqa: SIM115
+            usual.fileno(), "w", encoding="utf-8", errors="backslashreplace", closefd=False
+        )
         detachable: Any = DetachableFile(file)
         self._file = detachable
 
@@ -70,8 +64,8 @@ class DetachableDriver(LinuxDriver):
         return super()._get_terminal_size()
 
     def run_input_thread(self) -> None:
-        """Read keys in the locale's encoding; a byte that isn't in it doesn't end the thread."""
-        decoder = getincrementaldecoder(locale.getpreferredencoding(do_setlocale=False))
+        """Read keys; a byte that isn't UTF-8 doesn't end the thread."""
+        decoder = getincrementaldecoder("utf-8")
         module: Any = linux_driver  # where the thread looks its decoder up
         module.getincrementaldecoder = lambda _name: partial(decoder, errors="replace")
         super().run_input_thread()
