@@ -71,10 +71,9 @@ def _prometheus(textfile: Path | None, job_id: str) -> _Format:
     from gswarm_tui.server.listening import INSTALL
 
     try:
-        from gswarm_tui.server.exposition_text import PLAIN, exposition_text
+        from gswarm_tui.server.exposition import PLAIN, FamilyTable, exposition_text, fleet_tables
     except ModuleNotFoundError as error:
         raise UserError(f"--prometheus needs {error.name}; install it with {INSTALL}.") from None
-    from gswarm_tui.server.exposition import FamilyTable, fleet_tables
 
     def describe(fleet: Fleet, now: float) -> list[FamilyTable]:
         return fleet_tables(fleet, now, job_id, None)

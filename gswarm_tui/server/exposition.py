@@ -1,4 +1,4 @@
-"""The fleet at one moment as metric families for Prometheus. No I/O.
+"""The fleet at one moment as metric families for Prometheus, and their text by prometheus_client. No I/O.
 
 Names and help texts come from the catalogue of metrics, values are in base units, and labels are those of
 NVIDIA's dcgm-exporter. A value that is stale or that wasn't measured is NaN here and has no series.
@@ -8,10 +8,14 @@ docs/guide/prometheus.md lists all families.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from prometheus_client import Metric as Family
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
 from gswarm_agent import __version__
 from gswarm_agent.metrics import COUNTER, GAUGE, GPU_METRICS, HOST_METRICS, Metric
@@ -22,6 +26,8 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 
+PLAIN = CONTENT_TYPE_PLAIN_0_0_4
+OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
 _MIB = 1024 * 1024
 _DIGITS = 7
 """Significant digits of values in single precision, as ``once`` prints them."""
@@ -159,6 +165,32 @@ RECORDER_FAMILIES = (
 INFO_FAMILIES = (
     MetricFamily("gswarm_recording_info", "Recording and version of gswarm-tui as labels; always 1"),
 )
+
+
+class _Tables(Collector):
+    """The series of tables that have a value, for prometheus_client."""
+
+    def __init__(self, tables: Sequence[FamilyTable]) -> None:
+        self._tables = tables
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the families that have series."""
+        for table in self._tables:
+            for family, column in zip(table.families, table.values.T, strict=True):
+                made = Family(family.name, family.help, family.kind, family.unit)
+                for labels, value in zip(table.labels, column.tolist(), strict=True):
+                    if math.isfinite(value):
+                        made.add_sample(family.series, labels, value)
+                if made.samples:
+                    yield made
+
+
+def exposition_text(tables: Sequence[FamilyTable], content_type: str) -> bytes:
+    """Return the families with all series that have a value; 8,192 GPUs take some 3 s."""
+    generate: Callable[[Collector], bytes] = generate_latest
+    if content_type == OPENMETRICS:
+        generate = openmetrics.generate_latest
+    return generate(_Tables(tables))
 
 
 def fleet_tables(fleet: Fleet, now: float, job_id: str, health: RecorderHealth | None) -> list[FamilyTable]:

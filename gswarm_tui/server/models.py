@@ -1,7 +1,8 @@
-"""Bodies and answers of ``/api/v1``, from which its OpenAPI document is made.
+"""Bodies and short answers of ``/api/v1``, from which its OpenAPI document is made.
 
-Names are those of a recording's columns and of ``--json``. Values that weren't measured are null, times are
-UTC in ISO 8601. Bodies are strict: a wrong type or an unknown field is an error.
+States of the recording, its nodes and GPUs are objects of ``control.status`` and ``fleet.snapshot``. Names
+are those of a recording's columns and of ``--json``. Values that weren't measured are null, times are UTC in
+ISO 8601. Bodies are strict: a wrong type or an unknown field is an error.
 """
 
 from __future__ import annotations
@@ -16,22 +17,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
-    create_model,
 )
 
 from gswarm_agent.mark import MOST_NAME, MOST_VALUES
 from gswarm_agent.metrics import (
-    GPU_METRICS,
-    HOST_METRICS,
     MAX_INTERVAL_MS,
     METRIC_GROUPS,
     MIN_INTERVAL_MS,
-    PROCESS_METRICS,
-    Metric,
 )
 from gswarm_tui.control.intents import MAX_TIME
 from gswarm_tui.fleet.session_texts import MAX_NOTE
@@ -171,60 +166,6 @@ class Sessions(BaseModel):
     sessions: list[SessionState]
 
 
-class RecordingState(BaseModel):
-    """State of the recording, its nodes and its recorder."""
-
-    host: str
-    version: str
-    path: str
-    uid: str | None
-    job: str | None
-    started_at: str
-    now: str
-    interval_ms: int
-    metrics: list[str]
-    nodes: list[str]
-    states: dict[str, int]
-    gpus: int
-    busy_gpus: int
-    mean_util_pct: float | None
-    power_w: float | None
-    energy_j: float | None
-    rows: int | None
-    file_bytes: int | None
-    waiting: int | None
-    lag_ms: float | None
-    error: str | None
-    sessions: list[SessionState]
-    interruption: str = Field(description="Why the recorder can't be reached now; empty if it can")
-
-
-class NodeSummary(BaseModel):
-    """State of a node, and of the job's GPUs on it."""
-
-    node: str
-    state: str
-    reason: str | None
-    remedy: str | None
-    gpus: int
-    mean_util_pct: float | None
-    power_w: float | None
-    mem_used_mib: float | None
-    mem_total_mib: float | None
-    age_s: float | None
-    late_ms: float | None
-    lost_frames: int
-    reconnects: int
-    clock_offset_ms: float | None
-    round_trip_ms: float | None
-
-
-class Nodes(BaseModel):
-    """All nodes."""
-
-    nodes: list[NodeSummary]
-
-
 class LoggedEvent(BaseModel):
     """An event; ``detail`` has its values, of a mark for example."""
 
@@ -248,84 +189,3 @@ class MarkSet(BaseModel):
 
     name: str
     at: str
-
-
-def _with_metrics(name: str, base: type[BaseModel], metrics: tuple[Metric, ...]) -> type[BaseModel]:
-    """Return a model with a field for each metric of the catalogue."""
-    fields: dict[str, Any] = {
-        metric.name: (float | None, Field(description=f"{metric.meaning} [{metric.unit}]"))
-        for metric in metrics
-    }
-    return create_model(name, __base__=base, __doc__=base.__doc__, **fields)
-
-
-class _GpuFacts(BaseModel):
-    """A GPU and its newest sample; ``allocated``: whether the job was granted it, null if unknown."""
-
-    gpu_index: int
-    uuid: str
-    name: str
-    pci_bus_id: str | None
-    memory_total_mib: int | None
-    power_limit_w: float | None
-    allocated: StrictBool | None
-
-
-class _GpuPlace(_GpuFacts):
-    """A GPU with its node, and its newest sample."""
-
-    node: str
-    state: str
-    reason: str | None
-
-
-class _HostValues(BaseModel):
-    """Newest sample of a node's host."""
-
-
-class _ProcessFacts(BaseModel):
-    """A process on a GPU, as last sampled."""
-
-    gpu_index: int
-    pid: int
-    user_name: str | None
-    command: str | None
-    rank: int | None
-    local_rank: int | None
-
-
-GpuState = _with_metrics("GpuState", _GpuFacts, GPU_METRICS)
-ListedGpu = _with_metrics("ListedGpu", _GpuPlace, GPU_METRICS)
-HostValues = _with_metrics("HostValues", _HostValues, HOST_METRICS)
-ProcessState = _with_metrics("ProcessState", _ProcessFacts, PROCESS_METRICS)
-
-
-class Gpus(BaseModel):
-    """GPUs of all nodes."""
-
-    gpus: list[ListedGpu]  # type: ignore[valid-type]
-
-
-class NodeDetails(BaseModel):
-    """Everything about a node: facts, newest samples, processes, and why the rest isn't measured."""
-
-    node: str
-    state: str
-    reason: str | None
-    remedy: str | None
-    simulated: bool | None
-    agent_version: str | None
-    sampled_at: str | None
-    clock_offset_ms: float | None
-    round_trip_ms: float | None
-    hostname: str | None
-    kernel: str | None
-    cpu_model: str | None
-    cpus: int | None
-    memory_total_mib: int | None
-    driver_version: str | None
-    cuda_version: str | None
-    host: HostValues  # type: ignore[valid-type]
-    gpus: list[GpuState]  # type: ignore[valid-type]
-    processes: list[ProcessState]  # type: ignore[valid-type]
-    unmeasured: dict[str, str]

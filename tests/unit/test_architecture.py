@@ -192,7 +192,7 @@ HOMES: dict[str, set[str]] = {
     "asyncssh": {"gswarm_tui.launch.ssh"},
     "duckdb": {"gswarm_tui.store"},
     "fastapi": {"gswarm_tui.server"},
-    "prometheus_client": {"gswarm_tui.server.exposition_text"},
+    "prometheus_client": {"gswarm_tui.server.exposition"},
     "pydantic": {"gswarm_tui.server"},
     "starlette": {"gswarm_tui.server"},
     "textual_serve": {"gswarm_tui.server.web"},

@@ -13,8 +13,7 @@ from typing import Any, cast
 import pytest
 
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.server.exposition import FamilyTable
-from gswarm_tui.server.exposition_text import OPENMETRICS, PLAIN
+from gswarm_tui.server.exposition import OPENMETRICS, PLAIN, FamilyTable
 from gswarm_tui.server.scrape import Scrapes
 
 
