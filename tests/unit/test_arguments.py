@@ -287,7 +287,7 @@ def test_db_flag_overrides_record_false_of_the_config_file(home: Path) -> None:
 
 def test_every_setting_of_the_config_file_is_an_option() -> None:
     fields = {re.sub("_m?s$", "", name) for name in Options._fields}
-    assert set(config.KEYS) == fields - {"nodes", "hostfile", "job", "demo", "server", "allocation"}
+    assert set(config.KEYS) == fields - {"nodes", "hostfile", "job", "demo", "new", "server", "allocation"}
 
 
 def test_errors_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
