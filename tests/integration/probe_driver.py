@@ -75,6 +75,7 @@ class ProbeProcess:
         wait_s: float = 10,
         proc: Path = Path("/proc"),
     ) -> None:
+        self._killed = False
         environment = {**os.environ, "GSWARM_STANDIN_SCENARIO": str(scenario or "/nonexistent")}
         environment.pop("LD_LIBRARY_PATH", None)
         if lib is not None:
@@ -108,9 +109,19 @@ class ProbeProcess:
         self._process.stdout.close()
         errors = self._process.stderr.read()
         self._process.stderr.close()
-        if error is None:
+        if error is None and not self._killed:
             assert errors == "", errors
             assert self._process.returncode == 0
+
+    def children(self) -> list[int]:
+        """Return the processes that the probe's process has started."""
+        task = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return [int(pid) for pid in task.read_text().split()]
+
+    def kill(self) -> None:
+        """Kill the probe's process, after which it can't be used any more."""
+        self._process.kill()
+        self._killed = True
 
     def facts(self) -> NodeFacts:
         """Return the current facts."""

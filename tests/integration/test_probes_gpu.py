@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.metrics import DEFAULT_GROUPS, GPU_COUNTERS, GPU_METRICS, RATE
-from gswarm_agent.probes.gpu import STRIKES
+from gswarm_agent.probes.gpus.nvidia_gpu import STRIKES
 from tests.cluster.standin import Return, Scenario, read_counters
+from tests.integration.heads import eventually
 from tests.integration.probe_driver import AS_AGENTS_S, ProbeProcess
 from tests.integration.probe_stage import Stage, about, values
 
@@ -229,35 +232,64 @@ def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage) -> None:
         assert values(reading, "temp_c") == ["lost", 30]
 
 
-def test_a_hanging_call_stops_only_its_gpu(stage: Stage) -> None:
+def test_a_gpu_whose_call_hangs_is_left_out_and_tried_again_after_a_minute(stage: Stage) -> None:
     stage.set(Scenario.of("n", 4))
     with stage.node(wait_s=AS_AGENTS_S) as node:
         node.read()
-        stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"] = 1500
+        stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"] = 30_000
         stage.write()
+        reading = node.read()
+        assert values(reading, "temp_c") == ["lost"] * 4, "the node is late while the call hangs"
+        assert reading.host["memory_used_mib"]
         reading = node.until(lambda reading: values(reading, "temp_c") == [30, "lost", 30, 30])
         assert [(note.kind, note.gpu) for note in reading.notes] == [("late", 1)]
-        assert reading.host["memory_used_mib"]
+        assert node.facts().capabilities["gpu1"] == "the driver is slow or hangs"
+        node.read(skip_s=61)
+        reading = node.until(lambda reading: values(reading, "temp_c") == [30, "lost", 30, 30])
+        assert reading.notes == [], "it still hangs"
         del stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"]
         stage.write()
+        notes = node.read(skip_s=61).notes
         reading = node.until(lambda reading: values(reading, "temp_c") == [30] * 4)
-        assert [(note.kind, note.gpu) for note in reading.notes] == [("gpu_back", 1)]
+        assert [(note.kind, note.gpu) for note in notes + reading.notes] == [("gpu_back", 1)]
+        assert "gpu1" not in node.facts().capabilities
 
 
 def test_a_gpu_that_hangs_at_the_start_is_in_the_capabilities(stage: Stage) -> None:
     scenario = Scenario.of("n", 3)
-    scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 5000
+    scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 30_000
     stage.set(scenario)
-    with stage.node(start_s=2, wait_s=AS_AGENTS_S) as node:
+    with stage.node(wait_s=AS_AGENTS_S) as node:
         facts = node.facts()
         assert len(facts.gpus) == 3
         assert "gpu2" in facts.capabilities
-        reading = node.read()
-        assert values(reading, "temp_c") == [30, 30, "lost"]
+        reading = node.until(lambda reading: values(reading, "temp_c") == [30, 30, "lost"])
         assert [(note.kind, note.gpu) for note in reading.notes] == [("late", 2)]
         del stage.scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"]
         stage.write()
+        node.read(skip_s=61)
         node.until(lambda reading: values(reading, "temp_c") == [30] * 3)
+
+
+def test_a_driver_that_hangs_at_the_start_has_a_reason(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2)
+    scenario.delays_ms["nvmlDeviceGetCount_v2"] = 30_000
+    stage.set(scenario)
+    with stage.node(start_s=1) as node:
+        assert "didn't answer within 1 s" in node.facts().capabilities["gpu"]
+        assert node.read().gpus == []
+
+
+def test_the_process_that_reads_gpus_ends_with_an_agent_that_is_killed(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2))
+    with stage.node(wait_s=AS_AGENTS_S) as node:
+        node.read()
+        (child,) = node.children()
+        stage.scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = 60_000
+        stage.write()
+        assert values(node.read(), "temp_c") == ["lost", "lost"]
+        node.kill()
+        eventually(lambda: not Path(f"/proc/{child}").exists(), "the process ends though a call hangs")
 
 
 def test_mig_has_no_utilisation_with_a_reason(stage: Stage) -> None:
@@ -332,6 +364,7 @@ def test_a_node_without_the_library_measures_its_host() -> None:
     with ProbeProcess() as node:
         facts = node.facts()
         node.read()
+        assert node.children() == [], "no process to read GPUs"
         reading = node.until(lambda reading: reading.host["cpu_pct"] is not None)
     assert "libnvidia-ml.so.1" in facts.capabilities["gpu"]
     assert reading.gpus == []
@@ -346,7 +379,7 @@ def test_what_is_switched_off_is_not_read_and_begins_again_with_its_rates(stage:
         node.switch("core")
         node.read()
         for gpu in stage.scenario.gpus:  # whoever reads these loses the GPU
-            gpu.answers = dict.fromkeys((138, 139, 197, 198), Return.GPU_IS_LOST)
+            gpu.answers = dict.fromkeys((138, 139), Return.GPU_IS_LOST)
             gpu.answers |= {"nvmlDeviceGetComputeRunningProcesses_v3": Return.GPU_IS_LOST}
         stage.write()
         for _ in range(2 * STRIKES):

@@ -186,10 +186,7 @@ def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(
         node.until(only_the_second)
 
 
-@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
-def test_a_hanging_process_list_doesn_t_stop_the_other_gpus(
-    standin_lib: Path, tmp_path: Path, nvitop: bool
-) -> None:
+def test_a_gpu_whose_process_list_hangs_doesn_t_stop_the_others(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 3)
     for gpu in scenario.gpus:
         gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
@@ -200,19 +197,17 @@ def test_a_hanging_process_list_doesn_t_stop_the_other_gpus(
             reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
         )
 
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop, wait_s=AS_AGENTS_S) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False, wait_s=AS_AGENTS_S) as node:
         node.until(on(0, 1, 2))
-        scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 4000
+        scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 30_000
         scenario.write(tmp_path / "s")
         reading = node.until(on(0, 2))
-        assert [(note.kind, note.gpu) for note in reading.notes] == [("unmeasured", 1)]
-        assert node.facts().capabilities["gpu1.processes"] == "the driver is slow or hangs"
-        node.until(on(0, 2))
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("late", 1)]
+        assert node.facts().capabilities["gpu1"] == "the driver is slow or hangs"
         scenario.gpus[1].delays_ms = {}
         scenario.write(tmp_path / "s")
-        reading = node.until(on(0, 1, 2))
-        assert [(note.kind, note.gpu) for note in reading.notes] == [("measured", 1)]
-        assert "gpu1.processes" not in node.facts().capabilities
+        node.read(skip_s=61)
+        node.until(on(0, 1, 2))
 
 
 class ProcFolder:

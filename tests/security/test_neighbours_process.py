@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.standin import GpuProcess, Scenario
-from tests.integration.probe_driver import NamedSamples, ProbeProcess
+from tests.integration.probe_driver import AS_AGENTS_S, NamedSamples, ProbeProcess
 
 MINE, THEIRS = 4_194_301, 4_194_302
 """Pids above any of this machine."""
@@ -46,13 +46,12 @@ def test_process_that_hangs_when_it_is_read_hides_no_other(
     scenario.gpus[0].processes = [GpuProcess(first, used_mib=1)]
     scenario.gpus[1].processes = [GpuProcess(MINE + THEIRS - first, used_mib=1)]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False, proc=proc) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False, proc=proc, wait_s=AS_AGENTS_S) as node:
         reading = node.until(lambda each: len(commands(each)) == 2)
         assert commands(reading) == {MINE: "python train.py", THEIRS: None}
         assert [note.message for note in reading.notes] == [
             f"no longer shows details of process {THEIRS}: it hangs, or the kernel is slow to read its memory"
         ]
-        writing = os.open(proc / str(THEIRS) / "cmdline", os.O_WRONLY)
         (proc / str(MINE) / "cmdline").rename(proc / str(THEIRS) / "cmdline")
-        os.close(writing)
+        node.read(skip_s=61)
         node.until(lambda each: commands(each).get(THEIRS) == "python train.py")

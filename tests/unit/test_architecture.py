@@ -217,7 +217,8 @@ HOMES: dict[str, set[str]] = {
     "ClusterShell": {"gswarm_tui.slurm.hosts"},
     "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_payload", "gswarm_tui.control"},
     "platformdirs": {"gswarm_tui.common.paths"},
-    "pynvml": {"gswarm_agent.probes"},
+    "nvitop": {"gswarm_agent.probes.gpus.nvidia_processes"},
+    "pynvml": {"gswarm_agent.probes.gpus.nvidia_nvml"},
 }
 
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.gpu import lost_gpu_facts
-from gswarm_agent.probes.gpu_sources import field_sources
-from gswarm_agent.probes.nvml import FieldQuery, Nvml, reason_of
-from gswarm_agent.probes.pcie import seconds_to_wrap
+from gswarm_agent.probes.gpus.nvidia import facts_of_lost_gpu
+from gswarm_agent.probes.gpus.nvidia_nvml import FieldQuery, Nvml, reason_of
+from gswarm_agent.probes.gpus.nvidia_sources import field_sources
 
 
 def driver(version: str | None) -> Nvml:
@@ -63,13 +62,7 @@ def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: i
         value.valueType = value_type
         return 0
 
-    assert FieldQuery([(138, 7)]).run(answers, None) == (0, (0,), (value_type,), (signed,))
-
-
-def test_a_pcie_5_link_of_16_lanes_wraps_in_68_ms() -> None:
-    assert seconds_to_wrap(5, 16) == pytest.approx(0.068, abs=0.001)
-    assert seconds_to_wrap(3, 8) == pytest.approx(0.545, abs=0.001)
-    assert seconds_to_wrap(None, None) < seconds_to_wrap(5, 16)
+    assert FieldQuery([(138, 7)]).run(answers, None) == (0, (0,), (signed,))
 
 
 def test_every_nvml_error_has_a_reason() -> None:
@@ -100,13 +93,13 @@ def kernel_module(proc: Path, **uuids: str) -> None:
 
 def test_facts_of_a_lost_gpu_come_from_the_kernel_module(tmp_path: Path) -> None:
     kernel_module(tmp_path, b8="GPU-2", a1="GPU-1", c0="GPU-????????-????-????")
-    facts = lost_gpu_facts(1, 3, str(tmp_path))
+    facts = facts_of_lost_gpu(1, 3, str(tmp_path))
     assert (facts.index, facts.uuid, facts.name) == (1, "GPU-2", "NVIDIA H100 80GB HBM3")
     assert (facts.pci_bus_id, facts.minor, facts.memory_total_mib) == ("0000:b8:00.0", 2, None)
-    assert lost_gpu_facts(2, 3, str(tmp_path)).uuid == "unknown-2"
+    assert facts_of_lost_gpu(2, 3, str(tmp_path)).uuid == "unknown-2"
 
 
 def test_facts_of_a_lost_gpu_are_unknown_if_not_all_gpus_are_visible(tmp_path: Path) -> None:
     kernel_module(tmp_path, a1="GPU-1", b8="GPU-2")
-    assert lost_gpu_facts(0, 1, str(tmp_path)).uuid == "unknown-0"
-    assert lost_gpu_facts(0, 1, str(tmp_path / "nowhere")).name == "unknown GPU"
+    assert facts_of_lost_gpu(0, 1, str(tmp_path)).uuid == "unknown-0"
+    assert facts_of_lost_gpu(0, 1, str(tmp_path / "nowhere")).name == "unknown GPU"

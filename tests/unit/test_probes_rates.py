@@ -1,4 +1,4 @@
-"""Tests of rates from counters, of sums over devices, and of counters that wrap."""
+"""Tests of rates from counters, of of sums over devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.rates import Rate, SummedRates, UnwrappedCounter
+from gswarm_agent.probes.rates import Rate, SummedRates
 
 SECOND = 1_000_000_000
 
@@ -70,28 +70,3 @@ def test_rates_without_devices_are_zero() -> None:
     rates = SummedRates(2)
     rates.update({}, 0)
     assert rates.update({}, SECOND) == (0, 0)
-
-
-@given(st.integers(0, 2**70), st.lists(st.integers(0, 2**32 - 1), max_size=30))
-def test_a_counter_of_32_bits_is_continued_beyond_them(start: int, steps: list[int]) -> None:
-    counter = UnwrappedCounter()
-    truth = start
-    first = counter.update(truth % 2**32, narrow=True)
-    for step in steps:
-        truth += step
-        assert counter.update(truth % 2**32, narrow=True) - first == truth - start
-
-
-def test_a_counter_declared_wider_is_recognised_when_it_wraps() -> None:
-    counter = UnwrappedCounter()
-    counter.update(2**32 - 10, narrow=False)
-    assert not counter.narrow
-    assert counter.update(5, narrow=False) == 2**32 + 5
-    assert counter.narrow
-
-
-def test_a_wide_counter_that_falls_has_been_reset() -> None:
-    counter = UnwrappedCounter()
-    counter.update(2**40, narrow=False)
-    assert counter.update(5, narrow=False) == 5
-    assert not counter.narrow

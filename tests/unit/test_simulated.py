@@ -19,16 +19,8 @@ from gswarm_agent.metrics import (
     REASON_SW_THERMAL,
 )
 from gswarm_agent.probes.base import TickSamples
-from gswarm_agent.simulated import (
-    ERRORS,
-    HOT,
-    LOADER,
-    OLD_DRIVER,
-    SimulatedNode,
-    Simulation,
-    parse_simulation,
-    traits,
-)
+from gswarm_agent.probes.gpus.simulated import HOT, LOADER, traits
+from gswarm_agent.simulated import SimulatedNode, Simulation, parse_simulation
 
 SECOND = 1_000_000_000
 
@@ -164,21 +156,6 @@ def test_a_starved_node_waits_for_its_disks() -> None:
     slow, quick = readings(starved, 56, begin_s=15), readings(well, 56, begin_s=15)
     assert mean(host_column(slow, "cpu_iowait_pct")) > 5 + mean(host_column(quick, "cpu_iowait_pct"))
     assert mean(column(slow, 0, "util_pct")) < 0.8 * mean(column(quick, 0, "util_pct"))
-
-
-def test_an_old_driver_reports_the_memory_temperature_as_not_measured() -> None:
-    simulation = one_with(OLD_DRIVER)
-    host, _, capabilities = SimulatedNode(simulation).facts()
-    assert column(readings(simulation, 3), 0, "mem_temp_c") == []
-    assert str(host.driver_version) in capabilities["mem_temp_c"]
-
-
-def test_memory_errors_are_counted_and_announced_once() -> None:
-    found = readings(one_with(ERRORS), 90)
-    notes = [note for reading in found for note in reading.notes]
-    assert [note.kind for note in notes] == ["xid"]
-    assert notes[0].gpu is not None
-    assert column(found, notes[0].gpu, "ecc_corrected")[-1] > 3
 
 
 def test_a_simulation_travels_as_json() -> None:

@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Mapping, Optional, Tuple
 
-_WRAP = 2**32
 SECOND_NS = 1_000_000_000
 
 
@@ -64,39 +63,3 @@ class SummedRates:
             for column in range(self._width):
                 sums[column] += values[column] - earlier[column]
         return tuple(total * SECOND_NS / (now_ns - time) for total in sums)
-
-
-class UnwrappedCounter:
-    """A counter of 32 bits that wraps, continued beyond 32 bits.
-
-    Correct while fewer than 2**32 counts pass between two readings, for which ``pcie.WrapGuard`` cares.
-    """
-
-    __slots__ = ("_raw", "_total", "narrow")
-
-    def __init__(self) -> None:
-        self._raw: Optional[Number] = None
-        self._total: Number = 0
-        self.narrow = False
-
-    def update(self, raw: Number, narrow: bool) -> Number:
-        """Take a raw reading and return the total. ``narrow``: the driver declares the counter as 32 bits.
-
-        A counter declared wider that falls from below 2**32 is taken to be narrow as well. Any other fall is
-        a reset: the total falls with it.
-        """
-        before, self._raw = self._raw, raw
-        self.narrow = self.narrow or narrow
-        if before is None or before >= _WRAP:
-            self._total = raw
-        elif raw < before:
-            self.narrow = True
-            self._total += raw - before + _WRAP
-        else:
-            self._total += raw - before
-        return self._total
-
-    def reset(self) -> None:
-        """Forget all readings."""
-        self._raw = None
-        self._total = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gswarm_agent.probes.nvml import SUCCESS, Call, CallQuery, FieldQuery, Nvml
+from gswarm_agent.probes.gpus.nvidia_nvml import SUCCESS, Call, CallQuery, FieldQuery, Nvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class NvLinkReader:
     """Reads the NVLinks of one GPU; what doesn't change is read again only after states or speeds did."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
+        self._nvml, self.handle = nvml, handle
         api = nvml.api
         state = nvml.function("nvmlDeviceGetNvLinkState")
         query = CallQuery([Call(state, "I", (link,)) for link in range(api.NVML_NVLINK_MAX_LINKS)])
@@ -47,8 +47,8 @@ class NvLinkReader:
         """Return all NVLinks; the same tuple as before if nothing has changed."""
         if not self._numbers:
             return ()
-        codes, states = self._states.run(self._handle)
-        verdict, field_codes, _, numbers = self._speeds.run(self._nvml.get_fields, self._handle)
+        codes, states = self._states.run(self.handle)
+        verdict, field_codes, numbers = self._speeds.run(self._nvml.get_fields, self.handle)
         if any(codes):
             return self._links
         speeds = [
@@ -64,13 +64,13 @@ class NvLinkReader:
         api, maybe = self._nvml.api, self._nvml.maybe
         if not state:
             return NvLink(False, mb_s)
-        version = maybe(api.nvmlDeviceGetNvLinkVersion, self._handle, number)
+        version = maybe(api.nvmlDeviceGetNvLinkVersion, self.handle, number)
         remote = ""
-        if maybe(api.nvmlDeviceGetNvLinkRemoteDeviceType, self._handle, number) == (
+        if maybe(api.nvmlDeviceGetNvLinkRemoteDeviceType, self.handle, number) == (
             api.NVML_NVLINK_DEVICE_TYPE_SWITCH
         ):
             remote = NVSWITCH
-        elif (pci := maybe(api.nvmlDeviceGetNvLinkRemotePciInfo, self._handle, number)) is not None:
+        elif (pci := maybe(api.nvmlDeviceGetNvLinkRemotePciInfo, self.handle, number)) is not None:
             remote = pci.busId
         return NvLink(True, mb_s, None if version is None else _VERSIONS.get(version), remote)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from gswarm_agent.frame import ERROR, Note
-from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.nvml import TIMEOUT, UNSUPPORTED, Nvml, handle_address, reason_of
+from gswarm_agent.probes.gpus.nvidia_nvml import TIMEOUT, UNSUPPORTED, Nvml, handle_address, reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Sequence
+    from typing import Any, Dict, List
+
+    from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
 
 _WAIT_MS = 60_000
 _PAUSE_S = 1.0
@@ -48,62 +50,51 @@ def describe_xid(number: int, index: int) -> str:
 
 
 class XidWatch:
-    """Waits for events of all GPUs in its own thread and adds a note to the GPU of each.
+    """Waits for events of all GPUs that were added, in its own thread, and adds a note for each.
 
     ``reasons`` holds, by index, why a GPU does not report events.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, nvml: Nvml, notes: List[Note]) -> None:
         self.reasons: Dict[int, str] = {}
-        self._nvml = nvml
-        self._ended = threading.Event()
-        self._gpus: Dict[int, Gpu] = {}
+        self._nvml, self._notes = nvml, notes
+        self._indices: Dict[int, int] = {}  # by the handle's address
         self._events: Any = None
-        self._register(gpus)
-        if self._gpus:
-            threading.Thread(target=self._work, name="xid", daemon=True).start()
 
-    def close(self) -> None:
-        """End the thread when its current wait, of up to a minute, is over. Does not block."""
-        self._ended.set()
-
-    def _register(self, gpus: Sequence[Gpu]) -> None:
+    def add(self, gpu: Gpu) -> None:
+        """Watch a GPU that answers."""
         api = self._nvml.api
         wanted = api.nvmlEventTypeXidCriticalError | api.nvmlEventTypeDoubleBitEccError
+        address = handle_address(gpu.handle)
         try:
-            self._events = api.nvmlEventSetCreate()
+            if self._events is None:
+                self._events = api.nvmlEventSetCreate()
+            kinds = api.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted
+            if not kinds & api.nvmlEventTypeXidCriticalError:
+                self.reasons[gpu.index] = "this GPU doesn't report XIDs"
+            if kinds and address not in self._indices:
+                api.nvmlDeviceRegisterEvents(gpu.handle, kinds, self._events)
+                self._indices[address] = gpu.index
+                if len(self._indices) == 1:
+                    threading.Thread(target=self._work, name="xid", daemon=True).start()
         except self._nvml.Error as error:
-            self.reasons = {gpu.index: reason_of(error.value) for gpu in gpus}
-            return
-        for gpu in gpus:
-            if gpu.handle is None:
-                continue
-            try:
-                kinds = api.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted
-                if not kinds & api.nvmlEventTypeXidCriticalError:
-                    self.reasons[gpu.index] = "this GPU doesn't report XIDs"
-                if kinds:
-                    api.nvmlDeviceRegisterEvents(gpu.handle, kinds, self._events)
-                    self._gpus[handle_address(gpu.handle)] = gpu
-            except self._nvml.Error as error:
-                self.reasons[gpu.index] = reason_of(error.value)
+            self.reasons[gpu.index] = reason_of(error.value)
 
     def _work(self) -> None:
-        while not self._ended.is_set():
+        while True:
             try:
                 event = self._nvml.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
             except self._nvml.Error as error:
                 if error.value in UNSUPPORTED:
-                    self.reasons.update({g.index: reason_of(error.value) for g in self._gpus.values()})
+                    self.reasons.update(dict.fromkeys(self._indices.values(), reason_of(error.value)))
                     return
                 if error.value != TIMEOUT:
-                    self._ended.wait(_PAUSE_S)  # with a lost GPU the driver may return at once each time
+                    time.sleep(_PAUSE_S)  # with a lost GPU the driver may return at once each time
                 continue
-            gpu = self._gpus.get(handle_address(event.device))
-            if gpu is None:
+            index = self._indices.get(handle_address(event.device))
+            if index is None:
                 continue
             if event.eventType == self._nvml.api.nvmlEventTypeXidCriticalError:
-                gpu.notes.append(Note("xid", ERROR, describe_xid(event.eventData, gpu.index), gpu.index))
+                self._notes.append(Note("xid", ERROR, describe_xid(event.eventData, index), index))
             else:
-                message = f"double-bit ECC error on GPU {gpu.index}"
-                gpu.notes.append(Note("ecc", ERROR, message, gpu.index))
+                self._notes.append(Note("ecc", ERROR, f"double-bit ECC error on GPU {index}", index))

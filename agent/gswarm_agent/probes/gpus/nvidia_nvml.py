@@ -7,6 +7,8 @@ import importlib
 import struct
 from dataclasses import dataclass
 
+from gswarm_agent.probes.gpus.vendor import VendorError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeAlias, TypeVar
@@ -51,24 +53,14 @@ _REASONS = {
     999: "the driver answered with an unknown error",
 }
 
-HANGS = "the driver is slow or hangs"
-"""The reason for a call that has not returned in time."""
-
-UNSIGNED_INT = 1
-"""nvmlValueType_t of a value of 32 bits."""
-
 Field: TypeAlias = "Tuple[int, int]"
 """A field id and its scope."""
 
 Function: TypeAlias = "Callable[..., int]"
 """A function of the library itself; returns nvmlReturn_t."""
 
-FieldAnswers: TypeAlias = "Tuple[int, Tuple[int, ...], Tuple[int, ...], Tuple[float, ...]]"
-"""The call's nvmlReturn_t, then each field's nvmlReturn_t, nvmlValueType_t and number."""
-
-
-class NvmlError(Exception):
-    """Raised if NVML can't be used at all; the message gives the reason in one sentence."""
+FieldAnswers: TypeAlias = "Tuple[int, Tuple[int, ...], Tuple[float, ...]]"
+"""The call's nvmlReturn_t, then each field's nvmlReturn_t and number."""
 
 
 def reason_of(code: int) -> str:
@@ -158,7 +150,7 @@ class ListQuery:
 
 
 # nvmlValueType_t to the member of the union: double, uint, (ulong, ulonglong), slonglong, sint, ushort.
-_MEMBERS = {0: "d", UNSIGNED_INT: "I4x", 4: "q", 5: "i4x", 6: "H6x"}
+_MEMBERS = {0: "d", 1: "I4x", 4: "q", 5: "i4x", 6: "H6x"}
 
 
 class FieldQuery:
@@ -182,7 +174,7 @@ class FieldQuery:
         if answers[::3] != self._kinds:
             self._expect(answers[::3])
             answers = self._answers.unpack(self._buffer)
-        return code, answers[1::3], self._kinds, answers[2::3]
+        return code, answers[1::3], answers[2::3]
 
     def _expect(self, kinds: Tuple[int, ...]) -> None:
         """Prepare for fields of these types, which hardly ever change."""
@@ -205,15 +197,15 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml:
-        """Load and initialise the library. Raises NvmlError."""
+        """Load and initialise the library. Raises VendorError."""
         try:
             api = importlib.import_module("pynvml")
         except ImportError:
-            raise NvmlError("the Python module pynvml is missing on this node") from None
+            raise VendorError("the Python module pynvml is missing on this node") from None
         try:
             api.nvmlInit()
         except api.NVMLError as error:
-            raise NvmlError(reason_of(error.value)) from None
+            raise VendorError(reason_of(error.value)) from None
         return cls(api)
 
     def maybe(self, function: Callable[..., T], *arguments: Any) -> Optional[T]:

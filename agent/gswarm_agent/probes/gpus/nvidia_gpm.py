@@ -1,7 +1,7 @@
 """PCIe traffic of Hopper and later GPUs, from NVML's GPU performance monitoring (GPM).
 
-Unlike the counters of bytes it can't wrap between two readings, and a reading costs half as much
-(docs/decisions/017-real-gpu.md).
+Unlike the driver's byte counters, which have 32 bits, it can't wrap between two readings, and a reading costs
+half as much (docs/decisions/017-real-gpu.md).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 
-from gswarm_agent.probes.nvml import SUCCESS, Nvml
+from gswarm_agent.probes.gpus.nvidia_nvml import SUCCESS, Nvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import Number
-from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, Nvml
-from gswarm_agent.probes.rates import SECOND_NS, Rate, UnwrappedCounter
+from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, Call, Field, Nvml
+from gswarm_agent.probes.rates import SECOND_NS, Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Sequence, Tuple
+    from typing import Callable, List, Optional, Sequence
 
 _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6
@@ -79,8 +79,8 @@ class FieldSource(GpuSource):
         """The fields of the current plan."""
         return self._plans[self._plan]
 
-    def value(self, numbers: Sequence[Number], value_type: int, now_ns: int) -> Optional[Number]:
-        """Return the column's value for its fields' numbers, whose nvmlValueType_t is ``value_type``."""
+    def value(self, numbers: Sequence[Number], now_ns: int) -> Optional[Number]:
+        """Return the column's value for its fields' numbers."""
         total = sum(numbers)
         if not self._scales:
             return total
@@ -108,7 +108,7 @@ class ThrottleCauses(FieldSource):
         super().__init__(column, plans, [_NS_TO_PERCENT] * len(plans))
         self._causes: List[Rate] = []
 
-    def value(self, numbers: Sequence[Number], value_type: int, now_ns: int) -> Optional[Number]:
+    def value(self, numbers: Sequence[Number], now_ns: int) -> Optional[Number]:
         """See FieldSource."""
         if len(self._causes) != len(numbers):
             self._causes = [Rate() for _ in numbers]
@@ -119,32 +119,6 @@ class ThrottleCauses(FieldSource):
     def reset(self) -> None:
         """See FieldSource."""
         self._causes = []
-
-
-class PcieCounter(FieldSource):
-    """A PCIe column from a byte counter that has only 32 bits on most GPUs."""
-
-    def __init__(self, column: str, field: int) -> None:
-        super().__init__(column, [[(field, 0)]], [_BYTES_TO_MB])
-        self._counter = UnwrappedCounter()
-
-    @property
-    def wraps(self) -> bool:
-        """Whether the counter has 32 bits."""
-        return self._counter.narrow
-
-    def count(self, raw: Number, value_type: int) -> Number:
-        """Take a raw reading, also between ticks, and return the counter continued beyond 32 bits."""
-        return self._counter.update(raw, value_type == UNSIGNED_INT)
-
-    def value(self, numbers: Sequence[Number], value_type: int, now_ns: int) -> Optional[Number]:
-        """See FieldSource."""
-        return super().value([self.count(numbers[0], value_type)], value_type, now_ns)
-
-    def reset(self) -> None:
-        """See FieldSource."""
-        super().reset()
-        self._counter.reset()
 
 
 _NUMBER, _LONG_NUMBER = "I", "Q"
@@ -189,14 +163,6 @@ def call_sources(nvml: Nvml) -> List[CallSource]:
             convert=lambda state: None if state == api.NVML_PSTATE_UNKNOWN else state,
         ),
     ]
-
-
-def pcie_counters(api: Any) -> Tuple[PcieCounter, PcieCounter]:
-    """Return the sources of PCIe traffic, sent and received by the GPU."""
-    return (
-        PcieCounter("pcie_tx_mb_s", api.NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
-        PcieCounter("pcie_rx_mb_s", api.NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
-    )
 
 
 def field_sources(nvml: Nvml) -> List[FieldSource]:

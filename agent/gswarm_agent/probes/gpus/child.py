@@ -1,0 +1,184 @@
+"""The process that reads the GPUs: it opens a vendor's driver and answers the agent's requests, one by one.
+
+The agent kills it when a call hangs. It ends by itself when the agent closes the pipe or has died.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import struct
+import sys
+import time
+
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, NVLINK
+from gswarm_agent.probes.gpus.vendor import IDLE, PROCESS, VendorError
+from gswarm_agent.probes.processes import ProcessTable
+from gswarm_agent.probes.rates import SECOND_NS
+from gswarm_agent.wire_payload import MAX_PROCESSES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, List, NoReturn, Optional, Sequence, Tuple
+
+    from gswarm_agent.frame import GpuFacts, GpuLink, Row
+    from gswarm_agent.probes.gpus.vendor import GpuUsage, Progress, Vendor
+
+ABSENT, OPENED, ROWS, PROCESSES = range(4)
+"""Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them."""
+LENGTH = struct.Struct("=I")
+CHUNK = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_STATE_NS = 60 * SECOND_NS
+_NVLINK_COLUMNS = frozenset(m.name for m in GPU_METRICS if m.group == NVLINK)
+
+
+def pack(message: Tuple[Any, ...]) -> bytes:
+    """Return a message of plain values with its length before it. Only this program's processes read it."""
+    data = marshal.dumps(message)
+    return LENGTH.pack(len(data)) + data
+
+
+def become(
+    vendor: Vendor, proc: str, progress: Progress, pipes: Tuple[int, int], skipped: Sequence[int]
+) -> NoReturn:
+    """Turn a newly forked process into the one that reads GPUs. Never returns.
+
+    ``pipes`` are the ends from which it reads requests and to which it writes answers.
+    """
+    status, (requests, answers) = 1, pipes
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the agent decides when this process ends
+        # A call that hangs for ever must not keep the agent's sockets and locks.
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor not in (2, requests, answers):
+                try:
+                    os.close(descriptor)
+                except OSError:  # the one with which the folder was listed
+                    pass
+        import ctypes
+
+        # If the agent is killed while a call hangs, nobody reads the end of the pipe.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        _Server(vendor, proc, progress, answers).run(requests, skipped)
+        status = 0
+    except BrokenPipeError:  # the agent has died
+        pass
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+class _Server:
+    """Answers requests about all GPUs of a vendor."""
+
+    def __init__(self, vendor: Vendor, proc: str, progress: Progress, answers: int) -> None:
+        self._vendor, self._progress, self._answers = vendor, progress, answers
+        self._table = ProcessTable(proc, lambda pid: progress.enter(PROCESS, pid))
+        self._facts: List[GpuFacts] = []
+        self._links: Tuple[GpuLink, ...] = ()
+        self._opened: Dict[int, bool] = {}
+        self._state_due = 0
+
+    def run(self, requests: int, skipped: Sequence[int]) -> None:
+        """Open the driver and all GPUs but those to skip, then answer until the pipe is closed."""
+        try:
+            count = self._vendor.open(self._progress)
+            if count == 0:
+                raise VendorError(
+                    f"the {self._vendor.name} driver shows no GPU to this user's processes on this node"
+                )
+        except VendorError as error:
+            self._answer(ABSENT, (str(error), self._vendor.driver_version, self._vendor.cuda_version))
+            return
+        for index in range(count):
+            self._progress.enter(index)
+            self._facts.append(self._vendor.facts(index, hanging=index in skipped))
+            self._opened[index] = index not in skipped
+        self._links = self._vendor.links(time.monotonic_ns(), skipped)
+        self._answer(OPENED, None, changed=True)
+        unread = b""
+        while data := os.read(requests, CHUNK):
+            unread += data
+            if len(unread) >= LENGTH.size and len(unread) == LENGTH.size + LENGTH.unpack_from(unread)[0]:
+                self._handle(marshal.loads(unread[LENGTH.size :]))  # noqa: S302  # the agent's own request
+                unread = b""
+        self._vendor.close()
+
+    def _handle(self, request: Tuple[Any, ...]) -> None:
+        """Answer one request.
+
+        ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``. ``with_processes`` is None
+        while they are switched off, and False when they aren't due.
+        """
+        now_ns, begun_ns, off, with_processes, skipped, skipped_pids = request
+        vendor = self._vendor
+        rows: List[Optional[Row]] = []
+        # A vendor tries once a minute what a GPU lacked, and leaves no note.
+        if changed := now_ns >= self._state_due:
+            self._state_due = now_ns + _STATE_NS
+        # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
+        ahead = now_ns - begun_ns
+        for index in range(len(self._facts)):
+            if index in skipped:
+                rows.append(None)
+                continue
+            self._progress.enter(index)
+            if not self._opened[index]:
+                self._facts[index] = vendor.facts(index, hanging=False)
+                self._opened[index] = changed = True
+            values = vendor.read(index, ahead + time.monotonic_ns(), off)
+            rows.append(None if values is None else tuple(map(values.get, GPU_COLUMNS)))
+        self._answer(ROWS, rows, changed=changed)
+        if with_processes:
+            self._answer(PROCESSES, self._read_processes(ahead, skipped, skipped_pids))
+        elif with_processes is None:
+            self._table.read((), now_ns)
+        if off.isdisjoint(_NVLINK_COLUMNS):
+            self._links = vendor.links(now_ns, tuple(skipped))
+        self._progress.enter(IDLE)
+
+    def _read_processes(
+        self, ahead: int, skipped: Collection[int], skipped_pids: Collection[int]
+    ) -> List[Tuple[Any, ...]]:
+        usages: List[Tuple[int, int, GpuUsage]] = []
+        for index in range(len(self._facts)):
+            if index not in skipped:
+                self._progress.enter(index)
+                on_gpu = self._vendor.processes(index)
+                usages += [(index, pid, usage) for pid, usage in on_gpu.items()]
+        del usages[MAX_PROCESSES:]
+        hosts = self._table.read([pid for _, pid, _ in usages], ahead + time.monotonic_ns(), skipped_pids)
+        return [
+            (
+                *(index, pid, hosts[pid].user, hosts[pid].command, hosts[pid].rank, hosts[pid].local_rank),
+                (usage.memory_mib, usage.sm_pct, *hosts[pid].usage),
+            )
+            for index, pid, usage in usages
+        ]
+
+    def _answer(self, kind: int, content: object, *, changed: bool = False) -> None:
+        """Send an answer, with the notes since the last one, and with what they may have changed."""
+        vendor, state = self._vendor, None
+        notes = [tuple(vars(note).values()) for note in vendor.notes]
+        # Another thread may add notes meanwhile.
+        del vendor.notes[: len(notes)]
+        if notes or changed:
+            state = (
+                vendor.driver_version,
+                vendor.cuda_version,
+                [tuple(vars(facts).values()) for facts in self._facts],
+                [tuple(vars(link).values()) for link in self._links],
+                {i: vendor.reasons(i) for i, opened in self._opened.items() if opened},
+            )
+        self._progress.enter(IDLE)
+        data = pack((kind, content, notes, state))
+        while data:
+            data = data[os.write(self._answers, data) :]

@@ -1,0 +1,153 @@
+"""NVIDIA's GPUs, through NVML. A ``Vendor``."""
+
+from __future__ import annotations
+
+import os
+
+from gswarm_agent.frame import GpuFacts
+from gswarm_agent.probes.gpus.vendor import DRIVER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+    from gswarm_agent.frame import GpuLink, Note
+    from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
+    from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
+    from gswarm_agent.probes.gpus.vendor import GpuUsage, Progress, Values
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+class Nvidia:
+    """See ``Vendor``. ``proc`` and ``sys`` are the folders of the kernel's files.
+
+    The agent itself asks for ``absence`` only, so everything else is imported by the process that reads GPUs.
+    """
+
+    name = "NVIDIA"
+
+    def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
+        self.notes: List[Note] = []
+        self.driver_version: Optional[str] = None
+        self.cuda_version: Optional[str] = None
+        self._proc, self._sys = proc, sys
+
+    def absence(self) -> str:
+        """See Vendor. The library is only loaded, which neither starts nor asks the driver."""
+        import ctypes
+
+        try:
+            ctypes.CDLL(LIBRARY)
+        except OSError:
+            return f"there is no NVIDIA driver on this node: {LIBRARY} was not found"
+        return ""
+
+    def open(self, progress: Progress) -> int:
+        """See Vendor."""
+        from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
+        from gswarm_agent.probes.gpus.nvidia_links import Links
+        from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
+        from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
+        from gswarm_agent.probes.gpus.nvidia_processes import make_lister
+        from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
+
+        progress.enter(DRIVER)
+        self._nvml = nvml = Nvml.open()
+        self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
+        lane = ThroughputLane(nvml, progress)
+        self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(nvml.count())]
+        self._links = Links(nvml, self._gpus, self._sys, self.notes, progress)
+        self._lister = make_lister(nvml)
+        self._xids = XidWatch(nvml, self.notes)
+        self._no_processes: Dict[int, str] = {}
+        return len(self._gpus)
+
+    def facts(self, index: int, *, hanging: bool) -> GpuFacts:
+        """See Vendor."""
+        gpu = self._gpus[index]
+        if hanging:
+            return facts_of_lost_gpu(index, len(self._gpus), self._proc)
+        gpu.open()
+        if gpu.lost is not None:
+            return facts_of_lost_gpu(index, len(self._gpus), self._proc)
+        self._xids.add(gpu)
+        reason = self._lister.obstacle(gpu)
+        if reason:
+            self._no_processes[index] = reason
+        return read_gpu_facts(self._nvml, gpu)
+
+    def read(self, index: int, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
+        """See Vendor."""
+        return self._gpus[index].read(now_ns, columns_off)
+
+    def reasons(self, index: int) -> Dict[str, str]:
+        """See Vendor."""
+        gpu = self._gpus[index]
+        if gpu.lost is not None:
+            return {"": gpu.lost}
+        reasons = gpu.reasons
+        for name, missing in (("processes", self._no_processes), ("xid", self._xids.reasons)):
+            if index in missing:
+                reasons[name] = missing[index]
+        return reasons
+
+    def processes(self, index: int) -> Dict[int, GpuUsage]:
+        """See Vendor."""
+        gpu = self._gpus[index]
+        return self._lister.processes_on(gpu) if gpu.reachable else {}
+
+    def links(self, now_ns: int, skipped: Sequence[int]) -> Tuple[GpuLink, ...]:
+        """See Vendor."""
+        return self._links.read(now_ns, skipped)
+
+    def close(self) -> None:
+        """See Vendor. NVML is not shut down, as threads may be in a call; the driver cleans up itself."""
+
+
+def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
+    """Return the facts of a GPU that answers, None for each that this GPU does not have."""
+    api, maybe, handle = nvml.api, nvml.maybe, gpu.handle
+    pci = maybe(api.nvmlDeviceGetPciInfo, handle)
+    memory = maybe(api.nvmlDeviceGetMemoryInfo, handle)
+    limit = maybe(api.nvmlDeviceGetEnforcedPowerLimit, handle)
+    return GpuFacts(
+        index=gpu.index,
+        uuid=maybe(api.nvmlDeviceGetUUID, handle) or f"unknown-{gpu.index}",
+        name=maybe(api.nvmlDeviceGetName, handle) or "unknown GPU",
+        pci_bus_id=None if pci is None else pci.busId,
+        minor=maybe(api.nvmlDeviceGetMinorNumber, handle),
+        memory_total_mib=None if memory is None else memory.total >> 20,
+        power_limit_w=None if limit is None else limit / 1000,
+        sm_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM),
+        mem_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM),
+        mig=gpu.has_mig(),
+    )
+
+
+def facts_of_lost_gpu(index: int, count: int, proc: str) -> GpuFacts:
+    """Return the facts of a GPU that doesn't answer, from what the kernel module recorded at its start.
+
+    Its folders in /proc/driver/nvidia/gpus are named by PCI bus id, which is NVML's order too. Where they
+    don't match the number of GPUs (a job that may see only some), only the index is known.
+    """
+    text, top = "", f"{proc}/driver/nvidia/gpus"
+    try:
+        folders = sorted(os.listdir(top))
+        if len(folders) == count:
+            with open(f"{top}/{folders[index]}/information", errors="replace") as file:
+                text = file.read()
+    except OSError:
+        pass
+    pairs = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in pairs.items()}
+    uuid = fields.get("GPU UUID", "")
+    minor = fields.get("Device Minor", "")
+    return GpuFacts(
+        index=index,
+        # A GPU that was lost before the module saw it has question marks for a UUID.
+        uuid=uuid if uuid and "?" not in uuid else f"unknown-{index}",
+        name=fields.get("Model", "unknown GPU"),
+        pci_bus_id=fields.get("Bus Location"),
+        minor=int(minor) if minor.isdigit() else None,
+    )

@@ -1,0 +1,327 @@
+"""One GPU of NVIDIA: its values at each tick, and its recovery after errors."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note
+from gswarm_agent.probes.gpus.nvidia_gpm import PcieGpm
+from gswarm_agent.probes.gpus.nvidia_nvml import (
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNSUPPORTED,
+    CallQuery,
+    FieldQuery,
+    Nvml,
+    reason_of,
+)
+from gswarm_agent.probes.gpus.nvidia_sources import (
+    CallSource,
+    FieldSource,
+    GpuSource,
+    call_sources,
+    field_sources,
+)
+from gswarm_agent.probes.rates import SECOND_NS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+    from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
+    from gswarm_agent.probes.gpus.vendor import Values
+
+RETRY_NS = 60 * SECOND_NS
+"""Pause before an unsupported metric is tried again."""
+REOPEN_NS = 5 * SECOND_NS
+"""Pause before a lost GPU is tried again."""
+SLOW_NS = 10 * SECOND_NS
+"""Maximum age of ECC counts in seconds: the driver has to query the GPU for each of them."""
+STRIKES = 3
+"""Number of consecutive ticks after which an error counts as lasting."""
+_PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
+
+
+class _LostError(Exception):
+    """The GPU no longer answers; the message gives the reason."""
+
+
+class _Calls:
+    """Call sources with one prepared query for all of them."""
+
+    def __init__(self, sources: Sequence[CallSource]) -> None:
+        self.sources = sources
+        self.query = CallQuery([source.call for source in sources])
+        self.columns = [name for source in sources for name in source.columns]
+        self.calls = [call for call, source in enumerate(sources) for _ in source.columns]
+        self.converters = [
+            (name, source.convert)
+            for source in sources
+            for name in source.columns
+            if source.convert is not None
+        ]
+
+
+class _Queries:
+    """The prepared queries for the sources that are read: fields in one call, then calls.
+
+    ``all_calls`` includes the slow ones, ``quick_calls`` does not. ``columns_off`` are not among them.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[FieldSource],
+        calls: Sequence[CallSource],
+        columns_off: FrozenSet[str] = frozenset(),
+    ) -> None:
+        self.columns_off = columns_off
+        self.field_query = FieldQuery([field for source in fields for field in source.fields])
+        ends = accumulate(len(source.fields) for source in fields)
+        self.fields = [(source, slice(end - len(source.fields), end)) for source, end in zip(fields, ends)]
+        self.all_calls = _Calls(calls)
+        self.quick_calls = _Calls([source for source in calls if not source.slow])
+        self.slow_columns = [name for source in calls if source.slow for name in source.columns]
+
+
+class Gpu:
+    """A GPU by its NVML index. ``lost`` says why it doesn't answer, None while it does.
+
+    PCIe is measured by GPM where the GPU has it, else in the ``lane``.
+    """
+
+    def __init__(self, nvml: Nvml, index: int, notes: List[Note], lane: ThroughputLane) -> None:
+        self.index = index
+        self.handle: Any = None
+        self.lost: Optional[str] = None
+        self._nvml, self._notes, self._lane = nvml, notes, lane
+        self._calls = call_sources(nvml)
+        self._gpm: Optional[PcieGpm] = None
+        self._gpm_strikes = 0
+        self._fields = field_sources(nvml)
+        self._sources: List[GpuSource] = [*self._calls, *self._fields]
+        self._queries = _Queries((), ())
+        self._slow_at = 0
+        self._slow_values: Values = {}
+        self._settled = False  # all sources answered the last queries, which can be used again
+        self._silent_ticks = 0
+        self._retry_at: Optional[int] = None
+        self._reopen_at = 0
+
+    @property
+    def reasons(self) -> Dict[str, str]:
+        """Why this GPU has no value of a metric, by the metric's name."""
+        missing = [source for source in self._sources if source.reason is not None]
+        reasons = {name: source.reason or "" for source in missing for name in source.columns}
+        if self._gpm is None and self.index in self._lane.reasons:
+            reasons.update(dict.fromkeys(_PCIE_COLUMNS, self._lane.reasons[self.index]))
+        return reasons
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the GPU answers."""
+        return self.handle is not None and self.lost is None
+
+    def open(self) -> None:
+        """Get the handle and find out which sources the GPU supports."""
+        try:
+            self._open()
+        except _LostError as error:
+            self._mark_lost(str(error))
+
+    def has_mig(self) -> bool:
+        """Return whether the GPU is divided into MIG instances."""
+        mode = self._nvml.maybe(self._nvml.api.nvmlDeviceGetMigMode, self.handle)
+        return mode is not None and mode[0] == 1
+
+    def read(self, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
+        """Return the GPU's values but for the columns that are off, None when it does not answer."""
+        if self.lost is not None and now_ns < self._reopen_at:
+            return None
+        try:
+            if self.lost is not None:
+                self._open()
+            values = self._read(now_ns, columns_off)
+        except _LostError as error:
+            self._mark_lost(str(error))
+            self._reopen_at = now_ns + REOPEN_NS
+            return None
+        if values is not None and self.lost is not None:
+            self.lost = None
+            self._note("gpu_back", INFO, "answers again")
+        return values
+
+    def _open(self) -> None:
+        """Query everything until each source has answered or is disabled; without notes."""
+        try:
+            self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
+        except self._nvml.Error as error:
+            raise _LostError(reason_of(error.value)) from None
+        for _ in range(STRIKES):
+            _, codes = self._query(0, everything=True, off=frozenset())
+            error_code = _common_error(codes)
+            if error_code is not None:
+                raise _LostError(reason_of(error_code))
+            if self._update_sources(codes, note=False):
+                break
+        for source in self._sources:
+            source.reset()
+        self._gpm = self._nvml.maybe(PcieGpm, self._nvml, self.handle)
+        if self._gpm is None:
+            self._lane.add(self.index, self.handle)
+
+    def _read(self, now_ns: int, off: FrozenSet[str]) -> Optional[Values]:
+        if self._retry_at is None:
+            self._retry_at = now_ns + RETRY_NS
+        everything = now_ns >= self._retry_at
+        if everything:
+            self._retry_at = now_ns + RETRY_NS
+        values, codes = self._query(now_ns, everything, off)
+        if codes:
+            error_code = _common_error(codes)
+            if error_code is not None:
+                self._silent_ticks += 1
+                if self._silent_ticks >= STRIKES:
+                    raise _LostError(reason_of(error_code))
+                return None
+            self._update_sources(codes, note=True)
+        self._silent_ticks = 0
+        values.update(zip(_PCIE_COLUMNS, self._pcie(now_ns, off) or (None, None)))
+        return values
+
+    def _pcie(self, now_ns: int, off: FrozenSet[str]) -> Optional[Tuple[float, float]]:
+        """Return PCIe traffic (tx, rx) in MB/s; leave it to the lane after lasting errors of GPM."""
+        on = off.isdisjoint(_PCIE_COLUMNS)
+        self._lane.switch(on=on)
+        if not on:
+            if self._gpm is not None:
+                self._gpm.reset()
+            return None
+        if self._gpm is None:
+            return self._lane.latest(self.index)
+        traffic = self._gpm.read(now_ns)
+        self._gpm_strikes = 0 if self._gpm.code == SUCCESS else self._gpm_strikes + 1
+        if self._gpm_strikes >= STRIKES:
+            self._gpm = None
+            self._lane.add(self.index, self.handle)
+        return traffic
+
+    def _query(
+        self, now_ns: int, everything: bool, off: FrozenSet[str]
+    ) -> Tuple[Values, Dict[GpuSource, int]]:
+        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t.
+
+        The codes are left out if all sources have answered, as they did at the tick before.
+        """
+        if everything or not self._settled or self._queries.columns_off != off:
+            self._settled = False
+            for source in self._sources:
+                if not off.isdisjoint(source.columns):
+                    source.reset()  # its rates begin again when it is switched on
+            self._queries = _Queries(
+                [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)],
+                [s for s in self._calls if (everything or s.reason is None) and off.isdisjoint(s.columns)],
+                off,
+            )
+        queries = self._queries
+        slow_due = not self._settled or now_ns >= self._slow_at
+        values: Values = {}
+        # Counters come first, close to the time that their rates are taken at.
+        field_codes = self._query_fields(queries, now_ns, values)
+        calls = queries.all_calls if slow_due else queries.quick_calls
+        call_codes = self._query_calls(calls, values)
+        if slow_due:
+            self._slow_values = {name: values.get(name) for name in queries.slow_columns}
+            self._slow_at = 0 if everything else now_ns + SLOW_NS
+        else:
+            values.update(self._slow_values)
+        if self._settled and not any(field_codes) and not any(call_codes):
+            return values, {}
+        codes: Dict[GpuSource, int] = dict(zip(calls.sources, call_codes))
+        codes.update(zip([source for source, _ in queries.fields], field_codes))
+        return values, codes
+
+    def _query_fields(self, queries: _Queries, now_ns: int, values: Values) -> Sequence[int]:
+        if not queries.fields:
+            return ()
+        verdict, field_codes, numbers = queries.field_query.run(self._nvml.get_fields, self.handle)
+        if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:
+            raise _LostError(reason_of(GPU_IS_LOST))
+        codes = [SUCCESS] * len(queries.fields)
+        if verdict != SUCCESS or any(field_codes):
+            codes = [
+                verdict or next(filter(None, field_codes[place]), SUCCESS) for _, place in queries.fields
+            ]
+        for (source, place), code in zip(queries.fields, codes):
+            if code == SUCCESS:
+                values[source.column] = source.value(numbers[place], now_ns)
+        return codes
+
+    def _query_calls(self, calls: _Calls, values: Values) -> Sequence[int]:
+        codes, numbers = calls.query.run(self.handle)
+        if any(codes):
+            if GPU_IS_LOST in codes:
+                raise _LostError(reason_of(GPU_IS_LOST))
+            values.update(
+                (name, number)
+                for name, call, number in zip(calls.columns, calls.calls, numbers)
+                if codes[call] == SUCCESS
+            )
+        else:
+            values.update(zip(calls.columns, numbers))
+        for name, convert in calls.converters:
+            number = values.get(name)
+            if number is not None:
+                values[name] = convert(int(number))
+        return codes
+
+    def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
+        """Disable sources that will not answer; True when every source has answered or is disabled."""
+        settled = True
+        for source, code in codes.items():
+            if code == SUCCESS:
+                source.strikes = 0
+                source.reason = None
+                continue
+            source.strikes += 1
+            if code in UNSUPPORTED and source.use_next_plan():
+                source.reset()
+                settled = False
+            elif source.reason is None and (code in UNSUPPORTED or source.strikes >= STRIKES):
+                self._disable(source, self._reason(source, code), note)
+            else:
+                settled = settled and source.reason is not None
+        self._settled = not any(codes.values())
+        return settled
+
+    def _disable(self, source: GpuSource, reason: str, note: bool) -> None:
+        source.reset()
+        source.reason = reason
+        self._settled = False
+        if note:
+            for name in source.columns:
+                self._note("unmeasured", WARNING, f"no longer measures {name}: {reason}")
+
+    def _reason(self, source: GpuSource, code: int) -> str:
+        if code == NOT_SUPPORTED and "util_pct" in source.columns and self.has_mig():
+            return "MIG is on: NVML has no utilisation for the GPU as a whole"
+        return reason_of(code)
+
+    def _mark_lost(self, reason: str) -> None:
+        if self.lost is None:
+            self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
+        self.lost = reason
+        self._lane.remove(self.index)
+        self._silent_ticks = 0
+        for source in self._sources:
+            source.reset()
+
+    def _note(self, kind: str, severity: str, message: str) -> None:
+        self._notes.append(Note(kind, severity, message, self.index))
+
+
+def _common_error(codes: Dict[GpuSource, int]) -> Optional[int]:
+    """Return an error of a GPU on which everything fails, None if anything worked or is unsupported only."""
+    if SUCCESS in codes.values():
+        return None
+    return next((code for code in codes.values() if code not in UNSUPPORTED), None)

@@ -1,0 +1,131 @@
+"""How NVIDIA's GPUs are connected: to each other, to NVSwitches, network adapters and the host."""
+
+from __future__ import annotations
+
+import os
+
+from gswarm_agent.frame import INFO, WARNING, GpuLink, Note
+from gswarm_agent.probes.gpus.nvidia_nvlink import NVSWITCH, NvLink, NvLinkReader, nvlink_faults
+from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
+from gswarm_agent.probes.gpus.vendor import Progress
+from gswarm_agent.probes.rates import SECOND_NS
+from gswarm_agent.probes.topology import find_adapters, pci_kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Set, Tuple
+
+    from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
+
+HOST = "host"
+"""The peer of a GPU that is its own node."""
+_NVLINKS_NS = 60 * SECOND_NS
+"""Maximum age of the NVLinks' states."""
+
+# nvmlGpuTopologyLevel_t in the words of nvidia-smi topo -m.
+_KINDS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+# Bytes per second and lane by generation, one way, encoding taken off (PCI Express base specification).
+_LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
+
+class Links:
+    """The connections of all GPUs, and notes on NVLinks that are down or slow."""
+
+    def __init__(
+        self, nvml: Nvml, gpus: Sequence[Gpu], sys: str, notes: List[Note], progress: Progress
+    ) -> None:
+        self._nvml, self._gpus, self._sys = nvml, gpus, sys
+        self._notes, self._progress = notes, progress
+        self._readers: Dict[int, NvLinkReader] = {}
+        self._nvlinks: Dict[int, Sequence[NvLink]] = {}
+        self._were_up: Dict[int, Set[int]] = {}
+        self._faults: Dict[int, str] = {}
+        self._links: Tuple[GpuLink, ...] = ()
+        self._due = 0
+
+    def read(self, now_ns: int, skipped: Sequence[int]) -> Tuple[GpuLink, ...]:
+        """Return how the GPUs are connected, read again each minute if NVLinks have changed."""
+        if now_ns < self._due:
+            return self._links
+        self._due = now_ns + _NVLINKS_NS
+        before, self._nvlinks = self._nvlinks, {gpu.index: () for gpu in self._gpus}
+        reachable = [gpu for gpu in self._gpus if gpu.reachable and gpu.index not in skipped]
+        for gpu in reachable:
+            self._progress.enter(gpu.index)
+            reader = self._readers.get(gpu.index)
+            if reader is None or reader.handle is not gpu.handle:
+                reader = self._readers[gpu.index] = NvLinkReader(self._nvml, gpu.handle)
+            self._nvlinks[gpu.index] = reader.read()
+        if self._nvlinks != before:
+            self._note_faults()
+            self._links = self._read_all(reachable)
+        return self._links
+
+    def _note_faults(self) -> None:
+        before, self._faults = self._faults, nvlink_faults(self._nvlinks, self._were_up)
+        for index, links in self._nvlinks.items():
+            self._were_up.setdefault(index, set()).update(n for n, link in enumerate(links) if link.up)
+            fault = self._faults.get(index)
+            if fault is not None and fault != before.get(index):
+                self._notes.append(Note("nvlink_degraded", WARNING, fault, index))
+            elif fault is None and index in before and links:
+                message = "all NVLinks are up again, at full speed"
+                self._notes.append(Note("nvlink_restored", INFO, message, index))
+
+    def _read_all(self, gpus: Sequence[Gpu]) -> Tuple[GpuLink, ...]:
+        api, maybe = self._nvml.api, self._nvml.maybe
+        buses: Dict[int, str] = {}
+        pcie: Dict[int, GpuLink] = {}
+        for gpu in gpus:
+            self._progress.enter(gpu.index)
+            pci = maybe(api.nvmlDeviceGetPciInfo, gpu.handle)
+            buses[gpu.index] = "" if pci is None else pci.busId
+            generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle)
+            width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, gpu.handle)
+            if generation and width:
+                # Later generations count as the last known.
+                gb_s = _LANE_BYTES[min(generation, max(_LANE_BYTES))] * width / 1e9
+                pcie[gpu.index] = GpuLink(gpu.index, HOST, "PCIe", width, f"{generation}.0", gb_s)
+        adapters = find_adapters(self._sys)
+        found: List[GpuLink] = []
+        for gpu in gpus:
+            self._progress.enter(gpu.index)
+            own_nvlinks = [link for link in self._nvlinks[gpu.index] if link.up]
+            switched = [link for link in own_nvlinks if link.remote == NVSWITCH]
+            for peer in gpus:
+                if peer is gpu:
+                    continue
+                level = maybe(api.nvmlDeviceGetTopologyCommonAncestor, gpu.handle, peer.handle)
+                # NVLinks between two GPUs are direct ones, and those through switches that both have.
+                ends = sum(link.up and link.remote == NVSWITCH for link in self._nvlinks[peer.index])
+                used = [link for link in own_nvlinks if link.remote == buses[peer.index]] + switched[:ends]
+                if used:
+                    found.append(_bundle(gpu.index, f"GPU{peer.index}", used))
+                elif level in _KINDS:
+                    both = pcie.get(gpu.index), pcie.get(peer.index)
+                    found.append(_slower(gpu.index, f"GPU{peer.index}", _KINDS[level], *both))
+            if switched:
+                found.append(_bundle(gpu.index, NVSWITCH, switched))
+            folder = os.path.realpath(f"{self._sys}/bus/pci/devices/{buses[gpu.index][-12:].lower()}")
+            for adapter in adapters:
+                link = _slower(
+                    gpu.index, adapter.name, pci_kind(folder, adapter.folder), pcie.get(gpu.index), None
+                )
+                if adapter.gb_s is not None and (link.gb_s is None or adapter.gb_s < link.gb_s):
+                    link = GpuLink(gpu.index, adapter.name, link.kind, 0, None, adapter.gb_s)
+                found.append(link)
+            if gpu.index in pcie:
+                found.append(pcie[gpu.index])
+        return tuple(found)
+
+
+def _bundle(gpu: int, peer: str, links: Sequence[NvLink]) -> GpuLink:
+    speeds = [link.mb_s for link in links if link.mb_s is not None]
+    gb_s = sum(speeds) / 1000 if len(speeds) == len(links) else None
+    return GpuLink(gpu, peer, f"NV{len(links)}", len(links), links[0].version, gb_s)
+
+
+def _slower(gpu: int, peer: str, kind: str, one: Optional[GpuLink], other: Optional[GpuLink]) -> GpuLink:
+    """Return a connection over PCIe with the bandwidth of the slower of two devices."""
+    both = [link.gb_s for link in (one, other) if link is not None and link.gb_s is not None]
+    return GpuLink(gpu, peer, kind, 0, None, min(both, default=None))

@@ -1,0 +1,325 @@
+"""The agent's side of the process that reads the GPUs: requests, answers, and the end of one that hangs.
+
+If a call for a GPU doesn't return, the process is killed and not waited for, since a process inside the
+driver may not die. The next one leaves that GPU out and tries it again after a minute. It is the same for a
+process in /proc that hangs its readers, and for the driver as a whole.
+"""
+
+from __future__ import annotations
+
+import marshal
+import math
+import mmap
+import os
+import select
+import signal
+import time
+
+from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
+from gswarm_agent.probes.gpus import VENDORS
+from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
+from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, Progress
+from gswarm_agent.probes.rates import SECOND_NS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+
+    from gswarm_agent.frame import Row
+    from gswarm_agent.probes.gpus.vendor import Vendor
+
+START_S = 10.0
+"""Time limit for the driver's start; without its persistence mode it takes seconds."""
+PATIENCE_S = 2.0
+"""Time limit for the calls that read one GPU or process once."""
+RETRY_NS = 60 * SECOND_NS
+"""Pause before what hung is tried again."""
+_PROCESSES_NS = 1_950_000_000
+"""Processes are read every other second (a little more often, so that ticks of one second find them due).
+
+To read eight takes somewhat longer than to read the host, or as many GPUs.
+"""
+_CLOSE_S = 0.5
+_LOOK_S = 0.1
+"""Time between two looks whether the driver's start hangs."""
+HANGS = "the driver is slow or hangs"
+FAILED = "the process that reads the GPUs failed there"
+
+
+class _Child:
+    """A running process that reads GPUs. ``asked_ns`` is the time of a request for rows without an answer."""
+
+    def __init__(self, vendor: Vendor, proc: str, skipped: Dict[int, int]) -> None:
+        self.asked_ns: Optional[int] = None
+        self.progress = Progress(mmap.mmap(-1, mmap.PAGESIZE))
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(vendor, proc, self.progress, (requests, answers), list(skipped))
+        os.close(requests)
+        os.close(answers)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
+        self._unread = b""
+
+    def send(self, request: Tuple[Any, ...]) -> None:
+        """Send a request; the answer to one before it must have come."""
+        try:
+            os.write(self._requests, pack(request))
+        except BrokenPipeError:  # it has ended, which ``receive`` finds
+            pass
+
+    def receive(self, until: float) -> Optional[Tuple[Any, ...]]:
+        """Return the next answer, None if there is none by ``until`` (time.monotonic()). Raises EOFError."""
+        while True:
+            if len(self._unread) >= LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(self._unread)[0]
+                if len(self._unread) >= end:
+                    data, self._unread = self._unread[LENGTH.size : end], self._unread[end:]
+                    answer: Tuple[Any, ...] = marshal.loads(data)  # noqa: S302  # of this program's own process
+                    return answer
+            if not self._poll.poll(max(0, math.ceil(1000 * (until - time.monotonic())))):
+                return None
+            data = os.read(self._answers, CHUNK)
+            if not data:
+                raise EOFError
+            self._unread += data
+
+    def kill(self) -> None:
+        """End it by force, without waiting until it has ended."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.close(self._requests)
+        os.close(self._answers)
+
+    def close(self) -> None:
+        """Let it end, and end it by force if it doesn't."""
+        os.close(self._requests)
+        until = time.monotonic() + _CLOSE_S
+        try:
+            while self.receive(until) is not None:
+                pass
+        except EOFError:
+            pass
+        os.kill(self.pid, signal.SIGKILL)
+        os.close(self._answers)
+
+
+class GpuReader:
+    """All GPUs of this node. ``missing`` is the reason if there are none, else empty.
+
+    ``links`` say how the GPUs are connected. ``cuda_version`` is the newest that the driver runs.
+    """
+
+    def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
+        self.missing = ""
+        self.driver_version: Optional[str] = None
+        self.cuda_version: Optional[str] = None
+        self.facts: Tuple[GpuFacts, ...] = ()
+        self.links: Tuple[GpuLink, ...] = ()
+        self._proc, self._start_s = proc, start_s
+        self._vendor: Optional[Vendor] = None
+        self._child: Optional[_Child] = None
+        self._ended: List[int] = []  # processes that were killed and have not been reaped
+        self._off: FrozenSet[str] = frozenset()
+        self._reasons: Dict[int, Dict[str, str]] = {}
+        self._hanging: Dict[int, str] = {}  # why a GPU hangs; until it answers
+        self._skipped: Dict[int, int] = {}  # the time at which a GPU that hangs is tried again
+        self._skipped_pids: Dict[int, int] = {}
+        self._noted_pids: Set[int] = set()
+        self._start_at = 0
+        self._places: List[Tuple[int, int, int]] = []
+        self._before_ns = self._now_ns = 0
+        self._processes_due: Optional[int] = 0  # None while they are switched off
+        self._awaits_processes = False
+        self._processes: Optional[Tuple[ProcessSample, ...]] = None
+        self._notes: List[Note] = []
+        absences = []
+        for make in VENDORS:
+            self._vendor = vendor = make(proc, sys)
+            absence = vendor.absence() or self._open(vendor)
+            if not absence:
+                return
+            absences.append(absence)
+        self.missing = "; ".join(absences)
+
+    def capabilities(self) -> Dict[str, str]:
+        """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
+        if self.missing:
+            return {"gpu": self.missing}
+        unreachable = {i: reasons[""] for i, reasons in self._reasons.items() if "" in reasons}
+        unreachable.update(self._hanging)
+        found = {f"gpu{index}": reason for index, reason in unreachable.items()}
+        lacking: Dict[str, Dict[int, str]] = {}
+        answering = [index for index in range(len(self.facts)) if index not in unreachable]
+        for index in answering:
+            for name, reason in self._reasons.get(index, {}).items():
+                lacking.setdefault(name, {})[index] = reason
+        for name, reasons in lacking.items():
+            if len(reasons) == len(answering):
+                found[name] = next(iter(reasons.values()))
+            else:
+                found.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
+        return found
+
+    def switch(self, columns_off: FrozenSet[str], *, processes: bool) -> None:
+        """Measure all columns but these from now on."""
+        self._off = columns_off
+        if not processes:
+            self._processes_due = self._processes = None
+        elif self._processes_due is None:
+            self._processes_due = 0
+
+    def request(self, now_ns: int) -> None:
+        """Begin to read all GPUs and then, if they are due, their processes."""
+        if self.missing or self._vendor is None:
+            return
+        self._before_ns, self._now_ns = self._now_ns, now_ns
+        self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        self._end_if_hanging()
+        for waiting in (self._skipped, self._skipped_pids):
+            for key in [key for key, retry_at in waiting.items() if now_ns >= retry_at]:
+                del waiting[key]
+        if self._child is None and now_ns >= self._start_at:
+            self._child = _Child(self._vendor, self._proc, self._skipped)
+        if self._child is None or self._child.asked_ns is not None:
+            return
+        due = self._processes_due
+        if due is not None and now_ns >= due:
+            # At the first tick the answer isn't waited for: it imports modules.
+            self._awaits_processes, self._processes_due = due > 0, now_ns + _PROCESSES_NS
+        with_processes = None if due is None else now_ns >= due
+        skipped = frozenset(self._skipped), frozenset(self._skipped_pids)
+        self._child.send((now_ns, time.monotonic_ns(), self._off, with_processes, *skipped))
+        self._child.asked_ns = now_ns
+
+    def gather(self, until: float) -> Tuple[Optional[Row], ...]:
+        """Return the rows that arrive by ``until`` (time.monotonic()), None for the other GPUs."""
+        rows: Optional[Tuple[Optional[Row], ...]] = None
+        child = self._child
+        try:
+            while child is not None and (child.asked_ns is not None or self._awaits_processes):
+                answer = child.receive(until)
+                if answer is None:
+                    break
+                kind, content = self._take(answer)
+                if kind == ABSENT:  # the driver was unloaded meanwhile
+                    raise EOFError
+                if kind == ROWS and child.asked_ns is not None:
+                    # An answer that comes later than the next tick would give old values a new time.
+                    rows = content if child.asked_ns >= self._before_ns else None
+                    child.asked_ns = None
+                    self._note_answers(content)
+        except EOFError:
+            if child is not None:
+                self._end(child, FAILED)
+        self._note_places()
+        return (None,) * len(self.facts) if rows is None else tuple(rows)
+
+    def take_processes(self) -> Optional[Tuple[ProcessSample, ...]]:
+        """Return the newest samples of processes, None if none came since the last call."""
+        samples, self._processes = self._processes, None
+        return samples
+
+    def take_notes(self) -> List[Note]:
+        """Return the notes since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def close(self) -> None:
+        """End the process, but don't wait long for one that hangs."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _open(self, vendor: Vendor) -> str:
+        """Start the process and wait until it has opened all GPUs; return why there are none."""
+        while not self._start_at:
+            child = self._child = self._child or _Child(vendor, self._proc, self._skipped)
+            try:
+                answer = child.receive(time.monotonic() + _LOOK_S)
+            except EOFError:
+                self._end(child, FAILED)
+                continue
+            if answer is not None:
+                kind, content = self._take(answer)
+                if kind != ABSENT:
+                    return ""
+                child.close()
+                self._child = None
+                absence, self.driver_version, self.cuda_version = content
+                return str(absence)
+            self._end_if_hanging()
+            self._note_places()
+        return f"the {vendor.name} driver didn't answer within {self._start_s:g} s"
+
+    def _note_places(self) -> None:
+        if self._child is not None:
+            self._places = [self._child.progress.seen(lane) for lane in range(Progress.LANES)]
+
+    def _take(self, answer: Tuple[Any, ...]) -> Tuple[int, Any]:
+        """Take an answer's notes and state; return its kind and content."""
+        kind, content, notes, state = answer
+        self._notes += [Note(*note) for note in notes]
+        if state is not None:
+            self.driver_version, self.cuda_version, facts, links, self._reasons = state
+            self.facts = self.facts or tuple(GpuFacts(*values) for values in facts)
+            self.links = tuple(GpuLink(*values) for values in links)
+        if kind == PROCESSES:
+            self._awaits_processes = False
+            if self._processes_due is not None:
+                self._processes = tuple(ProcessSample(*values) for values in content)
+        return kind, content
+
+    def _note_answers(self, rows: List[Optional[Row]]) -> None:
+        """Note GPUs that hung and answer again."""
+        for index in [index for index in self._hanging if index not in self._skipped]:
+            del self._hanging[index]
+            if rows[index] is not None:
+                self._notes.append(Note("gpu_back", INFO, "answers again", index))
+
+    def _end_if_hanging(self) -> None:
+        """End the process if it has been in one place for too long, also at the end of the last tick.
+
+        When a whole node was suspended, the process has moved on by the second look.
+        """
+        if self._child is None:
+            return
+        for lane, place_then in enumerate(self._places):
+            begun_ns, place, _ = now = self._child.progress.seen(lane)
+            patience_s = self._start_s if place == DRIVER else PATIENCE_S
+            if (
+                place != IDLE
+                and now == place_then
+                and time.monotonic_ns() - begun_ns > patience_s * SECOND_NS
+            ):
+                self._end(self._child, HANGS, lane)
+                return
+
+    def _end(self, child: _Child, reason: str, lane: int = 0) -> None:
+        """End the process; leave out what it was at, which has failed for this reason."""
+        _, place, number = child.progress.seen(lane)
+        child.kill()
+        self._ended.append(child.pid)
+        self._child, self._places, self._awaits_processes = None, [], False
+        retry_at = self._now_ns + RETRY_NS
+        if place == PROCESS:
+            self._skipped_pids[number] = retry_at
+            if number not in self._noted_pids:
+                self._noted_pids.add(number)
+                why = "it hangs, or the kernel is slow to read its memory"
+                self._notes.append(
+                    Note("unmeasured", WARNING, f"no longer shows details of process {number}: {why}")
+                )
+        elif place >= 0:
+            self._skip(place, retry_at, reason)
+        else:
+            self._start_at = retry_at
+            for index in range(len(self.facts)):
+                self._skip(index, 0, reason)
+
+    def _skip(self, index: int, retry_at: int, reason: str) -> None:
+        self._skipped[index] = retry_at
+        if index not in self._hanging:
+            self._hanging[index] = reason
+            self._notes.append(Note("late", WARNING, f"didn't answer in time: {reason}", index))

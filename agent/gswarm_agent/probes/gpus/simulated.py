@@ -1,0 +1,275 @@
+"""Simulated GPUs for demos and scale tests: one training job, computed. A ``Vendor``.
+
+The seed, the node's name and the time since ``origin_ns`` determine every value, in any process. The job
+warms up and trains in epochs, with an evaluation and a checkpoint at the end of each. Some nodes have one of
+the problems of real fleets: an idle GPU, hot GPUs, or disks that are too slow for the job.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gswarm_agent.frame import GpuFacts, GpuLink
+from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
+from gswarm_agent.probes.gpus.vendor import GpuUsage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+    from gswarm_agent.frame import Note
+    from gswarm_agent.probes.gpus.vendor import Progress, Values
+
+IDLE, LOADER, HOT = "idle", "loader", "hot"
+_ODD = (IDLE, LOADER, HOT)
+
+_EPOCH_S, _EVALUATION_S, _CHECKPOINT_S = 60.0, 5.0, 4.0
+_WARM_UP_S = 10.0
+_POWER_LIMIT_W, _IDLE_W = 700.0, 72.0
+_MEMORY_MIB = 81_559
+_SM_CLOCK_MAX, _MEM_CLOCK_MAX = 1_980, 2_619
+_NVLINKS, _NVLINK_GB_S = 18, 26.562
+_BITS = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The parameters of a simulated node: the ``index``-th of ``nodes``, with ``gpus`` GPUs.
+
+    ``origin_ns`` is the monotonic time at which the job began, None for now.
+    """
+
+    node: str = "sim001"
+    index: int = 0
+    nodes: int = 1
+    gpus: int = 8
+    seed: int = 1
+    origin_ns: Optional[int] = None
+
+
+@lru_cache(maxsize=8)
+def _order(seed: int, nodes: int) -> List[int]:
+    """Return the nodes in the order in which they get problems."""
+    return random.Random(seed).sample(range(nodes), nodes)  # noqa: S311
+
+
+def traits(simulation: Simulation) -> FrozenSet[str]:
+    """Return this node's problems: three in a small fleet, one node in six of a large one."""
+    order = _order(simulation.seed, simulation.nodes)
+    odd = [kind for kind in _ODD if kind != LOADER or simulation.nodes >= 4]
+    places = range(max(len(odd), simulation.nodes // 6))
+    return frozenset(
+        odd[place % len(odd)] for place in places if order[place % simulation.nodes] == simulation.index
+    )
+
+
+def _unit(key: int, step: int) -> float:
+    """Return a pseudo-random number in [0, 1) (splitmix64)."""
+    x = (key + step * 0x9E3779B97F4A7C15) & _BITS
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _BITS
+    return ((x ^ (x >> 31)) >> 11) / (1 << 53)
+
+
+def noise(key: int, x: float) -> float:
+    """Return smooth noise in [0, 1) that changes over a distance of 1."""
+    step = math.floor(x)
+    part = x - step
+    low, high = _unit(key, step), _unit(key, step + 1)
+    return low + (high - low) * part * part * (3 - 2 * part)
+
+
+class Job:
+    """The load that all GPUs of a node share. Times are seconds since the job began."""
+
+    def __init__(self, simulation: Simulation, odd: FrozenSet[str]) -> None:
+        self.key = zlib.crc32(f"{simulation.seed} {simulation.node}".encode()) << 20
+        self._loader = LOADER in odd
+        # Nodes start one after the other over a few seconds, as a launcher starts them.
+        self.delay = 4.0 * simulation.index / simulation.nodes + _unit(self.key, 1)
+
+    def warm(self, t: float) -> float:
+        """Return the progress of the warm-up, 0 to 1."""
+        return min(1.0, max(0.0, (t - self.delay) / _WARM_UP_S))
+
+    def checkpoint(self, t: float) -> float:
+        """Return 1 while the job writes a checkpoint, else 0."""
+        return 1.0 if t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S else 0.0
+
+    def starved(self, t: float) -> float:
+        """Return the share of time that GPUs wait for data, 0 to 1."""
+        if not self._loader or t < _WARM_UP_S:
+            return 0.0
+        return 0.25 + 0.75 * noise(self.key + 2, t / 7)
+
+    def level(self, t: float) -> float:
+        """Return the load of the GPUs, 0 to 1."""
+        level = 0.97 * self.warm(t) ** 2
+        if self.checkpoint(t):
+            level *= 0.06
+        elif t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S - _EVALUATION_S:
+            level *= 0.62
+        return level * (1 - 0.8 * self.starved(t))
+
+
+class _Gpu:
+    """One GPU of a job; adds up its power second by second."""
+
+    def __init__(self, job: Job, index: int, kind: str) -> None:
+        self.kind = kind
+        self._job = job
+        self._key = job.key + 4096 * (index + 1)
+        self._character = _unit(self._key, 7)
+        self._second = 0
+        self._joules = 3.6e6 * (20 + 10 * _unit(self._key, 8))
+        self._watts = self._power(0.5, self.level(0.5))  # mean power of the current second
+
+    def level(self, t: float) -> float:
+        """Return the share of time in which kernels run, 0 to 1."""
+        if self.kind == IDLE:
+            return 0.0
+        return self._job.level(t) * (1 - 0.03 * self._character - 0.03 * noise(self._key, t * 1.7))
+
+    def memory_mib(self, t: float) -> int:
+        """Return the memory of the job's process, 0 without one."""
+        return 0 if self.kind == IDLE else round(620 + 69_000 * self._job.warm(t) + 2_500 * self.level(t))
+
+    def values(self, t: float) -> Values:
+        """Return the values by column; times may not decrease between calls."""
+        job, level = self._job, self.level(t)
+        heat, power = self._heat(t, level), self._power(t, level)
+        hot = max(0.0, (heat - 0.4) / 0.6)
+        busy, capped = self.kind != IDLE, power > 0.985 * _POWER_LIMIT_W
+        clock = _SM_CLOCK_MAX - 25 * self._character - 90 * capped - 620 * hot if busy else 345
+        temp = 34 + 3 * self._character + 0.055 * power + 36 * heat
+        exchange = level * (0.8 + 0.2 * noise(self._key + 3, t * 2))
+        nvlink = 186_000 * exchange
+        while self._second < math.floor(t):
+            self._joules += self._watts
+            self._second += 1
+            self._watts = self._power(self._second + 0.5, self.level(self._second + 0.5))
+        return {
+            "util_pct": round(100 * level),
+            "mem_util_pct": round(62 * level * (0.9 + 0.1 * noise(self._key + 4, t))),
+            "mem_used_mib": 480 * busy + self.memory_mib(t) if busy else 4,
+            "power_w": round(power, 1),
+            "temp_c": round(temp),
+            "mem_temp_c": round(temp + 4 + 6 * level),
+            "sm_clock_mhz": 15 * round(clock / 15),
+            "mem_clock_mhz": _MEM_CLOCK_MAX,
+            "pcie_tx_mb_s": 90 + 300 * exchange + 9_500 * job.checkpoint(t) if busy else 0.1,
+            "pcie_rx_mb_s": 120 + 2_100 * exchange * (1 - 0.5 * job.starved(t)) if busy else 0.1,
+            "nvlink_tx_mb_s": nvlink,
+            "nvlink_rx_mb_s": nvlink * (0.99 + 0.02 * noise(self._key + 5, t)),
+            "energy_mj": int(1000 * (self._joules + (t - self._second) * self._watts)),
+            "clock_reasons": (REASON_POWER_CAP * capped) | (REASON_SW_THERMAL * (hot > 0)) | (not busy),
+            "throttle_power_pct": 4 + 20 * noise(self._key + 6, t) if capped else 0.0,
+            "throttle_thermal_pct": round(100 * hot, 1),
+            "throttle_brake_pct": 0.0,
+            "ecc_corrected": 0,
+            "ecc_uncorrected": 0,
+            "pstate": 0 if busy else 8,
+        }
+
+    def _heat(self, t: float, level: float) -> float:
+        """Return how much a hot GPU lacks cooling, which comes and goes, 0 to 1."""
+        return max(0.0, math.sin(t / 20)) * level if self.kind == HOT else 0.0
+
+    def _power(self, t: float, level: float) -> float:
+        if self.kind == IDLE:
+            return _IDLE_W + 2 * noise(self._key, t)
+        wanted = 1.04 - 0.12 * self._character - 0.06 * noise(self._key + 1, t / 3)
+        wanted -= 0.3 * self._heat(t, level)
+        return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * level)
+
+
+class SimulatedGpus:
+    """The GPUs of a simulated node. See ``Vendor``."""
+
+    name = "simulated"
+    driver_version: Optional[str] = "570.86.15"
+    cuda_version: Optional[str] = "12.8"
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.notes: List[Note] = []
+        self.job = Job(simulation, traits(simulation))
+        self._simulation = simulation
+        self._origin_ns = time.monotonic_ns() if simulation.origin_ns is None else simulation.origin_ns
+        self.t = 0.0  # seconds since the job began, at the last read
+        # One GPU is idle; heat affects two neighbours.
+        first = int(_unit(self.job.key, 3) * simulation.gpus)
+        odd, kinds = traits(simulation), {}
+        for kind, offsets in ((HOT, (1, 2)), (IDLE, (0,))):
+            if kind in odd:
+                kinds.update({(first + offset) % simulation.gpus: kind for offset in offsets})
+        self._gpus = [_Gpu(self.job, index, kinds.get(index, "")) for index in range(simulation.gpus)]
+
+    def absence(self) -> str:
+        """See Vendor."""
+        return ""
+
+    def open(self, progress: Optional[Progress] = None) -> int:
+        """See Vendor."""
+        return len(self._gpus)
+
+    def facts(self, index: int, *, hanging: bool = False) -> GpuFacts:
+        """See Vendor."""
+        return GpuFacts(
+            index=index,
+            uuid=f"GPU-{self.job.key >> 20:08x}-{index:04d}-4000-8000-{self._simulation.index:012d}",
+            name="NVIDIA H100 80GB HBM3 (simulated)",
+            pci_bus_id=f"00000000:{0x19 + 0x11 * index & 0xFF:02X}:00.0",
+            minor=index,
+            memory_total_mib=_MEMORY_MIB,
+            power_limit_w=_POWER_LIMIT_W,
+            sm_clock_max_mhz=_SM_CLOCK_MAX,
+            mem_clock_max_mhz=_MEM_CLOCK_MAX,
+        )
+
+    def read(self, index: int, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
+        """See Vendor. What is off has values, too."""
+        self.t = max(0.0, (now_ns - self._origin_ns) / 1e9)
+        return self._gpus[index].values(self.t)
+
+    def reasons(self, index: int) -> Dict[str, str]:
+        """See Vendor."""
+        return {}
+
+    def level(self, index: int) -> float:
+        """Return a GPU's load at the last read, 0 to 1."""
+        return self._gpus[index].level(self.t)
+
+    def processes(self, index: int) -> Dict[int, GpuUsage]:
+        """See Vendor. They are those at the time of the last read."""
+        gpu = self._gpus[index]
+        if self.t < self.job.delay or gpu.kind == IDLE:
+            return {}
+        pid = 41_200 + 17 * index + self.job.key % 997
+        return {pid: GpuUsage(gpu.memory_mib(self.t), round(100 * gpu.level(self.t)))}
+
+    def links(self, now_ns: int = 0, skipped: Sequence[int] = ()) -> Tuple[GpuLink, ...]:
+        """See Vendor. The node has NVSwitches and a network adapter for each GPU."""
+        return _links(len(self._gpus))
+
+    def close(self) -> None:
+        """See Vendor."""
+
+
+@lru_cache(maxsize=8)
+def _links(gpus: int) -> Tuple[GpuLink, ...]:
+    """Return how the GPUs of a simulated node are connected: by NVSwitches, half of them to each socket."""
+    found = []
+    for gpu in range(gpus):
+        nvlinks = (_NVLINKS, "4.0", _NVLINKS * _NVLINK_GB_S)
+        names = [f"GPU{peer}" for peer in range(gpus) if peer != gpu] + ["NVSwitch"]
+        found += [GpuLink(gpu, name, f"NV{_NVLINKS}", *nvlinks) for name in names]
+        for peer in range(gpus):
+            kind = "PIX" if peer == gpu else "NODE" if (peer < gpus / 2) == (gpu < gpus / 2) else "SYS"
+            found.append(GpuLink(gpu, f"mlx5_{peer}", kind, 0, None, 50.0))
+        found.append(GpuLink(gpu, "host", "PCIe", 16, "5.0", 63.008))
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""The interface between the process that reads GPUs and a vendor's driver."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mmap import mmap
+    from typing import Dict, FrozenSet, List, Optional, Protocol, Sequence, Tuple, TypeAlias
+
+    from gswarm_agent.frame import GpuFacts, GpuLink, Note, Number
+
+    Values: TypeAlias = "Dict[str, Optional[Number]]"
+
+IDLE, DRIVER, PROCESS = -1, -2, -3
+"""Places of the reading process that are no GPU: waiting, the driver as a whole, a process in /proc."""
+_PLACE = struct.Struct("=qqq")
+
+
+class VendorError(Exception):
+    """Raised if a vendor's GPUs can't be read at all; the message gives the reason in one sentence."""
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """One process's use of one GPU: memory in MiB and percent of the SMs' time; None where unknown."""
+
+    memory_mib: Optional[int]
+    sm_pct: Optional[int]
+
+
+class Progress:
+    """Where the reading process is, in memory shared with the agent: what hangs is known after its death.
+
+    ``lane`` 0 is the main thread, ``lane`` 1 a thread that a vendor may have for slow calls.
+    """
+
+    LANES = 2
+
+    def __init__(self, shared: mmap) -> None:
+        self._shared = shared
+        for lane in range(self.LANES):
+            self.enter(IDLE, lane=lane)
+
+    def enter(self, place: int, number: int = 0, lane: int = 0) -> None:
+        """Note a GPU or another place, with its number, before a call that may hang."""
+        _PLACE.pack_into(self._shared, lane * _PLACE.size, time.monotonic_ns(), place, number)
+
+    def seen(self, lane: int) -> Tuple[int, int, int]:
+        """Return the monotonic time of the last entry [ns], its place and its number."""
+        begun, place, number = _PLACE.unpack_from(self._shared, lane * _PLACE.size)
+        return begun, place, number
+
+
+if TYPE_CHECKING:
+
+    class Vendor(Protocol):
+        """All GPUs of one vendor on this node, by their indices 0 to count - 1.
+
+        Only ``absence`` is called by the agent; all else by the process that reads GPUs, where a call may
+        hang: ``progress`` must know the GPU that it is for. ``notes`` collects events until they are taken.
+        """
+
+        name: str
+        notes: List[Note]
+        driver_version: Optional[str]
+        cuda_version: Optional[str]
+
+        def absence(self) -> str:
+            """Return why the node can't have such GPUs, empty if it may. Doesn't ask the driver."""
+
+        def open(self, progress: Progress) -> int:
+            """Start the driver and return the number of GPUs. Raises VendorError."""
+
+        def facts(self, index: int, *, hanging: bool) -> GpuFacts:
+            """Return a GPU's facts; if it is ``hanging``, without a call for it."""
+
+        def read(self, index: int, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
+            """Return a GPU's values by column, None if it doesn't answer; rates are since the last call."""
+
+        def reasons(self, index: int) -> Dict[str, str]:
+            """Return why a GPU lacks values, by the metric's name; "" is the GPU as a whole."""
+
+        def processes(self, index: int) -> Dict[int, GpuUsage]:
+            """Return the processes on a GPU by pid, none if it doesn't answer."""
+
+        def links(self, now_ns: int, skipped: Sequence[int]) -> Tuple[GpuLink, ...]:
+            """Return how the GPUs are connected, without those to skip; notes tell of faults."""
+
+        def close(self) -> None:
+            """Release the driver."""
