@@ -96,12 +96,10 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)",
            "Clock of the device memory", top_fact="mem_clock_max_mhz"),
     Metric("pcie_tx_mb_s", "PCIe tx", "pcietx", "MB/s", RATE, "FLOAT",
-           "NVML_GPM_METRIC_PCIE_TX_PER_SEC; without GPM field 197 NVML_FI_DEV_PCIE_COUNT_TX_BYTES, "
-           "else nvmlDeviceGetPcieThroughput",
+           "NVML_GPM_METRIC_PCIE_TX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, once a second",
            "Bytes that the GPU sent over PCIe", group=PCIE),
     Metric("pcie_rx_mb_s", "PCIe rx", "pcierx", "MB/s", RATE, "FLOAT",
-           "NVML_GPM_METRIC_PCIE_RX_PER_SEC; without GPM field 198 NVML_FI_DEV_PCIE_COUNT_RX_BYTES, "
-           "else nvmlDeviceGetPcieThroughput",
+           "NVML_GPM_METRIC_PCIE_RX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, once a second",
            "Bytes that the GPU received over PCIe", group=PCIE),
     Metric("nvlink_tx_mb_s", "NVLink tx", "nvtx", "MB/s", RATE, "FLOAT",
            "field 138 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (KiB), else 202",
