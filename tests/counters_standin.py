@@ -1,8 +1,7 @@
-"""Stand-ins for perf and likwid-perfctr on machines without hardware events.
+"""A stand-in for perf on machines without hardware events.
 
-They answer in the formats of ``man perf-stat`` (CSV FORMAT) and of likwid-perfctr 5.2's timeline, run the
-program to measure as the real ones do, and print an interval of one second every 20 ms. A file beside them
-holds the fault to show.
+It answers in the format of ``man perf-stat`` (CSV FORMAT), runs the program to measure as the real one does,
+and prints an interval of one second every 20 ms. A file beside it holds the fault to show.
 """
 
 from __future__ import annotations
@@ -48,28 +47,9 @@ while program.poll() is None:
         sys.exit("perf: Segmentation fault")
 """
 
-LIKWID = """#!{python} -S
-import subprocess, sys, time
-words = sys.argv[1:]
-if words == ["-a"]:
-    print("Group name\\tDescription\\n    FLOPS_DP\\tDouble Precision MFLOP/s\\n      MEM_DP\\tOverview")
-    sys.exit()
-cpus = words[words.index("-c") + 1]
-program = subprocess.Popen(words[-1:])
-names = ["Runtime (RDTSC) [s]", "Runtime unhalted [s]", "Clock [MHz]", "CPI", "DP [MFLOP/s]",
-         "Memory bandwidth [MBytes/s]"]
-print("CPU clock:\\t2.00 GHz\\n# HWThreads: 0|1")
-print("# " + "|".join(["GID", "MetricsCount", "CpuCount", "Total runtime [s]", *names]), flush=True)
-at = 0
-while program.poll() is None:
-    time.sleep(0.02)
-    at += 1
-    print(f"1,6,2,{{at}},1.0,1.0,1.0,0.5,2000,2000,0.5,0.5,1500,500,8000,0", file=sys.stderr, flush=True)
-"""
-
 
 class CounterTools:
-    """A folder for the PATH with stand-ins; ``fault`` is what perf shows from its next start on."""
+    """A folder for the PATH with the stand-in; ``fault`` is what perf shows from its next start on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,9 +61,8 @@ class CounterTools:
         """Let perf die, hang, stall, print garbage or endless output, or be denied; nothing with ""."""
         self._fault.write_text(fault)
 
-    def add(self, name: str) -> None:
-        """Add perf or likwid-perfctr."""
-        text = {"perf": PERF, "likwid-perfctr": LIKWID}[name]
-        program = self.folder / name
-        program.write_text(text.format(python=sys.executable, fault=str(self._fault)))
+    def add_perf(self) -> None:
+        """Add perf."""
+        program = self.folder / "perf"
+        program.write_text(PERF.format(python=sys.executable, fault=str(self._fault)))
         program.chmod(0o755)

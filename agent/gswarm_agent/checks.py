@@ -9,7 +9,7 @@ from pathlib import Path
 from gswarm_agent import __version__
 from gswarm_agent.folder import problems_of, tops
 from gswarm_agent.probes.counter_rights import RightsReader
-from gswarm_agent.probes.counter_tools import Likwid, Perf
+from gswarm_agent.probes.counter_tools import find_perf
 from gswarm_agent.probes.profilers import ProfilerWatch
 
 TYPE_CHECKING = False
@@ -67,6 +67,6 @@ def _counters(root: str) -> Dict[str, Any]:
         "counter_obstacle": rights.obstacle,
         "cpu_counters": rights.cpu,
         "gpu_counters": rights.gpu,
-        "counter_tools": [tool.name for tool in (Perf, Likwid) if tool.find() is not None],
+        "counter_tools": ["perf"] if find_perf() is not None else [],
         "counters_in_use_by": None if profiler is None else str(profiler),
     }

@@ -52,8 +52,7 @@ class Metric:
 
     ``short`` is its name in the filter language and in narrow columns; ``top`` is the fixed upper end of its
     scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact with it).
-    ``group`` is one of ``METRIC_GROUPS``; those of hosts are in HOST or COUNTERS, those of processes in
-    PROCESSES or COUNTERS.
+    ``group`` is one of ``METRIC_GROUPS``; those of hosts are in HOST or COUNTERS.
     """
 
     name: str
@@ -187,19 +186,19 @@ HOST_METRICS: Tuple[Metric, ...] = (
            "/proc/pressure/io some total",
            "Share of time in which some task waited for I/O", top=100, group=HOST),
     Metric("instructions_g_s", "instructions", "instr", "G/s", RATE, "FLOAT",
-           "perf instructions; LIKWID CPI",
+           "perf instructions",
            "Instructions that all CPUs retired", group=COUNTERS),
     Metric("cycles_g_s", "cycles", "cycles", "G/s", RATE, "FLOAT",
-           "perf cycles; LIKWID Runtime unhalted",
+           "perf cycles",
            "Cycles in which CPUs were not halted", group=COUNTERS),
     Metric("ipc", "IPC", "ipc", "", RATE, "FLOAT",
-           "perf instructions / cycles; LIKWID CPI",
+           "perf instructions / cycles",
            "Instructions per cycle of all CPUs", top=6, group=COUNTERS),
     Metric("flops_g_s", "CPU FLOP rate", "flops", "GFLOP/s", RATE, "FLOAT",
-           "perf fp_arith_inst_retired.* or fp_ret_sse_avx_ops.all; LIKWID FLOPS_DP, MEM_DP",
-           "Floating-point operations of all CPUs (LIKWID: double precision only)", group=COUNTERS),
+           "perf fp_arith_inst_retired.* or fp_ret_sse_avx_ops.all",
+           "Floating-point operations of all CPUs", group=COUNTERS),
     Metric("memory_bandwidth_mb_s", "memory traffic", "membw", "MB/s", RATE, "FLOAT",
-           "perf uncore_imc, umc_cas_cmd.all or dram_channel_data_controller_*; LIKWID MEM_DP",
+           "perf uncore_imc, umc_cas_cmd.all or dram_channel_data_controller_*",
            "Bytes read from and written to host memory", group=COUNTERS),
     Metric("llc_misses_m_s", "cache misses", "llcmiss", "M/s", RATE, "FLOAT",
            "perf cache-misses",
@@ -234,15 +233,6 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
     Metric("write_mb_s", "write", "write", "MB/s", RATE, "FLOAT",
            "/proc/PID/io write_bytes",
            "Bytes that the process wrote to disks", group=PROCESSES),
-    Metric("instructions_g_s", "instructions", "instr", "G/s", RATE, "FLOAT",
-           "perf stat -p PID: instructions",
-           "Instructions that the process retired", group=COUNTERS),
-    Metric("ipc", "IPC", "ipc", "", RATE, "FLOAT",
-           "perf stat -p PID: instructions / cycles",
-           "Instructions per cycle of the process", top=6, group=COUNTERS),
-    Metric("page_faults_s", "page faults", "faults", "1/s", RATE, "FLOAT",
-           "perf stat -p PID: page-faults",
-           "Page faults of the process", group=COUNTERS),
 )
 # fmt: on
 

@@ -161,9 +161,6 @@ class SimulatedNode:
                     "memory_mib": round(9_000 + 21_000 * job.warm(t)),
                     "read_mb_s": 22 * level + 320 * job.starved(t),
                     "write_mb_s": 360 * job.checkpoint(t),
-                    "instructions_g_s": None,
-                    "ipc": None,
-                    "page_faults_s": None,
                 }
                 row = self._row("processes", values, first)
                 rank = self._simulation.index * self._simulation.gpus + gpu

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ class NodeFiles:
     def probe(self) -> CountersProbe:
         """Return the node's probe, switched on."""
         environ = {LOCK_VARIABLE: str(self.lock), PARANOID_VARIABLE: str(self.paranoid)}
-        probe = CountersProbe(str(self.folder), str(self.proc), str(self.folder), environ)
+        probe = CountersProbe(str(self.folder), str(self.proc), environ)
         probe.switch(on=True)
         self.probes.append(probe)
         return probe
@@ -118,8 +117,7 @@ def counts(row: dict[str, Any]) -> bool:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFiles]:
     made = NodeFiles(tmp_path)
     monkeypatch.setenv("PATH", f"{made.tools.folder}:{os.environ['PATH']}")
-    monkeypatch.setattr("gswarm_agent.probes.counter_tools.Likwid.find", lambda: None)
-    made.tools.add("perf")
+    made.tools.add_perf()
     yield made
     for probe in made.probes:
         probe.close()
@@ -156,22 +154,6 @@ def test_perf_counts_the_node(node: NodeFiles) -> None:
     )
     assert ticks.messages == ["CPU counters read with perf every 1 s"]
     assert "cycles_g_s" not in ticks.probe.reasons
-
-
-def test_likwid_counts_where_perf_may_not(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.tools.add("likwid-perfctr")
-    monkeypatch.setattr(
-        "gswarm_agent.probes.counter_tools.Likwid.find", lambda: shutil.which("likwid-perfctr")
-    )
-    node.allow(2)
-    node.lock.touch()
-    ticks = Ticks(node.probe())
-    row = ticks.until(counts)
-    assert row["cycles_g_s"] == pytest.approx(3.0)
-    assert row["ipc"] == pytest.approx(2.0)
-    assert (row["flops_g_s"], row["memory_bandwidth_mb_s"]) == pytest.approx((2.0, 8000.0))
-    assert row["page_faults_s"] is None
-    assert ticks.probe.reasons["page_faults_s"] == "LIKWID's group MEM_DP doesn't measure it"
 
 
 @pytest.mark.parametrize(
@@ -389,7 +371,7 @@ def cmdline(pid: int) -> str:
 HOLDER = """
 import sys, time
 from gswarm_agent.probes.counter_tools import Perf, ToolProcess
-tool = Perf(sys.argv[1], int(sys.argv[2]))
+tool = Perf(sys.argv[1])
 process = ToolProcess(tool.counting(()))
 while not process.lines():
     time.sleep(0.02)
@@ -402,9 +384,7 @@ time.sleep(600)
 def test_real_perf_ends_with_an_agent_that_is_killed(stopped: bool) -> None:
     perf = shutil.which("perf")
     assert perf, "install linux-perf"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, perf, str(os.getpid())], stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, perf], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         pid = int(holder.stdout.readline())
         tools = [pid, *children(pid)]
@@ -414,45 +394,6 @@ def test_real_perf_ends_with_an_agent_that_is_killed(stopped: bool) -> None:
             until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
         os.kill(holder.pid, signal.SIGKILL)
         until(lambda: all(gone(each) for each in tools))
-
-
-def test_ranks_are_counted_by_real_perf(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gswarm_agent.frame import ProcessSample
-
-    real = os.path.realpath(shutil.which("perf", path="/usr/bin:/usr/local/bin") or "")
-    assert real, "install linux-perf"
-    monkeypatch.setattr("gswarm_agent.probes.counter_tools.Perf.find", lambda: real)
-    node.allow(2)  # own processes only
-    # Freed memory would be used again without a fault; a mapping's pages fault each time.
-    toucher = (
-        "import mmap, time\nwhile True:\n    mmap.mmap(-1, 1 << 20).write(bytes(1 << 20)); time.sleep(0.01)"
-    )
-    with subprocess.Popen([sys.executable, "-c", toucher]) as rank, ExitStack() as at_end:
-        at_end.callback(rank.kill)
-        sample = ProcessSample(0, rank.pid, ME, "train", 0, 0, (1, 2, 3, 4, 5, 6))
-        stranger = ProcessSample(0, 1 if os.geteuid() else 2**22 + 1, None, None, None, None, (0,) * 6)
-        ticks = Ticks(node.probe())
-        rows: list[tuple[Any, ...]] = []
-
-        def faults() -> Any:
-            ticks.now += SECOND // 50 - SECOND
-            ticks.tick()
-            rows[:] = [s.row for s in ticks.probe.complete((sample, stranger))]
-            return rows[0][-1]
-
-        until(lambda: (faults() or 0) > 100)
-        assert rows[0][:6] == sample.row
-        assert rows[1] == (*stranger.row, None, None, None)
-        rank.send_signal(signal.SIGSTOP)
-        until(lambda: faults() == 0)
-        (counter,) = (pid for pid in children(os.getpid()) if f"-p\0{rank.pid}" in cmdline(pid))
-        os.kill(counter, signal.SIGKILL)
-        until(lambda: faults() is None)
-        ticks.now += 60 * SECOND
-        until(lambda: faults() is not None)
-        node.run_program("nsys", "profile")
-        ticks.tick()
-        assert ticks.probe.complete((sample,))[0].row == (*sample.row, None, None, None)
 
 
 def test_reading_costs_microseconds(node: NodeFiles) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
-from gswarm_agent.probes.counters import PROCESS_COUNTERS
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
@@ -80,7 +79,6 @@ def test_processes_have_gpu_and_host_values(
         "memory_mib": None,
         "read_mb_s": None,
         "write_mb_s": None,
-        **dict.fromkeys(PROCESS_COUNTERS),
     }
 
     assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)

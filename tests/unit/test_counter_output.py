@@ -1,4 +1,4 @@
-"""Output of perf and likwid-perfctr: real lines are parsed, and any other text is refused, never misread."""
+"""Output of perf: real lines are parsed, and any other text is refused, never misread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.counter_output import (
-    likwid_rates,
-    parse_likwid_clock,
-    parse_likwid_groups,
-    parse_likwid_line,
-    parse_likwid_names,
-    parse_perf_line,
-    parse_perf_list,
-)
-from gswarm_agent.probes.counter_tools import Likwid, Perf, Tool, ToolError
+from gswarm_agent.probes.counter_output import parse_perf_line, parse_perf_list
+from gswarm_agent.probes.counter_tools import Perf, ToolError
 
 # perf 6.1 on a virtual machine, perf 5.14 on an Intel node.
 PERF = """     1.003886694,<not supported>,,instructions,0,100.00,,
@@ -150,13 +142,6 @@ def test_a_node_with_a_kind_of_cores_that_isnt_counted_has_software_events_only(
     assert all(atom in tool.reasons[column] for column in ("instructions_g_s", "ipc", "llc_misses_m_s"))
 
 
-def test_a_process_that_runs_on_one_kind_of_cores_is_counted() -> None:
-    tool = Perf("/usr/bin/perf", 4242)
-    tool.counting(())
-    two_kinds(tool, 1.0, atom="<not counted>", instructions=3e9, cycles=2e9)
-    assert tool.take() == {"instructions_g_s": 3.0, "cycles_g_s": 2.0, "ipc": 1.5, "page_faults_s": 7.0}
-
-
 def test_floating_point_operations_count_each_lane_of_a_vector() -> None:
     tool = perf("fp_arith_inst_retired.scalar_double", "fp_arith_inst_retired.512b_packed_double")
     at = "1.000000000"
@@ -168,70 +153,10 @@ def test_floating_point_operations_count_each_lane_of_a_vector() -> None:
     assert rates["flops_g_s"] == pytest.approx(9.0)
 
 
-def feed(tool: Tool, lines: list[str]) -> None:
-    for line in lines:
-        tool.feed(line)
-
-
 @given(st.lists(st.text("?x,1|", min_size=1, max_size=20), min_size=60))
 def test_a_tool_that_prints_something_else_is_given_up(lines: list[str]) -> None:
-    for tool in (perf(), Likwid("/usr/bin/likwid-perfctr", "0-3")):
-        with pytest.raises(ToolError, match="printed something unexpected"):
-            feed(tool, lines)
-        assert tool.take() is None
-
-
-# likwid-perfctr -c 0,1 -g FLOPS_DP -t 1s -O of version 5.2.2.
-LIKWID = """--------------------------------------------------------------------------------
-CPU name:\tIntel(R) Xeon(R) Platinum 8360Y CPU @ 2.40GHz
-CPU type:\tIntel Icelake SP processor
-CPU clock:\t2.40 GHz
---------------------------------------------------------------------------------
-# HWThreads: 0|1
-# GID|MetricsCount|CpuCount|Total runtime [s]|Runtime (RDTSC) [s]|Runtime unhalted [s]|CPI|DP [MFLOP/s]
-1,4,2,1.00012,1.0,1.0,0.5,0.25,0.5,1.0,1000,500
-1,4,2,2.00015,1.0,1.0,0.5,0.25,0.5,nan,3000,500"""
-
-
-def test_likwids_timeline_becomes_rates() -> None:
-    tool = Likwid("/usr/bin/likwid-perfctr", "0,1")
-    assert tool.counting(["    FLOPS_DP\tDouble Precision MFLOP/s"])[1:5] == ["-c", "0,1", "-g", "FLOPS_DP"]
-    lines = LIKWID.splitlines()
-    for line in lines[:-1]:
-        tool.feed(line)
-    rates = tool.take()
-    assert rates is not None
-    assert rates["cycles_g_s"] == pytest.approx(1.2 + 0.6)
-    assert rates["instructions_g_s"] == pytest.approx(2.4 + 0.6)
-    assert rates["ipc"] == pytest.approx(3.0 / 1.8)
-    assert rates["flops_g_s"] == pytest.approx(1.5)
-    assert "memory_bandwidth_mb_s" in tool.reasons
-    tool.feed(lines[-1])
-    assert tool.take() == pytest.approx(
-        {**rates, "instructions_g_s": 2.4, "ipc": 2.4 / 1.8, "flops_g_s": 3.5}
-    )
-
-
-def test_the_group_that_measures_most_is_used() -> None:
-    assert parse_likwid_groups("  Group name\tDescription\n  CPI\tx\n  MEM_DP\ty\n") == "MEM_DP"
-    assert parse_likwid_groups("No groups defined for nil\n") is None
-
-
-@given(st.text(), st.lists(st.text(max_size=8), max_size=4))
-def test_any_text_from_likwid_is_parsed_or_refused(text: str, names: list[str]) -> None:
-    parse_likwid_groups(text)
-    parse_likwid_clock(text)
-    parse_likwid_names(text)
-    found = parse_likwid_line(text, names)
-    if found is not None:
-        assert all(math.isfinite(value) for value in likwid_rates(found[1], 2400).values())
-
-
-@given(st.integers(1, 4), st.integers(1, 5), st.data())
-def test_values_of_a_timeline_are_taken_by_metric(metrics: int, cpus: int, data: st.DataObject) -> None:
-    names = [f"metric {at}" for at in range(metrics)]
-    rows = [[data.draw(st.integers(0, 10**9)) for _ in range(cpus)] for _ in names]
-    values = ",".join(str(value) for row in rows for value in row)
-    found = parse_likwid_line(f"1,{metrics},{cpus},2.5,{values}", names)
-    assert found == (2.5, {name: [float(v) for v in row] for name, row in zip(names, rows, strict=True)})
-    assert parse_likwid_line(f"1,{metrics},{cpus},2.5,{values},1", names) is None
+    tool = perf()
+    with pytest.raises(ToolError, match="printed something unexpected"):  # noqa: PT012  # after some lines
+        for line in lines:
+            tool.feed(line)
+    assert tool.take() is None

@@ -1,7 +1,7 @@
-"""Tools that read hardware counters, ``perf stat`` and ``likwid-perfctr``: events, columns, child processes.
+"""``perf stat``, which reads the node's hardware counters: its process, events and columns.
 
-A tool runs ``cat`` as the program to measure. Its standard input is a pipe that only this process holds open:
-once the pipe is closed, also because this process was killed, ``cat`` ends, and the tool with it.
+It runs ``cat`` as the program to measure. Its standard input is a pipe that only this process holds open:
+once the pipe is closed, also because this process was killed, ``cat`` ends, and perf with it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,11 @@ import os
 import signal
 import sys
 import time
-from abc import ABC, abstractmethod
 from contextlib import suppress
 
 from gswarm_agent.probes.counter_output import (
     FLOP_EVENTS,
     MEMORY_EVENTS,
-    likwid_rates,
-    parse_likwid_clock,
-    parse_likwid_groups,
-    parse_likwid_line,
-    parse_likwid_names,
     parse_perf_line,
     parse_perf_list,
     split_core_kind,
@@ -41,8 +35,7 @@ _ENDS_WITHIN_S, _KILLED_WITHIN_S = 0.05, 0.2
 _CHUNK = 65536
 _MOST_UNREAD = 1024 * 1024
 """Bytes that one look takes from a tool, which print some kilobytes a second."""
-_LONGEST_LINE = 256 * 1024
-"""LIKWID prints one line for all CPUs."""
+_LONGEST_LINE = 4096
 _LONGEST_COMPLAINT = 160
 _MOST_COMPLAINTS = 40
 
@@ -135,78 +128,23 @@ class ToolProcess:
             return True
 
 
-class Tool(ABC):
-    """Base of ``Perf`` and ``Likwid``: builds a tool's commands and parses its lines.
-
-    ``reasons`` says why it doesn't measure a column, complete after the first interval. ``complaint`` is the
-    first or last line that is no measurement, whichever says more.
-    """
-
-    name = ""
-    _first_says_more = False
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.complaint = ""
-        self._complaints = 0
-
-    @classmethod
-    def find(cls) -> Optional[str]:
-        """Return the path of the program, None if it isn't installed."""
-        import shutil  # takes long to import, and is needed for counting only
-
-        return shutil.which(cls.name)
-
-    @abstractmethod
-    def listing(self) -> List[str]:
-        """Return the command that prints what this CPU can count."""
-
-    @abstractmethod
-    def counting(self, listed: Sequence[str]) -> List[str]:
-        """Return the command that counts, from the lines of the listing. Raises ToolError."""
-
-    @abstractmethod
-    def feed(self, line: str) -> None:
-        """Take a line. Raises ToolError for output that isn't this tool's."""
-
-    @abstractmethod
-    def take(self) -> Optional[Dict[str, float]]:
-        """Return the columns' mean values since the last call; None if no interval has ended."""
-
-    @property
-    @abstractmethod
-    def reasons(self) -> Dict[str, str]:
-        """See the class."""
-
-    def _complain(self, line: str) -> None:
-        if not (text := line.strip()):
-            return
-        self._complaints += 1
-        if not (self._first_says_more and (self.complaint or text == "Error:")):
-            printable = "".join(sign if sign.isprintable() else "?" for sign in text)
-            self.complaint = printable[:_LONGEST_COMPLAINT]
-        if self._complaints > _MOST_COMPLAINTS:
-            raise ToolError(f"{self.name} printed something unexpected: {self.complaint}")
-
-
 _INSTRUCTIONS, _CYCLES, _MISSES = "instructions", "cycles", "cache-misses"
 _FAULTS, _SWITCHES, _MIGRATIONS = "page-faults", "context-switches", "cpu-migrations"
 _SOFTWARE = {_FAULTS: "page_faults_s", _SWITCHES: "context_switches_s", _MIGRATIONS: "cpu_migrations_s"}
 _GIGA, _MEGA = 1e9, 1e6
 
 
-class Perf(Tool):
-    """``perf stat`` of all CPUs, or of one process, whose columns are ``PROCESS_COUNTERS``.
+class Perf:
+    """``perf stat`` of all CPUs: builds its commands and parses its lines.
 
     On a CPU with two kinds of cores, perf prints a hardware event once for each kind. These are added up.
+    ``complaint`` is the first line that is no measurement, as general advice follows.
     """
 
-    name = "perf"
-    _first_says_more = True  # general advice follows
-
-    def __init__(self, path: str, pid: Optional[int] = None) -> None:
-        super().__init__(path)
-        self._pid = pid
+    def __init__(self, path: str) -> None:
+        self.complaint = ""
+        self._complaints = 0
+        self._path = path
         self._flops: List[str] = []
         self._memory: List[str] = []
         self._events: Tuple[str, ...] = ()
@@ -220,23 +158,20 @@ class Perf(Tool):
         self._spans: Dict[str, float] = {}
 
     def listing(self) -> List[str]:
-        """See Tool."""
+        """Return the command that prints what this CPU can count."""
         return [self._path, "list", "--no-desc"]
 
     def counting(self, listed: Sequence[str]) -> List[str]:
-        """See Tool."""
-        events = [_INSTRUCTIONS, _CYCLES]
-        if self._pid is None:
-            self._flops, self._memory = parse_perf_list("\n".join(listed))
-            events += [_MISSES, *self._flops, *self._memory, _SWITCHES, _MIGRATIONS]
+        """Return the command that counts, from the lines of the listing."""
+        self._flops, self._memory = parse_perf_list("\n".join(listed))
+        hardware = (_INSTRUCTIONS, _CYCLES, _MISSES, *self._flops, *self._memory)
         # Last an event that has one line, so that an interval has all its lines once each event has one.
-        self._events = (*events, _FAULTS)
-        scope = ["-a"] if self._pid is None else ["-p", str(self._pid)]
-        stat = [self._path, "stat", *scope, "-I", str(INTERVAL_MS), "-x,", "-e", ",".join(self._events)]
-        return [*stat, "--", LIFELINE]
+        self._events = (*hardware, _SWITCHES, _MIGRATIONS, _FAULTS)
+        every = ["-a", "-I", str(INTERVAL_MS), "-x,", "-e", ",".join(self._events)]
+        return [self._path, "stat", *every, "--", LIFELINE]
 
     def feed(self, line: str) -> None:
-        """See Tool."""
+        """Take a line. Raises ToolError if perf printed too many others than measurements."""
         found = parse_perf_line(line)
         if found is None or found.at < self._at:
             self._complain(line)
@@ -253,7 +188,7 @@ class Perf(Tool):
         self._supported.setdefault(event, {})[kind] = found.supported
 
     def take(self) -> Optional[Dict[str, float]]:
-        """See Tool."""
+        """Return the columns' mean values since the last call; None if no interval has ended."""
         if self._current and len(self._current) == len(self._events):
             self._end_interval()
         if not self._has_new:
@@ -278,7 +213,7 @@ class Perf(Tool):
 
     @property
     def reasons(self) -> Dict[str, str]:
-        """See Tool."""
+        """Why it doesn't measure a column, complete after the first interval."""
         needs = {
             "instructions_g_s": [_INSTRUCTIONS],
             "cycles_g_s": [_CYCLES],
@@ -318,16 +253,11 @@ class Perf(Tool):
         """Return an event's count in the current interval, the sum of all kinds of cores."""
         counts = self._current[event].values()
         counted = [count for count in counts if count is not None]
-        # A process may run on one kind of cores only.
-        is_whole = len(counted) == len(counts) or (self._pid is not None and counted)
-        return sum(counted) if is_whole and self._is_supported(event) else None
+        return sum(counted) if len(counted) == len(counts) and self._is_supported(event) else None
 
     def _end_interval(self) -> None:
         span, self._begun, self._has_new = self._at - self._begun, self._at, True
         counts = {event: self._count(event) for event in self._current}
-        if self._pid is not None and not any(count is not None for count in counts.values()):
-            # perf counts nothing of a process that didn't run.
-            counts = {event: 0.0 for event in counts if self._is_supported(event)}
         for event, count in counts.items():
             if count is not None and span > 0:
                 self._counted.add(event)
@@ -335,69 +265,19 @@ class Perf(Tool):
                 self._spans[event] = self._spans.get(event, 0.0) + span
         self._current = {}
 
-
-class Likwid(Tool):
-    """``likwid-perfctr`` on all CPUs with the performance group that measures most."""
-
-    name = "likwid-perfctr"
-
-    def __init__(self, path: str, cpus: str) -> None:
-        super().__init__(path)
-        self._cpus = cpus
-        self._group = ""
-        self._names: Optional[List[str]] = None
-        self._clock_mhz = 0.0
-        self._at = 0.0
-        self._sums: Dict[str, float] = {}
-        self._span = 0.0
-        self._measured: Tuple[str, ...] = ()
-
-    def listing(self) -> List[str]:
-        """See Tool."""
-        return [self._path, "-a"]
-
-    def counting(self, listed: Sequence[str]) -> List[str]:
-        """See Tool."""
-        group = parse_likwid_groups("\n".join(listed))
-        if group is None:
-            raise ToolError(
-                "LIKWID has no performance group for this CPU, which is usual for virtual machines"
-            )
-        self._group = group
-        every = ["-t", f"{INTERVAL_MS}ms", "-O"]
-        return [self._path, "-c", self._cpus, "-g", group, *every, LIFELINE]
-
-    def feed(self, line: str) -> None:
-        """See Tool."""
-        if self._names is None:
-            self._clock_mhz = parse_likwid_clock(line) or self._clock_mhz
-            self._names = parse_likwid_names(line)
-            if self._names is None:
-                self._complain(line)
+    def _complain(self, line: str) -> None:
+        if not (text := line.strip()):
             return
-        found = parse_likwid_line(line, self._names)
-        if found is None or found[0] <= self._at:
-            self._complain(line)
-            return
-        span, self._at = found[0] - self._at, found[0]
-        rates = likwid_rates(found[1], self._clock_mhz)
-        self._measured = tuple(rates)
-        for column, rate in rates.items():
-            self._sums[column] = self._sums.get(column, 0.0) + rate * span
-        self._span += span
+        self._complaints += 1
+        if self.complaint in ("", "Error:"):
+            printable = "".join(sign if sign.isprintable() else "?" for sign in text)
+            self.complaint = printable[:_LONGEST_COMPLAINT]
+        if self._complaints > _MOST_COMPLAINTS:
+            raise ToolError(f"perf printed something unexpected: {self.complaint}")
 
-    def take(self) -> Optional[Dict[str, float]]:
-        """See Tool."""
-        if not self._span:
-            return None
-        rates = {column: total / self._span for column, total in self._sums.items()}
-        self._sums, self._span = {}, 0.0
-        return rates
 
-    @property
-    def reasons(self) -> Dict[str, str]:
-        """See Tool."""
-        from gswarm_agent.metrics import COUNTER_COLUMNS
+def find_perf() -> Optional[str]:
+    """Return the path of perf, None if it isn't installed."""
+    import shutil  # takes long to import, and is needed for counting only
 
-        missing = [column for column in COUNTER_COLUMNS if column not in self._measured]
-        return dict.fromkeys(missing, f"LIKWID's group {self._group} doesn't measure it")
+    return shutil.which("perf")

@@ -33,7 +33,7 @@ class NodeProbe:
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
         self._proc, self._sys = proc, sys
         self._host: Optional[HostProbe] = HostProbe(proc, sys)
-        self._counters = CountersProbe(proc=proc, sys=sys)
+        self._counters = CountersProbe(proc=proc)
         self._with_counters = False
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuReader(proc, sys, start_s)
@@ -75,11 +75,9 @@ class NodeProbe:
         if host is not None or self._with_counters:
             host = (*(host or (None,) * len(PROC_COLUMNS)), *counted)
         rows = self._gpus.gather(until)
-        taken = self._gpus.take_processes()
-        processes = None if taken is None else self._counters.complete(taken)
         of_host = [] if self._host is None else self._host.take_notes()
         notes = [*of_host, *self._counters.take_notes(), *self._gpus.take_notes()]
-        return TickSamples(rows, host, processes, tuple(notes))
+        return TickSamples(rows, host, self._gpus.take_processes(), tuple(notes))
 
     def close(self) -> None:
         """See Probe."""

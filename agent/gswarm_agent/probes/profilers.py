@@ -1,8 +1,8 @@
 """Finds programs on this node that use hardware counters, such as profilers, at negligible cost.
 
 Each look reads the last process id that the kernel gave out: unless it changed, no process is new. New
-processes are examined for two seconds, since a shell forks first and becomes the profiler afterwards. All
-others are examined in small portions, for those that became a profiler late.
+processes are examined for two seconds, since a shell forks first and becomes the profiler afterwards. All are
+examined once a minute, for those that became a profiler late.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Sequence
+    from typing import Dict, List, Optional
 
 _NAMES = frozenset(
     (
@@ -48,11 +48,10 @@ _WITHOUT_COUNTERS = frozenset(
 DCGM = "nv-hostengine"
 AGENT = "gswarm-agent"
 """Name of an agent's process, see ``server.py``; another one counts for another recording."""
-_AGES_NS = (0, SECOND_NS // 20, SECOND_NS // 5, SECOND_NS, 2 * SECOND_NS)
-"""When to examine a new process, counted from the look that found it."""
-_PORTION = 8
+_YOUNG_NS, _ALL_NS = 2 * SECOND_NS, 60 * SECOND_NS
+"""How long a new process is examined at each look, and the interval of examining all."""
 _FEW_BORN = 64
-"""Processes that are examined by their ids; of more, /proc lists those that still run."""
+"""New processes that are examined by their ids; if there are more, all are examined."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +80,20 @@ class _Stat:
 
 
 class ProfilerWatch:
-    """Finds profilers of all users. ``own_groups`` are process groups that don't count.
+    """Finds profilers of all users. ``own_group`` is a process group that doesn't count.
 
     ``dcgm`` is the pid of DCGM's host engine, None while none was seen.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
-        self.own_groups: List[int] = []
+        self.own_group: Optional[int] = None
         self.dcgm: Optional[int] = None
         self._proc = proc
         self._loadavg = KeptFile(f"{proc}/loadavg")
         self._users = UserNames()
         self._newest: Optional[int] = None
-        self._young: Dict[int, List[int]] = {}  # pid and when to examine it again
-        self._others: List[int] = []
-        self._others_due = 0
+        self._young: Dict[int, int] = {}  # pid and until when it is examined
+        self._all_due = 0
         self._found: Optional[Profiler] = None
 
     def look(self, now_ns: int) -> Optional[Profiler]:
@@ -103,28 +101,35 @@ class ProfilerWatch:
         if self._found is not None:
             if self._examine(self._found.pid) == self._found:
                 return self._found
-            self._newest = None  # it ended: examine all, as another one may run
-        if self._newest is None:
+            return self.look_at_all(now_ns)  # it ended, and another one may run
+        before, newest = self._newest, self._last_pid()
+        # Without the last id, or after ids began again from a low one, the new processes are unknown.
+        if (
+            before is None
+            or newest is None
+            or not 0 <= newest - before <= _FEW_BORN
+            or now_ns >= self._all_due
+        ):
             return self.look_at_all(now_ns)
-        self._note_young(now_ns)
-        for pid, times in list(self._young.items()):
-            if now_ns < times[0]:
-                continue
-            stat = self._stat(pid)
-            if stat is not None and (found := self._profiler(pid, stat)) is not None:
-                self._found = found
-                return found
-            del times[0]
-            if stat is None or not times:
+        self._newest = newest
+        self._young.update(dict.fromkeys(range(before + 1, newest + 1), now_ns + _YOUNG_NS))
+        for pid, until in list(self._young.items()):
+            self._found = self._examine(pid)
+            if self._found is not None:
+                return self._found
+            if now_ns >= until:
                 del self._young[pid]
-        return self._look_at_some(now_ns)
+        return None
 
     def look_at_all(self, now_ns: int) -> Optional[Profiler]:
         """Return a profiler after all processes were examined, which takes some milliseconds."""
-        self._newest = self._last_pid()
-        self._others, self._others_due = [], now_ns + SECOND_NS
+        self._newest, self._all_due = self._last_pid(), now_ns + _ALL_NS
         self.dcgm = None
-        all_found = [found for pid in self._pids() if (found := self._examine(pid)) is not None]
+        try:
+            pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
+        except OSError:
+            pids = []
+        all_found = [found for pid in pids if (found := self._examine(pid)) is not None]
         self._found = all_found[0] if all_found else None
         return self._found
 
@@ -132,54 +137,18 @@ class ProfilerWatch:
         """Close the file."""
         self._loadavg.close()
 
-    def _note_young(self, now_ns: int) -> None:
-        before, self._newest = self._newest, self._last_pid()
-        if before is None or self._newest is None or before == self._newest:
-            return
-        times = [now_ns + age for age in _AGES_NS]
-        newest, restarted = self._newest, self._newest < before  # ids begin again from a low one
-        born: Sequence[int] = range(before + 1, newest + 1)
-        if restarted or len(born) > _FEW_BORN:
-            born = [
-                p for p in self._pids() if (p > before or p <= newest if restarted else before < p <= newest)
-            ]
-        for pid in born:
-            self._young[pid] = list(times)
-
-    def _look_at_some(self, now_ns: int) -> Optional[Profiler]:
-        if now_ns < self._others_due:
-            return None
-        self._others_due = now_ns + SECOND_NS
-        if not self._others:
-            self._others = self._pids()
-        portion, self._others = self._others[:_PORTION], self._others[_PORTION:]
-        for pid in portion:
-            if (found := self._examine(pid)) is not None:
-                self._found = found
-                return found
-        return None
-
     def _last_pid(self) -> Optional[int]:
         try:
             return int(self._loadavg.read(128).split()[4])
         except (OSError, ValueError, IndexError):
             return None
 
-    def _pids(self) -> List[int]:
-        try:
-            return [int(name) for name in os.listdir(self._proc) if name.isdigit()]
-        except OSError:
-            return []
-
-    def _examine(self, pid: int) -> Optional[Profiler]:
-        stat = self._stat(pid)
-        return None if stat is None else self._profiler(pid, stat)
-
     def _stat(self, pid: int) -> Optional[_Stat]:
         return _parse_stat(read_start(f"{self._proc}/{pid}/stat"))
 
-    def _profiler(self, pid: int, found: _Stat) -> Optional[Profiler]:
-        if found.state in "ZX" or found.group in self.own_groups:
+    def _examine(self, pid: int) -> Optional[Profiler]:
+        found = self._stat(pid)
+        if found is None or found.state in "ZX" or found.group == self.own_group:
             return None
         if found.name == DCGM:
             self.dcgm = pid
