@@ -19,9 +19,9 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     assert first.startswith("gpu01: 4 × NVIDIA H100 80GB HBM3 (simulated), CPU 3")
     assert " host memory 0.29 of 1.97 TiB." in first
     assert gpus[:2] == [
-        "  gpu01:0: utilisation 100 %, memory 70.9 of 79.6 GiB, power 385 W, temperature 41 °C, rank 0, "
+        "  gpu01:0: utilisation 92 %, memory 70.7 of 79.6 GiB, power 593 W, temperature 69 °C, rank 0, "
         "process 41389 of demo: python train.py --config llama-8b.yaml.",
-        "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 72.2 W, temperature 32 °C.",
+        "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 72.2 W, temperature 38 °C.",
     ]
     assert len(gpus) == 4 + 1 + 4
     assert silent_nodes(made.fleet, made.time) == []

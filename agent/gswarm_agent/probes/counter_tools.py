@@ -7,9 +7,6 @@ once the pipe is closed, also because this process was killed, ``cat`` ends, and
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
 from contextlib import suppress
 
 from gswarm_agent.probes.counter_output import (
@@ -22,7 +19,7 @@ from gswarm_agent.probes.counter_output import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+    from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 LIFELINE = "cat"
 INTERVAL_MS = 1000
@@ -31,7 +28,7 @@ SILENT_NS, STALE_NS = 6_000_000_000, 2_500_000_000
 """Silence after which a tool counts as hung, and age at which its last values become NULL."""
 RETRY_NS = 60_000_000_000
 """Pause after a tool failed."""
-_ENDS_WITHIN_S, _KILLED_WITHIN_S = 0.05, 0.2
+_KILLED_WITHIN_S = 0.2
 _CHUNK = 65536
 _MOST_UNREAD = 1024 * 1024
 """Bytes that one look takes from a tool, which print some kilobytes a second."""
@@ -56,19 +53,10 @@ class ToolProcess:
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
         self.name = os.path.basename(command[0])
-        # A process group, but no session of its own: if this process is killed while the tool is stopped, the
-        # kernel sends SIGHUP and SIGCONT to the orphaned group.
-        group: Dict[str, Any] = {"preexec_fn": os.setpgrp}  # a single system call, safe beside other threads
-        if sys.version_info >= (3, 11):
-            group = {"process_group": 0}
+        environ = {**os.environ, "LC_ALL": "C"}
         try:
             self._process = subprocess.Popen(
-                command,
-                stdin=lifeline,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "LC_ALL": "C"},
-                **group,
+                command, stdin=lifeline, stdout=output, stderr=output, env=environ
             )
         except OSError as error:
             os.close(self._lifeline)
@@ -82,13 +70,13 @@ class ToolProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also its process group's."""
+        """Its process id."""
         return self._process.pid
 
     def lines(self) -> List[str]:
         """Return the lines that have come; sets ``ended`` at its end. Raises ToolError for endless output."""
         # Not the pipe's end: the program that it measures has the pipe, too, and may outlive it.
-        self.ended = self._has_exited()
+        self.ended = self._process.poll() is not None
         taken = bytearray(self._rest)
         while len(taken) < _MOST_UNREAD:
             try:
@@ -107,25 +95,14 @@ class ToolProcess:
         return [line.decode("utf-8", "replace") for line in whole]
 
     def stop(self) -> None:
-        """End it and everything that it started, within 50 ms or by force."""
+        """End it; the program that it measures ends with the pipe."""
         import subprocess
 
         os.close(self._lifeline)
-        until = time.monotonic() + _ENDS_WITHIN_S
-        # It stays a zombie until its group was killed, so that no other group can have its number by then.
-        while not self._has_exited() and time.monotonic() < until:
-            time.sleep(0.002)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # the kernel may take long to close many counters
             self._process.wait(_KILLED_WITHIN_S)
         os.close(self._output)
-
-    def _has_exited(self) -> bool:
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-        except ChildProcessError:
-            return True
 
 
 _INSTRUCTIONS, _CYCLES, _MISSES = "instructions", "cycles", "cache-misses"

@@ -130,7 +130,7 @@ class CountersProbe:
             self._note(INFO, f"GPU counters: {self._rights.gpu}")
 
     def _profiler(self, now_ns: int) -> str:
-        self._watch.own_group = None if self._running is None else self._running[0].pid
+        self._watch.own = None if self._running is None else self._running[0].pid
         profiler = self._watch.look(now_ns)
         return "" if profiler is None else f"in use by {profiler}"
 

@@ -70,23 +70,22 @@ class Profiler:
 
 @dataclass(frozen=True)
 class _Stat:
-    """Name, state, parent, process group and start time from /proc/PID/stat."""
+    """Name, state, parent and start time from /proc/PID/stat."""
 
     name: str
     state: str
     parent: int
-    group: int
     started: int
 
 
 class ProfilerWatch:
-    """Finds profilers of all users. ``own_group`` is a process group that doesn't count.
+    """Finds profilers of all users. ``own`` is a process that doesn't count, with its children.
 
     ``dcgm`` is the pid of DCGM's host engine, None while none was seen.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
-        self.own_group: Optional[int] = None
+        self.own: Optional[int] = None
         self.dcgm: Optional[int] = None
         self._proc = proc
         self._loadavg = KeptFile(f"{proc}/loadavg")
@@ -148,7 +147,7 @@ class ProfilerWatch:
 
     def _examine(self, pid: int) -> Optional[Profiler]:
         found = self._stat(pid)
-        if found is None or found.state in "ZX" or found.group == self.own_group:
+        if found is None or found.state in "ZX" or self.own in (pid, found.parent):
             return None
         if found.name == DCGM:
             self.dcgm = pid
@@ -177,7 +176,7 @@ def _parse_stat(text: bytes) -> Optional[_Stat]:
         begin, end = text.index(b"(") + 1, text.rindex(b")")
         fields = text[end + 1 :].split(None, 21)
         name = text[begin:end].decode("utf-8", "replace")
-        parent, group, started = [int(fields[at]) for at in (1, 2, 19)]
-        return _Stat(name, fields[0].decode("ascii", "replace"), parent, group, started)
+        parent, started = int(fields[1]), int(fields[19])
+        return _Stat(name, fields[0].decode("ascii", "replace"), parent, started)
     except (ValueError, IndexError):
         return None

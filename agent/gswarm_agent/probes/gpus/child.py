@@ -20,10 +20,10 @@ from gswarm_agent.wire_payload import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, NoReturn, Optional, Sequence, Tuple
+    from typing import Any, Collection, Dict, List, NoReturn, Optional, Tuple
 
     from gswarm_agent.frame import GpuFacts, GpuLink, Row
-    from gswarm_agent.probes.gpus.vendor import GpuUsage, Progress, Vendor
+    from gswarm_agent.probes.gpus.vendor import GpuUsage, Place, Whereabouts, Vendor
 
 ABSENT, OPENED, ROWS, PROCESSES = range(4)
 """Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them."""
@@ -41,7 +41,7 @@ def pack(message: Tuple[Any, ...]) -> bytes:
 
 
 def become(
-    vendor: Vendor, proc: str, progress: Progress, pipes: Tuple[int, int], skipped: Sequence[int]
+    vendor: Vendor, proc: str, whereabouts: Whereabouts, pipes: Tuple[int, int], left_out: Collection[Place]
 ) -> NoReturn:
     """Turn a newly forked process into the one that reads GPUs. Never returns.
 
@@ -63,7 +63,7 @@ def become(
 
         # If the agent is killed while a call hangs, nobody reads the end of the pipe.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        _Server(vendor, proc, progress, answers).run(requests, skipped)
+        _Server(vendor, proc, whereabouts, answers).run(requests, left_out)
         status = 0
     except BrokenPipeError:  # the agent has died
         pass
@@ -79,18 +79,18 @@ def become(
 class _Server:
     """Answers requests about all GPUs of a vendor."""
 
-    def __init__(self, vendor: Vendor, proc: str, progress: Progress, answers: int) -> None:
-        self._vendor, self._progress, self._answers = vendor, progress, answers
-        self._table = ProcessTable(proc, lambda pid: progress.enter(PROCESS, pid))
+    def __init__(self, vendor: Vendor, proc: str, whereabouts: Whereabouts, answers: int) -> None:
+        self._vendor, self._whereabouts, self._answers = vendor, whereabouts, answers
+        self._table = ProcessTable(proc, lambda pid: whereabouts.enter(PROCESS, pid))
         self._facts: List[GpuFacts] = []
         self._links: Tuple[GpuLink, ...] = ()
         self._opened: Dict[int, bool] = {}
         self._state_due = 0
 
-    def run(self, requests: int, skipped: Sequence[int]) -> None:
-        """Open the driver and all GPUs but those to skip, then answer until the pipe is closed."""
+    def run(self, requests: int, left_out: Collection[Place]) -> None:
+        """Open the driver and all GPUs but those to leave out, then answer until the pipe is closed."""
         try:
-            count = self._vendor.open(self._progress)
+            count = self._vendor.open(self._whereabouts)
             if count == 0:
                 raise VendorError(
                     f"the {self._vendor.name} driver shows no GPU to this user's processes on this node"
@@ -99,10 +99,10 @@ class _Server:
             self._answer(ABSENT, (str(error), self._vendor.driver_version, self._vendor.cuda_version))
             return
         for index in range(count):
-            self._progress.enter(index)
-            self._facts.append(self._vendor.facts(index, hanging=index in skipped))
-            self._opened[index] = index not in skipped
-        self._links = self._vendor.links(time.monotonic_ns(), skipped)
+            self._whereabouts.enter(index)
+            self._opened[index] = (index, 0) not in left_out
+            self._facts.append(self._vendor.facts(index, hanging=not self._opened[index]))
+        self._links = self._vendor.links(time.monotonic_ns())
         self._answer(OPENED, None, changed=True)
         unread = b""
         while data := os.read(requests, CHUNK):
@@ -118,7 +118,7 @@ class _Server:
         ``now_ns`` was the agent's time when its monotonic clock was ``begun_ns``. ``with_processes`` is None
         while they are switched off, and False when they aren't due.
         """
-        now_ns, begun_ns, off, with_processes, skipped, skipped_pids = request
+        now_ns, begun_ns, off, with_processes, left_out = request
         vendor = self._vendor
         rows: List[Optional[Row]] = []
         # A vendor tries once a minute what a GPU lacked, and leaves no note.
@@ -127,35 +127,34 @@ class _Server:
         # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
         ahead = now_ns - begun_ns
         for index in range(len(self._facts)):
-            if index in skipped:
-                rows.append(None)
-                continue
-            self._progress.enter(index)
+            self._whereabouts.enter(index)
             if not self._opened[index]:
+                if (index, 0) in left_out:
+                    rows.append(None)
+                    continue
                 self._facts[index] = vendor.facts(index, hanging=False)
                 self._opened[index] = changed = True
             values = vendor.read(index, ahead + time.monotonic_ns(), off)
             rows.append(None if values is None else tuple(map(values.get, GPU_COLUMNS)))
         self._answer(ROWS, rows, changed=changed)
         if with_processes:
-            self._answer(PROCESSES, self._read_processes(ahead, skipped, skipped_pids))
+            self._answer(PROCESSES, self._read_processes(ahead, left_out))
         elif with_processes is None:
             self._table.read((), now_ns)
         if off.isdisjoint(_NVLINK_COLUMNS):
-            self._links = vendor.links(now_ns, tuple(skipped))
-        self._progress.enter(IDLE)
+            self._links = vendor.links(now_ns)
+        self._whereabouts.enter(IDLE)
 
-    def _read_processes(
-        self, ahead: int, skipped: Collection[int], skipped_pids: Collection[int]
-    ) -> List[Tuple[Any, ...]]:
+    def _read_processes(self, ahead: int, left_out: Collection[Place]) -> List[Tuple[Any, ...]]:
         usages: List[Tuple[int, int, GpuUsage]] = []
-        for index in range(len(self._facts)):
-            if index not in skipped:
-                self._progress.enter(index)
+        for index, opened in self._opened.items():
+            if opened:
+                self._whereabouts.enter(index)
                 on_gpu = self._vendor.processes(index)
                 usages += [(index, pid, usage) for pid, usage in on_gpu.items()]
         del usages[MAX_PROCESSES:]
-        hosts = self._table.read([pid for _, pid, _ in usages], ahead + time.monotonic_ns(), skipped_pids)
+        hanging = {pid for place, pid in left_out if place == PROCESS}
+        hosts = self._table.read([pid for _, pid, _ in usages], ahead + time.monotonic_ns(), hanging)
         return [
             (
                 *(index, pid, hosts[pid].user, hosts[pid].command, hosts[pid].rank, hosts[pid].local_rank),
@@ -178,7 +177,7 @@ class _Server:
                 [tuple(vars(link).values()) for link in self._links],
                 {i: vendor.reasons(i) for i, opened in self._opened.items() if opened},
             )
-        self._progress.enter(IDLE)
+        self._whereabouts.enter(IDLE)
         data = pack((kind, content, notes, state))
         while data:
             data = data[os.write(self._answers, data) :]

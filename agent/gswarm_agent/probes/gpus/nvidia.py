@@ -9,12 +9,12 @@ from gswarm_agent.probes.gpus.vendor import DRIVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Dict, FrozenSet, List, Optional, Tuple
 
     from gswarm_agent.frame import GpuLink, Note
     from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
     from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
-    from gswarm_agent.probes.gpus.vendor import GpuUsage, Progress, Values
+    from gswarm_agent.probes.gpus.vendor import GpuUsage, Whereabouts, Values
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -43,7 +43,7 @@ class Nvidia:
             return f"there is no NVIDIA driver on this node: {LIBRARY} was not found"
         return ""
 
-    def open(self, progress: Progress) -> int:
+    def open(self, whereabouts: Whereabouts) -> int:
         """See Vendor."""
         from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
         from gswarm_agent.probes.gpus.nvidia_links import Links
@@ -52,12 +52,12 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_processes import make_lister
         from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
 
-        progress.enter(DRIVER)
+        whereabouts.enter(DRIVER)
         self._nvml = nvml = Nvml.open()
         self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
-        lane = ThroughputLane(nvml, progress)
+        lane = ThroughputLane(nvml, whereabouts)
         self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(nvml.count())]
-        self._links = Links(nvml, self._gpus, self._sys, self.notes, progress)
+        self._links = Links(nvml, self._gpus, self._sys, self.notes, whereabouts)
         self._lister = make_lister(nvml)
         self._xids = XidWatch(nvml, self.notes)
         self._no_processes: Dict[int, str] = {}
@@ -97,9 +97,9 @@ class Nvidia:
         gpu = self._gpus[index]
         return self._lister.processes_on(gpu) if gpu.reachable else {}
 
-    def links(self, now_ns: int, skipped: Sequence[int]) -> Tuple[GpuLink, ...]:
+    def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """See Vendor."""
-        return self._links.read(now_ns, skipped)
+        return self._links.read(now_ns)
 
     def close(self) -> None:
         """See Vendor. NVML is not shut down, as threads may be in a call; the driver cleans up itself."""

@@ -7,7 +7,7 @@ import os
 from gswarm_agent.frame import INFO, WARNING, GpuLink, Note
 from gswarm_agent.probes.gpus.nvidia_nvlink import NVSWITCH, NvLink, NvLinkReader, nvlink_faults
 from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
-from gswarm_agent.probes.gpus.vendor import Progress
+from gswarm_agent.probes.gpus.vendor import Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 from gswarm_agent.probes.topology import find_adapters, pci_kind
 
@@ -32,10 +32,10 @@ class Links:
     """The connections of all GPUs, and notes on NVLinks that are down or slow."""
 
     def __init__(
-        self, nvml: Nvml, gpus: Sequence[Gpu], sys: str, notes: List[Note], progress: Progress
+        self, nvml: Nvml, gpus: Sequence[Gpu], sys: str, notes: List[Note], whereabouts: Whereabouts
     ) -> None:
         self._nvml, self._gpus, self._sys = nvml, gpus, sys
-        self._notes, self._progress = notes, progress
+        self._notes, self._whereabouts = notes, whereabouts
         self._readers: Dict[int, NvLinkReader] = {}
         self._nvlinks: Dict[int, Sequence[NvLink]] = {}
         self._were_up: Dict[int, Set[int]] = {}
@@ -43,15 +43,15 @@ class Links:
         self._links: Tuple[GpuLink, ...] = ()
         self._due = 0
 
-    def read(self, now_ns: int, skipped: Sequence[int]) -> Tuple[GpuLink, ...]:
+    def read(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """Return how the GPUs are connected, read again each minute if NVLinks have changed."""
         if now_ns < self._due:
             return self._links
         self._due = now_ns + _NVLINKS_NS
         before, self._nvlinks = self._nvlinks, {gpu.index: () for gpu in self._gpus}
-        reachable = [gpu for gpu in self._gpus if gpu.reachable and gpu.index not in skipped]
+        reachable = [gpu for gpu in self._gpus if gpu.reachable]
         for gpu in reachable:
-            self._progress.enter(gpu.index)
+            self._whereabouts.enter(gpu.index)
             reader = self._readers.get(gpu.index)
             if reader is None or reader.handle is not gpu.handle:
                 reader = self._readers[gpu.index] = NvLinkReader(self._nvml, gpu.handle)
@@ -77,7 +77,7 @@ class Links:
         buses: Dict[int, str] = {}
         pcie: Dict[int, GpuLink] = {}
         for gpu in gpus:
-            self._progress.enter(gpu.index)
+            self._whereabouts.enter(gpu.index)
             pci = maybe(api.nvmlDeviceGetPciInfo, gpu.handle)
             buses[gpu.index] = "" if pci is None else pci.busId
             generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle)
@@ -89,7 +89,7 @@ class Links:
         adapters = find_adapters(self._sys)
         found: List[GpuLink] = []
         for gpu in gpus:
-            self._progress.enter(gpu.index)
+            self._whereabouts.enter(gpu.index)
             own_nvlinks = [link for link in self._nvlinks[gpu.index] if link.up]
             switched = [link for link in own_nvlinks if link.remote == NVSWITCH]
             for peer in gpus:

@@ -10,7 +10,7 @@ import threading
 import time
 
 from gswarm_agent.probes.gpus.nvidia_nvml import UNSUPPORTED, Nvml, reason_of
-from gswarm_agent.probes.gpus.vendor import IDLE, Progress
+from gswarm_agent.probes.gpus.vendor import IDLE, Whereabouts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EVERY_S = 1.0
 _KIB_TO_MB = 1024 / 10**6
 LANE = 1
-"""The thread's lane in ``Progress``."""
+"""The thread's lane in ``Whereabouts``."""
 
 
 class ThroughputLane:
@@ -28,10 +28,10 @@ class ThroughputLane:
     ``reasons`` says by index why a GPU can't be measured.
     """
 
-    def __init__(self, nvml: Nvml, progress: Progress) -> None:
+    def __init__(self, nvml: Nvml, whereabouts: Whereabouts) -> None:
         self.reasons: Dict[int, str] = {}
         self._on = True
-        self._nvml, self._progress = nvml, progress
+        self._nvml, self._whereabouts = nvml, whereabouts
         self._handles: Dict[int, Any] = {}
         self._latest: Dict[int, Tuple[float, float]] = {}
         self._thread: Optional[threading.Thread] = None
@@ -69,14 +69,14 @@ class ThroughputLane:
         api, due = self._nvml.api, time.monotonic()
         while True:
             for index, handle in list(self._handles.items()) if self._on else ():
-                self._progress.enter(index, lane=LANE)
+                self._whereabouts.enter(index, lane=LANE)
                 try:
                     sent = api.nvmlDeviceGetPcieThroughput(handle, api.NVML_PCIE_UTIL_TX_BYTES)
-                    self._progress.enter(index, lane=LANE)
+                    self._whereabouts.enter(index, lane=LANE)
                     received = api.nvmlDeviceGetPcieThroughput(handle, api.NVML_PCIE_UTIL_RX_BYTES)
                     self._latest[index] = sent * _KIB_TO_MB, received * _KIB_TO_MB
                 except self._nvml.Error:
                     self._latest.pop(index, None)
-            self._progress.enter(IDLE, lane=LANE)
+            self._whereabouts.enter(IDLE, lane=LANE)
             due = max(due + _EVERY_S, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))

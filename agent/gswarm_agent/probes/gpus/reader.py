@@ -18,15 +18,15 @@ import time
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
 from gswarm_agent.probes.gpus import VENDORS
 from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
-from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, Progress
+from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
+    from typing import Any, Collection, Dict, FrozenSet, List, Optional, Tuple
 
     from gswarm_agent.frame import Row
-    from gswarm_agent.probes.gpus.vendor import Vendor
+    from gswarm_agent.probes.gpus.vendor import Place, Vendor
 
 START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
@@ -43,20 +43,21 @@ _CLOSE_S = 0.5
 _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
 HANGS = "the driver is slow or hangs"
+HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 FAILED = "the process that reads the GPUs failed there"
 
 
 class _Child:
     """A running process that reads GPUs. ``asked_ns`` is the time of a request for rows without an answer."""
 
-    def __init__(self, vendor: Vendor, proc: str, skipped: Dict[int, int]) -> None:
+    def __init__(self, vendor: Vendor, proc: str, left_out: Collection[Place]) -> None:
         self.asked_ns: Optional[int] = None
-        self.progress = Progress(mmap.mmap(-1, mmap.PAGESIZE))
+        self.whereabouts = Whereabouts(mmap.mmap(-1, mmap.PAGESIZE))
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            become(vendor, proc, self.progress, (requests, answers), list(skipped))
+            become(vendor, proc, self.whereabouts, (requests, answers), left_out)
         os.close(requests)
         os.close(answers)
         self._poll = select.poll()
@@ -123,12 +124,10 @@ class GpuReader:
         self._ended: List[int] = []  # processes that were killed and have not been reaped
         self._off: FrozenSet[str] = frozenset()
         self._reasons: Dict[int, Dict[str, str]] = {}
-        self._hanging: Dict[int, str] = {}  # why a GPU hangs; until it answers
-        self._skipped: Dict[int, int] = {}  # the time at which a GPU that hangs is tried again
-        self._skipped_pids: Dict[int, int] = {}
-        self._noted_pids: Set[int] = set()
+        self._hanging: Dict[Place, str] = {}  # why a GPU or process doesn't answer
+        self._left_out: Dict[Place, int] = {}  # when it is tried again
         self._start_at = 0
-        self._places: List[Tuple[int, int, int]] = []
+        self._places: List[Tuple[int, Place]] = []
         self._before_ns = self._now_ns = 0
         self._processes_due: Optional[int] = 0  # None while they are switched off
         self._awaits_processes = False
@@ -148,7 +147,7 @@ class GpuReader:
         if self.missing:
             return {"gpu": self.missing}
         unreachable = {i: reasons[""] for i, reasons in self._reasons.items() if "" in reasons}
-        unreachable.update(self._hanging)
+        unreachable.update({index: reason for (index, _), reason in self._hanging.items() if index >= 0})
         found = {f"gpu{index}": reason for index, reason in unreachable.items()}
         lacking: Dict[str, Dict[int, str]] = {}
         answering = [index for index in range(len(self.facts)) if index not in unreachable]
@@ -177,11 +176,9 @@ class GpuReader:
         self._before_ns, self._now_ns = self._now_ns, now_ns
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
         self._end_if_hanging()
-        for waiting in (self._skipped, self._skipped_pids):
-            for key in [key for key, retry_at in waiting.items() if now_ns >= retry_at]:
-                del waiting[key]
+        self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at}
         if self._child is None and now_ns >= self._start_at:
-            self._child = _Child(self._vendor, self._proc, self._skipped)
+            self._child = _Child(self._vendor, self._proc, self._left_out)
         if self._child is None or self._child.asked_ns is not None:
             return
         due = self._processes_due
@@ -189,8 +186,8 @@ class GpuReader:
             # At the first tick the answer isn't waited for: it imports modules.
             self._awaits_processes, self._processes_due = due > 0, now_ns + _PROCESSES_NS
         with_processes = None if due is None else now_ns >= due
-        skipped = frozenset(self._skipped), frozenset(self._skipped_pids)
-        self._child.send((now_ns, time.monotonic_ns(), self._off, with_processes, *skipped))
+        left_out = frozenset(self._left_out)
+        self._child.send((now_ns, time.monotonic_ns(), self._off, with_processes, left_out))
         self._child.asked_ns = now_ns
 
     def gather(self, until: float) -> Tuple[Optional[Row], ...]:
@@ -235,7 +232,7 @@ class GpuReader:
     def _open(self, vendor: Vendor) -> str:
         """Start the process and wait until it has opened all GPUs; return why there are none."""
         while not self._start_at:
-            child = self._child = self._child or _Child(vendor, self._proc, self._skipped)
+            child = self._child = self._child or _Child(vendor, self._proc, self._left_out)
             try:
                 answer = child.receive(time.monotonic() + _LOOK_S)
             except EOFError:
@@ -255,7 +252,7 @@ class GpuReader:
 
     def _note_places(self) -> None:
         if self._child is not None:
-            self._places = [self._child.progress.seen(lane) for lane in range(Progress.LANES)]
+            self._places = [self._child.whereabouts.seen(lane) for lane in range(Whereabouts.LANES)]
 
     def _take(self, answer: Tuple[Any, ...]) -> Tuple[int, Any]:
         """Take an answer's notes and state; return its kind and content."""
@@ -273,10 +270,10 @@ class GpuReader:
 
     def _note_answers(self, rows: List[Optional[Row]]) -> None:
         """Note GPUs that hung and answer again."""
-        for index in [index for index in self._hanging if index not in self._skipped]:
-            del self._hanging[index]
-            if rows[index] is not None:
-                self._notes.append(Note("gpu_back", INFO, "answers again", index))
+        for place in [place for place in self._hanging if place[0] >= 0 and place not in self._left_out]:
+            del self._hanging[place]
+            if rows[place[0]] is not None:
+                self._notes.append(Note("gpu_back", INFO, "answers again", place[0]))
 
     def _end_if_hanging(self) -> None:
         """End the process if it has been in one place for too long, also at the end of the last tick.
@@ -285,41 +282,30 @@ class GpuReader:
         """
         if self._child is None:
             return
-        for lane, place_then in enumerate(self._places):
-            begun_ns, place, _ = now = self._child.progress.seen(lane)
-            patience_s = self._start_s if place == DRIVER else PATIENCE_S
-            if (
-                place != IDLE
-                and now == place_then
-                and time.monotonic_ns() - begun_ns > patience_s * SECOND_NS
-            ):
+        for lane, seen_then in enumerate(self._places):
+            begun_ns, (place, _) = seen = self._child.whereabouts.seen(lane)
+            patience_ns = (self._start_s if place == DRIVER else PATIENCE_S) * SECOND_NS
+            if place != IDLE and seen == seen_then and time.monotonic_ns() - begun_ns > patience_ns:
                 self._end(self._child, HANGS, lane)
                 return
 
     def _end(self, child: _Child, reason: str, lane: int = 0) -> None:
         """End the process; leave out what it was at, which has failed for this reason."""
-        _, place, number = child.progress.seen(lane)
+        _, (place, number) = child.whereabouts.seen(lane)
         child.kill()
         self._ended.append(child.pid)
         self._child, self._places, self._awaits_processes = None, [], False
-        retry_at = self._now_ns + RETRY_NS
-        if place == PROCESS:
-            self._skipped_pids[number] = retry_at
-            if number not in self._noted_pids:
-                self._noted_pids.add(number)
-                why = "it hangs, or the kernel is slow to read its memory"
-                self._notes.append(
-                    Note("unmeasured", WARNING, f"no longer shows details of process {number}: {why}")
-                )
-        elif place >= 0:
-            self._skip(place, retry_at, reason)
-        else:
-            self._start_at = retry_at
-            for index in range(len(self.facts)):
-                self._skip(index, 0, reason)
-
-    def _skip(self, index: int, retry_at: int, reason: str) -> None:
-        self._skipped[index] = retry_at
-        if index not in self._hanging:
-            self._hanging[index] = reason
-            self._notes.append(Note("late", WARNING, f"didn't answer in time: {reason}", index))
+        failed = [(place, number)]
+        if place in (DRIVER, IDLE):
+            self._start_at = self._now_ns + RETRY_NS
+            failed = [(index, 0) for index in range(len(self.facts))]
+        for each in failed:
+            self._left_out[each] = self._now_ns + (0 if self._start_at > self._now_ns else RETRY_NS)
+            if each in self._hanging:
+                continue
+            self._hanging[each] = reason
+            if place == PROCESS:
+                message = f"no longer shows details of process {number}: {HANGING_PROCESS}"
+                self._notes.append(Note("unmeasured", WARNING, message))
+            else:
+                self._notes.append(Note("late", WARNING, f"didn't answer in time: {reason}", each[0]))

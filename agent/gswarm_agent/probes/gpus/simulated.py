@@ -20,10 +20,10 @@ from gswarm_agent.probes.gpus.vendor import GpuUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Dict, FrozenSet, List, Optional, Tuple
 
     from gswarm_agent.frame import Note
-    from gswarm_agent.probes.gpus.vendor import Progress, Values
+    from gswarm_agent.probes.gpus.vendor import Whereabouts, Values
 
 IDLE, LOADER, HOT = "idle", "loader", "hot"
 _ODD = (IDLE, LOADER, HOT)
@@ -84,7 +84,7 @@ def noise(key: int, x: float) -> float:
     return low + (high - low) * part * part * (3 - 2 * part)
 
 
-class Job:
+class SimulatedJob:
     """The load that all GPUs of a node share. Times are seconds since the job began."""
 
     def __init__(self, simulation: Simulation, odd: FrozenSet[str]) -> None:
@@ -120,7 +120,7 @@ class Job:
 class _Gpu:
     """One GPU of a job; adds up its power second by second."""
 
-    def __init__(self, job: Job, index: int, kind: str) -> None:
+    def __init__(self, job: SimulatedJob, index: int, kind: str) -> None:
         self.kind = kind
         self._job = job
         self._key = job.key + 4096 * (index + 1)
@@ -197,7 +197,7 @@ class SimulatedGpus:
 
     def __init__(self, simulation: Simulation) -> None:
         self.notes: List[Note] = []
-        self.job = Job(simulation, traits(simulation))
+        self.job = SimulatedJob(simulation, traits(simulation))
         self._simulation = simulation
         self._origin_ns = time.monotonic_ns() if simulation.origin_ns is None else simulation.origin_ns
         self.t = 0.0  # seconds since the job began, at the last read
@@ -213,7 +213,7 @@ class SimulatedGpus:
         """See Vendor."""
         return ""
 
-    def open(self, progress: Optional[Progress] = None) -> int:
+    def open(self, whereabouts: Optional[Whereabouts] = None) -> int:
         """See Vendor."""
         return len(self._gpus)
 
@@ -252,7 +252,7 @@ class SimulatedGpus:
         pid = 41_200 + 17 * index + self.job.key % 997
         return {pid: GpuUsage(gpu.memory_mib(self.t), round(100 * gpu.level(self.t)))}
 
-    def links(self, now_ns: int = 0, skipped: Sequence[int] = ()) -> Tuple[GpuLink, ...]:
+    def links(self, now_ns: int = 0) -> Tuple[GpuLink, ...]:
         """See Vendor. The node has NVSwitches and a network adapter for each GPU."""
         return _links(len(self._gpus))
 

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mmap import mmap
-    from typing import Dict, FrozenSet, List, Optional, Protocol, Sequence, Tuple, TypeAlias
+    from typing import Dict, FrozenSet, List, Optional, Protocol, Tuple, TypeAlias
 
     from gswarm_agent.frame import GpuFacts, GpuLink, Note, Number
 
     Values: TypeAlias = "Dict[str, Optional[Number]]"
+    Place: TypeAlias = "Tuple[int, int]"
 
 IDLE, DRIVER, PROCESS = -1, -2, -3
-"""Places of the reading process that are no GPU: waiting, the driver as a whole, a process in /proc."""
+"""Places of the reading process that are no GPU: waiting, the driver as a whole, a process in /proc.
+
+A place is a GPU's index or one of these, and a process's id or 0.
+"""
 _PLACE = struct.Struct("=qqq")
 
 
@@ -32,7 +36,7 @@ class GpuUsage:
     sm_pct: Optional[int]
 
 
-class Progress:
+class Whereabouts:
     """Where the reading process is, in memory shared with the agent: what hangs is known after its death.
 
     ``lane`` 0 is the main thread, ``lane`` 1 a thread that a vendor may have for slow calls.
@@ -49,10 +53,10 @@ class Progress:
         """Note a GPU or another place, with its number, before a call that may hang."""
         _PLACE.pack_into(self._shared, lane * _PLACE.size, time.monotonic_ns(), place, number)
 
-    def seen(self, lane: int) -> Tuple[int, int, int]:
-        """Return the monotonic time of the last entry [ns], its place and its number."""
+    def seen(self, lane: int) -> Tuple[int, Place]:
+        """Return the monotonic time of the last entry [ns] and its place."""
         begun, place, number = _PLACE.unpack_from(self._shared, lane * _PLACE.size)
-        return begun, place, number
+        return begun, (place, number)
 
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
         """All GPUs of one vendor on this node, by their indices 0 to count - 1.
 
         Only ``absence`` is called by the agent; all else by the process that reads GPUs, where a call may
-        hang: ``progress`` must know the GPU that it is for. ``notes`` collects events until they are taken.
+        hang: ``whereabouts`` must know the GPU that it is for. ``notes`` collects events until they are taken.
         """
 
         name: str
@@ -72,7 +76,7 @@ if TYPE_CHECKING:
         def absence(self) -> str:
             """Return why the node can't have such GPUs, empty if it may. Doesn't ask the driver."""
 
-        def open(self, progress: Progress) -> int:
+        def open(self, whereabouts: Whereabouts) -> int:
             """Start the driver and return the number of GPUs. Raises VendorError."""
 
         def facts(self, index: int, *, hanging: bool) -> GpuFacts:
@@ -87,8 +91,8 @@ if TYPE_CHECKING:
         def processes(self, index: int) -> Dict[int, GpuUsage]:
             """Return the processes on a GPU by pid, none if it doesn't answer."""
 
-        def links(self, now_ns: int, skipped: Sequence[int]) -> Tuple[GpuLink, ...]:
-            """Return how the GPUs are connected, without those to skip; notes tell of faults."""
+        def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
+            """Return how the GPUs that answer are connected; notes tell of faults."""
 
         def close(self) -> None:
             """Release the driver."""
