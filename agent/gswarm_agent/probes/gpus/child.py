@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, NoReturn, Optional, Tuple
 
     from gswarm_agent.frame import GpuFacts, GpuLink, Row
-    from gswarm_agent.probes.gpus.vendor import GpuUsage, Place, Whereabouts, Vendor
+    from gswarm_agent.probes.gpus.vendor import GpuUsage, Place, Vendor, Whereabouts
 
 ABSENT, OPENED, ROWS, PROCESSES = range(4)
 """Kinds of answers: no GPU, the driver is open, the values of all GPUs, the processes on them."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gswarm_agent.frame import GpuLink, Note
     from gswarm_agent.probes.gpus.nvidia_gpu import Gpu
     from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
-    from gswarm_agent.probes.gpus.vendor import GpuUsage, Whereabouts, Values
+    from gswarm_agent.probes.gpus.vendor import GpuUsage, Values, Whereabouts
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Dict, FrozenSet, List, Optional, Tuple
 
     from gswarm_agent.frame import Note
-    from gswarm_agent.probes.gpus.vendor import Whereabouts, Values
+    from gswarm_agent.probes.gpus.vendor import Values, Whereabouts
 
 IDLE, LOADER, HOT = "idle", "loader", "hot"
 _ODD = (IDLE, LOADER, HOT)
