@@ -23,6 +23,8 @@ from tests.cluster.standin import Return, Scenario
 from tests.cluster.terminal import Terminal
 
 INTERVAL_S = 0.5
+RETRY_S = 120
+"""A GPU that hangs is tried again after a minute."""
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
 
@@ -89,7 +91,7 @@ def test_failing_gpu_metrics_are_null_and_stop_nothing(
         scenarios["gpu04"].gpus[6].lost = True
         scenarios["gpu04"].write(cluster["gpu04"].scenario)
         terminal.wait_for(event_line("gpu01", "answers again", gpu=3))
-        terminal.wait_for(event_line("gpu04", "answers again", gpu=2))
+        terminal.wait_for(event_line("gpu04", "answers again", gpu=2), timeout=RETRY_S)
         terminal.wait_for(cells("gpu01", "0 0 0 0 0 – 0 0"))
         terminal.wait_for(cells("gpu04", "0 0 0 0 0 0 – 0"))
         status, said = leave(terminal)
@@ -120,7 +122,10 @@ def reasons_are_told(db: Path) -> None:
 
 
 def nothing_else_was_missed(db: Path) -> None:
-    """Assert that all other GPUs have a sample at each tick with every metric that they support."""
+    """Assert that all other GPUs have a sample at each tick with every metric that they support.
+
+    gpu04 has none while the call hangs, until its GPUs are read by another process.
+    """
     every_tick_is_a_frame(db, INTERVAL_S)
     frames = dict(ask(db, "SELECT node, count(*) FROM host_samples JOIN nodes USING (node_id) GROUP BY node"))
     counts = ask(
@@ -131,6 +136,10 @@ def nothing_else_was_missed(db: Path) -> None:
     for node, gpu, samples, *measured in counts:
         if (node, gpu) in {("gpu01", 3), ("gpu04", 2), ("gpu04", 6)}:
             assert 0 < samples < frames[node]
+            continue
+        if node == "gpu04":
+            assert frames[node] - 20 < samples < frames[node]
+            assert measured == [samples] * 3
             continue
         without = {("gpu02", "temp_c"), ("gpu03", 0, "util_pct")}
         wanted = [

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         """All GPUs of one vendor on this node, by their indices 0 to count - 1.
 
         Only ``absence`` is called by the agent; all else by the process that reads GPUs, where a call may
-        hang: ``whereabouts`` must know the GPU that it is for. ``notes`` collects events until they are taken.
+        hang: ``whereabouts`` must know its GPU. ``notes`` collects events until they are taken.
         """
 
         name: str
