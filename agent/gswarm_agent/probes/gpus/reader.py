@@ -44,7 +44,7 @@ _LOOK_S = 0.1
 """Time between two looks whether the driver's start hangs."""
 HANGS = "the driver is slow or hangs"
 HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
-FAILED = "the process that reads the GPUs failed there"
+FAILED = "the process that reads the GPUs failed"
 
 
 class _Child:
@@ -128,7 +128,7 @@ class GpuReader:
         self._left_out: Dict[Place, int] = {}  # when it is tried again
         self._start_at = 0
         self._places: List[Tuple[int, Place]] = []
-        self._before_ns = self._now_ns = 0
+        self._before_ns = self._now_ns = time.monotonic_ns()
         self._processes_due: Optional[int] = 0  # None while they are switched off
         self._awaits_processes = False
         self._processes: Optional[Tuple[ProcessSample, ...]] = None
