@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,8 +218,6 @@ HOMES: dict[str, set[str]] = {
     "ClusterShell": {"gswarm_tui.slurm.hosts"},
     "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_payload", "gswarm_tui.control"},
     "platformdirs": {"gswarm_tui.common.paths"},
-    "nvitop": {"gswarm_agent.probes.gpus.nvidia_processes"},
-    "pynvml": {"gswarm_agent.probes.gpus.nvidia_nvml"},
 }
 
 
@@ -307,6 +306,12 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
     for name, path in MODULES.items():
         arrows[room(name)] |= {room(used) for used in imported(path) if used in MODULES} - {room(name)}
     assert circles(arrows) == []
+
+
+def test_nvml_is_named_by_the_modules_of_nvidia_only() -> None:
+    names = [name for name, path in AGENT_MODULES.items() if re.search("pynvml|nvitop", path.read_text())]
+    assert names
+    assert all(name.startswith("gswarm_agent.probes.gpus.nvidia") for name in names)
 
 
 def test_a_class_name_has_one_meaning() -> None:
