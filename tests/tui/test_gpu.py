@@ -108,12 +108,15 @@ async def test_clock_reasons_are_shown_as_text(bits: int, words: str) -> None:
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         app.show(GpuScreen("gpu01", 0))
+
+        def shown() -> str:
+            lines = screen_text(app).splitlines()
+            at = next((at for at, line in enumerate(lines) if "clock reasons" in line), len(lines))
+            return " ".join(line[19:46].strip() for line in lines[at : at + 2])
+
         async with asyncio.timeout(30):
-            while "clock reasons" not in screen_text(app):
+            while words not in shown():
                 await pilot.pause(0.01)
-        lines = screen_text(app).splitlines()
-        at = lines.index(line_with(app, "clock reasons"))
-        assert words in " ".join(line[19:46].strip() for line in lines[at : at + 2])
 
 
 async def test_gpu_shows_only_its_processes() -> None:

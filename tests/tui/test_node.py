@@ -163,7 +163,7 @@ async def test_link_line_shows_clock_and_round_trip() -> None:
 
 async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
     made = scene(nodes=1, gpus=2, seconds=1)
-    row = (1024, 50, 210.0, 2048, None, 1500.0, None, None, None)
+    row = (1024, 50, 210.0, 2048, None, 1500.0)
     evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row)
     hello = hello_of(made, "gpu01")
     frame = TABLES.frame(99, round(made.time * 1e9), 0.0, 0, gpus=(None, None), host=None, processes=(evil,))

@@ -23,7 +23,7 @@ from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.node_tables import no_processes, process_columns, process_rows
+from gswarm_tui.tui.screens.node_tables import PROCESS_TABLE_COLUMNS, no_processes, process_rows
 from gswarm_tui.tui.screens.titles import gpu_title
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
@@ -151,7 +151,7 @@ class GpuScreen(ViewerScreen):
             with Horizontal(id="upper"):
                 yield Canvas(id="metrics")
                 yield Canvas(id="plots")
-            yield TableView(process_columns(()), empty="no process on this GPU", id="processes")
+            yield TableView(PROCESS_TABLE_COLUMNS, empty="no process on this GPU", id="processes")
         yield from self.compose_footer()
 
     @property
@@ -175,8 +175,8 @@ class GpuScreen(ViewerScreen):
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
             processes.empty = no_processes(node, "no process on this GPU")
-            rows = process_rows(node.hello, mine, node.metrics, old=old)
-            processes.show_columns(process_columns(node.metrics), rows)
+            rows = process_rows(node.hello, mine, old=old)
+            processes.show_columns(PROCESS_TABLE_COLUMNS, rows)
         self.query_one(ViewBar).show_hint(self._trends.span_label if plots.display else "")
 
     def _arrange(self) -> None:

@@ -33,6 +33,7 @@ from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import (
     GPU_TABLE,
+    PROCESS_TABLE_COLUMNS,
     UNMEASURED_TABLE,
     column_of,
     gpu_rows,
@@ -40,7 +41,6 @@ from gswarm_tui.tui.screens.node_tables import (
     link_rows,
     metric_at,
     no_processes,
-    process_columns,
     process_rows,
     unmeasured_rows,
 )
@@ -184,7 +184,7 @@ class NodeScreen(ViewerScreen):
             yield TableView(GPU_TABLE, picks_column=True, empty="no GPUs", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
-            yield TableView(process_columns(()), empty="no GPU processes", id="processes")
+            yield TableView(PROCESS_TABLE_COLUMNS, empty="no GPU processes", id="processes")
             yield TableView((), empty="the agent found no connections between GPUs", id="links")
             yield TableView(UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
         yield from self.compose_footer()
@@ -225,10 +225,10 @@ class NodeScreen(ViewerScreen):
                 lines = host_plots(node, self._trends, self.size.width, room, now)
             self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", TableView).display:
-            rows = process_rows(node.hello, node.processes, node.metrics, old=old)
+            rows = process_rows(node.hello, node.processes, old=old)
             processes = self.query_one("#processes", TableView)
             processes.empty = no_processes(node, "no GPU processes")
-            processes.show_columns(process_columns(node.metrics), rows)
+            processes.show_columns(PROCESS_TABLE_COLUMNS, rows)
         if node.hello is not None and self.query_one("#links", TableView).display:
             rows = link_rows(node, node.hello, old=old) if node.hello.links else []
             self.query_one("#links", TableView).show_columns(link_columns(node.hello), rows)

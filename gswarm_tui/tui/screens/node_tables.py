@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from gswarm_agent.frame import Hello, ProcessSample
 from gswarm_agent.metrics import (
     COUNTER_RIGHTS,
-    COUNTERS,
     CPU_COUNTERS,
     GPU_BY_NAME,
     GPU_COLUMNS,
@@ -94,9 +93,8 @@ def unmeasured_rows(node: NodeState) -> list[Row]:
 
 _NUMBERS = tuple(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in PROCESS_METRICS)
 _BEFORE_COMMAND = 4
-_COUNTER_METRICS = sum(m.group == COUNTERS for m in PROCESS_METRICS)
 
-_PROCESS_TABLE = (
+PROCESS_TABLE_COLUMNS = (
     TableColumn("GPU", 4, frozen=True),
     TableColumn("rank", 5),
     TableColumn("pid", 8),
@@ -105,11 +103,6 @@ _PROCESS_TABLE = (
     TableColumn("command", 16, left=True, grows=True),
     *_NUMBERS[_BEFORE_COMMAND:],
 )
-
-
-def process_columns(groups: Iterable[str]) -> tuple[TableColumn, ...]:
-    """Return the columns of processes; those of hardware counters only while these are on."""
-    return _PROCESS_TABLE if COUNTERS in groups else _PROCESS_TABLE[:-_COUNTER_METRICS]
 
 
 def link_columns(hello: Hello) -> tuple[TableColumn, ...]:
@@ -156,12 +149,9 @@ def no_processes(node: NodeState, words: str) -> str:
     return words if PROCESSES in node.metrics else f"processes: {SWITCHED_OFF}"
 
 
-def process_rows(
-    hello: Hello, processes: Iterable[ProcessSample], groups: Iterable[str], *, old: bool
-) -> list[Row]:
+def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool) -> list[Row]:
     """Return a row per process and GPU, sorted by GPU and memory; stale data is faint."""
     rows = []
-    width = len(process_columns(groups))
     for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
         index = hello.gpus[process.gpu].index if process.gpu < len(hello.gpus) else process.gpu
         numbers = [
@@ -177,7 +167,7 @@ def process_rows(
             clean(process.command) if process.command else DASH,
             *numbers[_BEFORE_COMMAND:],
         ]
-        rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts[:width]))
+        rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))
     return rows
 
 

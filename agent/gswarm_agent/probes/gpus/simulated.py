@@ -206,7 +206,7 @@ class SimulatedGpus:
         odd, kinds = traits(simulation), {}
         for kind, offsets in ((HOT, (1, 2)), (IDLE, (0,))):
             if kind in odd:
-                kinds.update({(first + offset) % simulation.gpus: kind for offset in offsets})
+                kinds.update({(first + offset) % max(1, simulation.gpus): kind for offset in offsets})
         self._gpus = [_Gpu(self.job, index, kinds.get(index, "")) for index in range(simulation.gpus)]
 
     def absence(self) -> str:
