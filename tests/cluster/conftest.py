@@ -36,12 +36,3 @@ def cluster(machine: None) -> Iterator[Cluster]:
     """
     with first_in_line(), Cluster.up(4, kinds=KINDS) as up, up.entered():
         yield up
-
-
-@pytest.fixture
-def login_env(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give this process the environment of the user at the login node."""
-    for name in ("SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in cluster.env().items():
-        monkeypatch.setenv(name, value)
