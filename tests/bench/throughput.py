@@ -53,8 +53,8 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     print(f"hub + recorder, GPU-samples/CPU s: {' '.join(map(number, rates))}", file=sys.stderr)
     yield Figure(
         "hub + recorder, no screen, committed", statistics.median(rates), "GPU-samples/CPU s",
-        0.15 / bare, at_least=True, limit=f"DuckDB alone, the same rows, {TOGETHER} s of them in a transaction",
-        beside=1 / bare,
+        0.15 / bare, at_least=True,
+        limit=f"DuckDB alone, the same rows, {TOGETHER} s of them in a transaction", beside=1 / bare,
     )  # fmt: skip
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = options.count(1024, 8)

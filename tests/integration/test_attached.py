@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -382,35 +381,6 @@ async def test_viewer_that_reads_nothing_costs_no_memory_and_catches_up(
     assert control._viewers not in recording.hub.sinks
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_viewer_can_be_closed_at_the_moment_when_a_message_arrives(turns: int) -> None:
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours)
-
-    class Connected:
-        place = ""
-
-        async def connect(self, _uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            return reader, writer
-
-        async def why_closed(self) -> str:
-            return ""
-
-        async def close(self) -> None:
-            writer.close()
-
-    starting = asyncio.create_task(AttachedRun(Connected()).start())
-    await asyncio.sleep(0.01)
-    reader.feed_data(encode({"events": []}))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    starting.cancel()
-    await asyncio.wait({starting}, timeout=1)
-    assert starting.cancelled()
-    writer.close()
-    theirs.close()
-
-
 async def test_error_of_the_viewers_part_costs_viewers_and_not_the_recording(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,14 +415,6 @@ async def test_viewer_reconnects_to_the_recording(recording: Recording) -> None:
         await shows(app, pilot, "● attached · rec")
         frames = run.fleet.nodes["sim01"].frames
         await recording.until(lambda: run.fleet.nodes["sim01"].frames > frames, "new frames")
-
-
-async def test_recordings_are_told_apart(recording: Recording, environ: Mapping[str, str]) -> None:
-    with pytest.raises(UserError, match='has the recording, job or file name "other"'):
-        await AttachedRun(route_to(environ, "other")).start()
-    for named in (UID[:8], recording.path.name):
-        async with attached(route_to(environ, named)) as run:
-            assert run.uid == UID
 
 
 def test_viewers_in_terminals_leave_a_recording_alone(tmp_path: Path) -> None:

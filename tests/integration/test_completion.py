@@ -15,7 +15,7 @@ import pytest
 from gswarm_tui.commands.completion import SHELLS
 from gswarm_tui.control.intents import StartSession
 from tests.integration.test_control import RunningHead
-from tests.integration.test_control_commands import ONE, head
+from tests.integration.test_control_commands import head
 from tests.terminal import InTerminal
 from tests.tui.client import carry_out
 
@@ -99,38 +99,6 @@ async def test_tab_completes_in_a_shell(
             terminal.exit_status()
 
     await asyncio.to_thread(type_lines)
-
-
-async def test_words_are_suggested_where_they_fit(
-    running: RunningHead, environ: Mapping[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "old.duckdb").touch()
-    for line, suggested in (
-        ("gswarm-tui se", ["serve", "session", "sessions"]),
-        ("gswarm-tui session ", ["start", "stop", "rename"]),
-        ("gswarm-tui session start warm", []),
-        (f"gswarm-tui session rename --recording {ONE[:8]} w", [SESSION]),
-        (f"gswarm-tui status --recording {ONE[:4]}", [ONE[:8]]),
-        ("gswarm-tui summary --db old", ["old.duckdb"]),
-        ("gswarm-tui sql --format j", ["json"]),
-        ("gswarm-tui export --format p", ["parquet"]),
-        ("gswarm-tui metrics p", ["pcie", "processes"]),
-        ("gswarm-tui recording ", ["stop"]),
-        ("gswarm-tui status --reco", ["--recording"]),
-        ("gswarm-tui --inter", ["--interval"]),
-        ("gswarm-tui nonsense x", []),
-        ("gswarm-tui profile --ranks $RANKS --tool ns", ["nsys"]),
-        ("gswarm-tui trial --node-counts=$NODES --plot old", ["old.duckdb"]),
-        ("gswarm-tui summary --width $COLUMNS --format j", ["json"]),
-    ):
-        found = await asyncio.to_thread(completions, environ, tmp_path, line)
-        assert [word.strip() for word in found] == suggested, line
-    summary = f"gswarm-tui summary --db {tmp_path}/live.duckdb w"
-    running.hub.flush()
-    assert running.recorder is not None
-    await running.committed(1)
-    found = await asyncio.to_thread(completions, environ, tmp_path, summary)
-    assert [word.strip() for word in found] == [SESSION]
 
 
 def test_every_command_suggests_its_options(environ: Mapping[str, str], tmp_path: Path) -> None:

@@ -22,16 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
-from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import (
     Head,
-    RefusedIntentError,
     RequestError,
-    _request,
     carry_out,
     list_nodes,
     list_sessions,
@@ -39,10 +36,8 @@ from gswarm_tui.control.client import (
 )
 from gswarm_tui.control.intents import (
     ChangeInterval,
-    ChangeMetrics,
     ChangeSession,
     Intent,
-    IntentError,
     SetMark,
     StartSession,
     StopRecording,
@@ -185,12 +180,6 @@ async def test_values_keep_their_types(
     assert row[:3] + row[4:] == expected[:3] + expected[4:]
 
 
-async def test_long_result_arrives_complete(running: RunningHead, environ: Mapping[str, str]) -> None:
-    head = await asyncio.to_thread(only_head, environ)
-    rows = await run_query(head, "SELECT i, repeat('x', 100) FROM range(50000) t(i)")
-    assert [row[0] for row in rows] == list(range(50_000))
-
-
 @pytest.mark.parametrize("length", [96_000, 108_000, 120_000])
 async def test_client_that_reads_slowly_gets_the_whole_result(
     running: RunningHead, environ: Mapping[str, str], length: int
@@ -208,17 +197,6 @@ async def test_client_that_reads_slowly_gets_the_whole_result(
                 await asyncio.to_thread(int)
     assert received.count(b"x" * length) == 8
     assert received.endswith(encode({"end": True}))
-
-
-async def test_wide_rows_are_split_into_smaller_messages(
-    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gswarm_tui.control.messages.MAX_REPLY", 100_000)
-    monkeypatch.setattr(encode, "__defaults__", (100_000,))
-    head = await asyncio.to_thread(only_head, environ)
-    assert len(await run_query(head, "SELECT repeat('x', 5000) FROM range(500)")) == 500
-    with pytest.raises(QueryError, match="a row of the result is too long"):
-        await run_query(head, "SELECT repeat('x', 200000)")
 
 
 async def test_query_error_reaches_the_client(running: RunningHead, environ: Mapping[str, str]) -> None:
@@ -283,33 +261,6 @@ async def test_too_many_queries_are_refused(
     assert "a query was refused" in caplog.text
 
 
-async def test_internal_error_is_reported(
-    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert running.recorder is not None
-
-    def failing() -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(running.recorder, "queries", failing)
-    head = await asyncio.to_thread(only_head, environ)
-    with pytest.raises(StoreError, match=r"^the running gswarm-tui failed to reply \(MemoryError\)$"):
-        await run_query(head, "SELECT 1")
-
-
-async def test_broken_connection_is_reported(
-    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = await asyncio.to_thread(only_head, environ)
-
-    async def breaking(*_arguments: Any) -> None:
-        raise ConnectionResetError
-
-    monkeypatch.setattr(running.control, "_query", breaking)
-    with pytest.raises(StoreError, match="closed the connection without a reply; run the command again"):
-        await run_query(head, "SELECT 1")
-
-
 async def test_mark_reaches_the_screen_and_the_recording(
     running: RunningHead, environ: Mapping[str, str], path: Path
 ) -> None:
@@ -350,14 +301,6 @@ async def test_metric_groups_are_switched_as_by_the_key(
     assert list(running.hub.fleet.metrics) == ["core"]
     with pytest.raises(UserError, match="records into"):
         await asyncio.to_thread(metrics.run, ["--db", str(ROOT / "README.md")], environ)
-
-
-async def test_invalid_mark_is_refused(running: RunningHead, environ: Mapping[str, str]) -> None:
-    head = await asyncio.to_thread(only_head, environ)
-    with pytest.raises(IntentError, match="a mark needs a name"):
-        SetMark(" ")
-    with pytest.raises(RequestError, match="a mark needs a name"):
-        await asyncio.to_thread(_request, head, {"want": "mark", "name": " ", "values": {}})
 
 
 async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
@@ -402,19 +345,6 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
         (one["session_id"], one["name"]) for one in listed
     ]
     assert renamed["session_id"] == listed[1]["session_id"]
-
-
-async def test_counters_are_refused_in_a_job_that_shares_its_nodes(
-    running: RunningHead, environ: Mapping[str, str]
-) -> None:
-    running.hub.counters_refusal = "job 4711 shares its nodes"
-    head = await asyncio.to_thread(only_head, environ)
-    with pytest.raises(RefusedIntentError, match="job 4711 shares its nodes"):
-        await asyncio.to_thread(carry_out, head, ChangeMetrics(ALL_GROUPS))
-    assert "counters" not in running.hub.fleet.metrics
-    running.hub.counters_refusal = ""
-    await asyncio.to_thread(carry_out, head, ChangeMetrics(ALL_GROUPS))
-    assert "counters" in running.hub.fleet.metrics
 
 
 async def test_interval_and_the_end_reach_the_head(running: RunningHead, environ: Mapping[str, str]) -> None:
@@ -619,30 +549,6 @@ async def test_file_recorded_on_another_machine_names_it(
     assert registry.describe_remote_writer(path.with_name("other.duckdb")) == ""
     await running.close()
     assert registry.describe_remote_writer(path) == ""
-
-
-@pytest.mark.parametrize("damaged", [b"{}", b"[]", b'{"path": ', b'{"host": "login3"}', b""])
-async def test_damaged_note_hides_no_other_machine(
-    damaged: bytes, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "login2")
-    running = RunningHead(path, environ)
-    (note,) = (Path(os.environ["XDG_STATE_HOME"]) / "gswarm-tui" / "recording").iterdir()
-    note.with_name("login3-1.json").write_bytes(damaged)
-    monkeypatch.setattr("socket.gethostname", lambda: "login1")
-    assert registry.remote_hosts() == ["login2"]
-    assert "login2" in registry.describe_remote_writer(path)
-    await running.close()
-
-
-def test_next_head_removes_notes_of_killed_ones(environ: Mapping[str, str], path: Path) -> None:
-    first = registry.leave_note(str(os.getpid()), path, "", "", ())
-    assert first is not None
-    left = first.with_name(first.name.replace(str(os.getpid()), "4194305"))  # more than a pid can be
-    first.rename(left)
-    assert registry.leave_note(str(os.getpid()), path, "", "", ()) == first
-    assert not left.exists()
-    assert first.stat().st_mode & 0o777 == 0o600
 
 
 DATETIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(  # noqa: DTZ001

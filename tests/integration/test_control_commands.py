@@ -101,20 +101,6 @@ async def test_sessions_start_stop_and_are_renamed(
     ]
 
 
-async def test_session_commands_print_json(
-    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with head(tmp_path / "run.duckdb", environ):
-        started = await run_json(capsys, environ, "session", "start", "train", "--at", "-20s")
-        assert (started["name"], started["ended_at"], started["duration_s"]) == ("train", None, 20)
-        assert started["started_at"].endswith("Z")
-        renamed = await run_json(capsys, environ, "session", "rename", "train", "train 2")
-        assert (renamed["session_id"], renamed["name"]) == (started["session_id"], "train 2")
-        (stopped,) = await run_json(capsys, environ, "session", "stop")
-        assert stopped["session_id"] == started["session_id"]
-        assert stopped["ended_at"] > stopped["started_at"]
-
-
 async def test_status_shows_recording_nodes_gpus_and_sessions(
     environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,13 +231,6 @@ async def test_without_a_running_head_the_status_is_3(
     assert "is running; run this command on the machine that runs gswarm-tui." in capsys.readouterr().out
 
 
-async def test_status_without_a_running_head_prints_an_empty_list(
-    environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await run(environ, "status", "--json") == 3
-    assert capsys.readouterr().out.startswith("[]\n")
-
-
 async def test_head_on_another_machine_is_named(
     environ: Mapping[str, str],
     tmp_path: Path,
@@ -330,13 +309,6 @@ def test_commands_of_gswarm_profiler_are_answered_with_ours(
     assert printed.out == ""
     assert printed.err.startswith(f"gswarm-tui: {word} is a command of gswarm-profiler; ")
     assert printed.err.count("\n") == 1
-
-
-def test_stop_names_both_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stop"]) == 2
-    printed = capsys.readouterr().err
-    assert "`gswarm-tui session stop [NAME]`" in printed
-    assert "`gswarm-tui recording stop`" in printed
 
 
 @pytest.mark.parametrize(

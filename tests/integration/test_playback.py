@@ -21,9 +21,6 @@ from gswarm_tui.fleet.events import (
     IntervalChanged,
     MetricsChanged,
     NodeIntroduced,
-    Phase,
-    SessionStarted,
-    SessionStopped,
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -31,7 +28,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
 
 
 def run_scene(made: Scene) -> None:
@@ -223,32 +220,6 @@ def test_fleet_at_a_time_equals_the_replayed_fleet(replay: RecordedSource, secon
         assert min(session.covered_s.values()) >= min(counted.covered_s.values()) - 1.01
 
 
-def test_whole_history_equals_that_of_a_replayed_fleet(replay: RecordedSource) -> None:
-    at = BEGINNING + 66
-    fleet, rings = replay.fleet(at), replay.histories(at)
-    assert rings.keys() == fleet.nodes.keys()
-    for name, ring in rings.items():
-        known = fleet.nodes[name].gpu_history
-        assert known is not None
-        times, values = ring.gpus.tables()
-        known_times, known_values = known.tables()
-        np.testing.assert_array_equal(times, known_times)
-        np.testing.assert_array_equal(values, known_values)
-
-
-def test_link_phase_at_a_time_is_that_of_the_recording(replay: RecordedSource) -> None:
-    assert replay.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
-    lost = replay.fleet(BEGINNING + 40).nodes["gpu02"]
-    assert (lost.phase, lost.reason) == (Phase.LOST, "connection reset by peer")
-    assert lost.gpu_history is not None
-    assert len(lost.gpu_history) == 35
-
-
-def test_fleet_before_the_first_frame_has_unknown_nodes(replay: RecordedSource) -> None:
-    fleet = replay.fleet(BEGINNING - 10)
-    assert [(node.name, node.hello) for node in fleet.nodes.values()] == [("gpu01", None), ("gpu02", None)]
-
-
 def test_timeline_has_sessions_and_jump_targets(replay: RecordedSource) -> None:
     track = replay.timeline()
     assert [session.name for session in track.sessions] == ["warm_up", "train"]
@@ -339,22 +310,3 @@ def test_a_newer_versions_file_is_refused(tmp_path: Path) -> None:
     duckdb.connect(str(path)).execute("UPDATE recordings SET schema_version = 99").close()
     with pytest.raises(StoreError, match="newer gswarm-tui"):
         FileSource(path)
-
-
-def test_energy_at_a_time_equals_the_live_one_after_counter_restarts(tmp_path: Path) -> None:
-    """The counter restarts with the agent and soon exceeds its old value, which hides the restart."""
-    path, counted = tmp_path / "run.duckdb", [500, 900, 1_500, 600, 800, 2_900]
-    events: list[Event] = [introduced(gpus=1)]
-    for i, mj in enumerate(counted, 1):
-        life = "life1" if i < 4 else "life2"
-        if i == 4:
-            events.append(introduced(at=T0 + 4, gpus=1, life=life))
-        events.append(arrived(i if i < 4 else i - 3, [gpu_row(energy_mj=mj)], life=life, ts=T0 + i))
-    record(path, [*events, SessionStarted("s", T0 + 1, "s", T0 + 2), SessionStopped("s", T0 + 6.5, T0 + 6.5)])
-    with closing(FileSource(path)) as source:
-        replay = RecordedSource(source, 1)
-        for seconds, used, of_session in ((3, 1.0, 0.6), (4, 1.0, 0.6), (6, 3.3, 2.9), (7, 3.3, 2.9)):
-            fleet = replay.fleet(T0 + seconds)
-            assert fleet.energy_j == pytest.approx(used)
-            (session,) = fleet.sessions.sessions.values()
-            assert session.energy_j == pytest.approx(of_session)

@@ -33,7 +33,6 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     SessionStopped,
 )
-from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
@@ -193,21 +192,6 @@ def test_agent_without_any_trace_is_reported_as_a_gap(path: Path) -> None:
     assert after_ms == pytest.approx(late_ms if 0 <= late_ms < 5 else 0, abs=1)
 
 
-def test_resuming_reports_an_agent_without_any_trace(path: Path) -> None:
-    uid = killed_head(path)
-    killed_agent(uid)
-    shutil.rmtree(next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*")))
-    before = len(frames_on(path))
-    with head("recover", uid[:8], "--db", str(path)) as running:
-        eventually(lambda: rows(running) > 0, "what is on disk")
-        known = rows(running)
-        eventually(lambda: rows(running) > known + 10, "frames of the next agent")
-    assert len(frames_on(path)) > before
-    assert gaps(path) == [
-        "the agent's unsent frames are gone: samples that it took after this, if any, are lost"
-    ]
-
-
 def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
     recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
     recorder.open()
@@ -291,14 +275,6 @@ def test_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
     assert again == (2, f'gswarm-tui: recording "abd2-0" in {path} is closed and needs no recovery.\n')
 
 
-def test_waiting_frames_of_several_nodes_are_counted_for_each() -> None:
-    assert (
-        interrupted.describe(NodeStatus(7, 27), 2)
-        == "27 frames wait on each, and their agents are still sampling"
-    )
-    assert interrupted.describe(NodeStatus(7, 1)) == "1 frame waits, and its agent is still sampling"
-
-
 def test_recording_is_chosen_by_the_start_of_its_id_or_by_number(tmp_path: Path) -> None:
     leave(tmp_path / "gswarm-a.duckdb", "abc1-0")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0")
@@ -349,29 +325,6 @@ async def test_list_names_recordings_that_cannot_be_resumed_and_why(tmp_path: Pa
         "skipped: run.duckdb is in use",
         "otherwise nothing to recover",
     ]
-
-
-def test_search_without_a_result_says_where_it_looked(tmp_path: Path) -> None:
-    elsewhere = "change to the folder of the recording, or name its file with --db"
-    assert interrupted.describe_search(tmp_path, None) == f"{tmp_path} has no .duckdb file; {elsewhere}"
-    (tmp_path / "run.duckdb").touch()
-    assert interrupted.describe_search(tmp_path, None) == (
-        f"no recording in the 1 .duckdb file of {tmp_path} was interrupted; {elsewhere}"
-    )
-    assert interrupted.describe_search(tmp_path, Path("x.duckdb")) == "all recordings in x.duckdb are closed"
-
-
-async def test_list_spells_out_control_characters_of_files_and_nodes(tmp_path: Path) -> None:
-    (tmp_path / "gswarm\x1b[2J\n\u202e.duckdb").write_text("no database")
-    leave(
-        tmp_path / "gswarm-b.duckdb",
-        "abd2-0",
-        save_options(SETTINGS, Plan(("evil\x1b]0;x\x07\n[1-", "@all"))),
-    )
-    out = StringIO()
-    await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out)
-    assert all(line.isprintable() for line in out.getvalue().splitlines())
-    assert "\\x1b[2J\\n\\u202e.duckdb is not a DuckDB file" in out.getvalue()
 
 
 def test_saved_options_are_restored() -> None:
@@ -482,13 +435,6 @@ def test_invalid_saved_options_are_refused(kept: dict[str, object]) -> None:
 def test_invalid_recover_command_line_is_refused(words: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         recover.run(words.split(), {})
-
-
-def test_recording_of_a_killed_head_ends_with_its_last_sample(tmp_path: Path) -> None:
-    path = tmp_path / "gswarm-a.duckdb"
-    leave(path, "")
-    (one,) = interrupted.find(tmp_path, path)[0]
-    assert one.interrupted.last_at == T0 + 1
 
 
 @pytest.mark.parametrize("words", [["recover"], ["recover", "abc"]])

@@ -117,25 +117,6 @@ def test_end_of_recording_ends_running_queries(path: Path) -> None:
     assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
 
 
-def test_queries_continue_while_the_file_is_moved_and_after_it_is_back(path: Path) -> None:
-    count, elsewhere = "SELECT count(*) FROM samples", path.with_name("elsewhere.duckdb")
-    with recording(path) as (recorder, statuses):
-        recorder.submit(frame(1))
-        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        queries = recorder.queries()
-        unread = queries.query("SELECT * FROM range(1000000)")
-        path.rename(elsewhere)
-        recorder.submit(frame(2))
-        until(lambda: statuses[-1].error, "the moved file wasn't reported")
-        assert queries.query(count).rows() == [(GPUS,)]
-        elsewhere.rename(path)
-        until(lambda: statuses[-1].committed == {("n1", "life1"): 2}, "recording didn't continue")
-        assert statuses[-1].error == ""
-        assert queries.query(count).rows() == [(2 * GPUS,)]
-        assert len(unread.rows()) == 1_000_000
-    assert query(path, count) == [(2 * GPUS,)]
-
-
 def test_a_commit_without_memory_stops_queries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     insert, failures = bulk_insert.insert, [duckdb.OutOfMemoryException("full")]
 
@@ -190,18 +171,6 @@ def test_a_query_is_stopped_after_its_timeout(path: Path) -> None:
     opened.close()
     with pytest.raises(QueryError, match="isn't open now"):
         pool.start_query()
-
-
-def test_closing_one_source_leaves_others_open(path: Path) -> None:
-    with recording(path) as (recorder, _):
-        closed, other = recorder.queries(), recorder.queries()
-        answer, lasting = (each.query("SELECT * FROM range(100000)") for each in (closed, other))
-        closed.close()
-        with pytest.raises(QueryError, match="cancelled"):
-            answer.rows()
-        with pytest.raises(QueryError, match="cancelled"):
-            closed.query("SELECT 1")
-        assert len(lasting.rows()) == 100_000
 
 
 def test_checkpoint_waits_for_a_query_on_the_log(path: Path) -> None:

@@ -197,32 +197,6 @@ def test_full_disk_keeps_committed_frames_and_reports_missing_ones(path: Path) -
     assert values == list(range(1, len(values) + 1))
 
 
-def test_failed_checkpoint_is_reported_and_retried(path: Path) -> None:
-    then = """
-import resource, signal
-from gswarm_tui.store.recording import recorder as module
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-module._MIN_WAL_BYTES = module._MAX_WAL_BYTES = 0
-resource.setrlimit(resource.RLIMIT_FSIZE, (recorder.status().file_bytes + 4096, hard))
-for i in range(3, 6):
-    recorder.submit([arrived(i, [gpu_row(util_pct=i)])])
-while not status[-1].error:
-    time.sleep(0.01)
-print(status[-1].error, flush=True)
-resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-recorder.submit([arrived(6, [gpu_row(util_pct=6)])])
-while status[-1].committed != {("n1", "life1"): 6}:
-    time.sleep(0.01)
-print(recorder.close(T0 + 99).error or "no error", flush=True)
-"""
-    with Writer(path, then) as writer:
-        assert writer.line() == "committed"
-        assert writer.line() == f"{path} can't grow because of a limit on file sizes (ulimit -f)"
-        assert writer.line() == "no error"
-    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3, 4, 5, 6],)]
-
-
 def test_recorder_reports_a_deleted_file(path: Path) -> None:
     then = """
 input()
@@ -238,50 +212,6 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
             "move it back, or restart with another file; "
         )
     assert not path.exists()
-
-
-@pytest.mark.parametrize("replaced", [True, False])
-def test_recorder_continues_when_its_moved_file_is_back(path: Path, replaced: bool) -> None:
-    then = """
-input()
-recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
-while not status[-1].error:
-    time.sleep(0.01)
-print(status[-1].error, flush=True)
-input()
-print(recorder.close(T0 + 99).error or "no error", flush=True)
-"""
-    elsewhere = path.with_name("elsewhere.duckdb")
-    with Writer(path, then) as writer:
-        assert writer.line() == "committed"
-        path.rename(elsewhere)
-        if replaced:
-            path.write_text("mine")
-        writer.say()
-        problem = (
-            "was replaced by another file, and nothing more is saved; move the recording's file back"
-            if replaced
-            else "was deleted or moved, and nothing more is saved; move it back, or restart with another file"
-        )
-        assert writer.line() == f"{path} {problem}"
-        assert not replaced or path.read_text() == "mine"
-        elsewhere.rename(path)
-        writer.say()
-        assert writer.line() == "no error"
-    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
-
-
-def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
-    path.write_text("my thesis " * 100)
-    assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
-    assert path.read_text() == "my thesis " * 100
-
-
-@pytest.mark.parametrize("start", [b"SQLite format 3\0", b"PAR1"], ids=["sqlite", "parquet"])
-def test_files_that_duckdb_opens_with_extensions_are_refused(tmp_path: Path, start: bytes) -> None:
-    path = tmp_path / "other.db"
-    path.write_bytes(start.ljust(8192, b"\0"))
-    assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
 
 
 @pytest.mark.parametrize(
@@ -330,10 +260,6 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert refusal(folder / "run.duckdb") == sentence
 
 
-def test_a_folder_as_file_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file with --db"
-
-
 def test_missing_write_permission_is_reported() -> None:
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top, "locked")
@@ -345,19 +271,6 @@ def test_missing_write_permission_is_reported() -> None:
         f"{folder / 'run.duckdb'} can't be written because you have no write permission; "
         "name another file with --db"
     )
-
-
-def test_a_device_is_refused() -> None:
-    assert (
-        refusal(Path("/dev/full"))
-        == "/dev/full is a pipe or a device, not a file; name another one with --db"
-    )
-
-
-def test_reading_a_missing_file_is_reported(path: Path) -> None:
-    with pytest.raises(StoreError, match=f"there is no file {path}"):
-        open_for_reading(path)
-    assert not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +25,6 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
-    StopUndone,
 )
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.reading.recording_reader import RecordingReader
@@ -40,7 +38,6 @@ from tests.unit.store_recording import (
     T0,
     arrived,
     gpu_row,
-    hello,
     host_row,
     introduced,
     process_row,
@@ -83,18 +80,6 @@ def test_a_recorded_frame_has_its_values(path: Path) -> None:
     ]
     hosts = query(path, "SELECT ts, seq, late_ms, cpu_pct, load_1m, memory_used_mib FROM host_samples")
     assert hosts == [(at(T0 + 1), 1, 0.5, 12.5, 3, None)]
-
-
-def test_unmeasured_values_are_null(path: Path) -> None:
-    record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=0)])])
-    columns = ", ".join(GPU_COLUMNS)
-    assert query(path, f"SELECT {columns} FROM gpu_samples") == [(0,) + (None,) * (len(GPU_COLUMNS) - 1)]
-
-
-def test_a_gpu_without_values_has_no_sample(path: Path) -> None:
-    record(path, [introduced(), arrived(1, [None, gpu_row(util_pct=5)]), arrived(2, [None, gpu_row()])])
-    assert query(path, "SELECT gpu_index, util_pct FROM samples") == [(1, 5)]
-    assert query(path, "SELECT count(*) FROM host_samples") == [(2,)]
 
 
 def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
@@ -161,21 +146,6 @@ def test_a_node_that_comes_back_with_other_gpus_is_a_new_row(path: Path) -> None
     assert samples == [(1, 1, 1), (1, 2, 2), (2, 3, 3), (3, 4, 4)]
 
 
-def test_agent_columns_are_matched_by_name(path: Path) -> None:
-    other = ("from_the_future", "power_w", "util_pct")
-    record(
-        path,
-        [
-            introduced("n1", gpus=1),
-            introduced("n2", gpus=1, gpu_columns=other),
-            arrived(1, [gpu_row(util_pct=1, power_w=100)], "n1"),
-            arrived(1, [(9, 200, 2)], "n2", tables=hello(gpu_columns=other).tables),
-        ],
-    )
-    samples = query(path, "SELECT node, util_pct, power_w, temp_c FROM samples ORDER BY node")
-    assert samples == [("n1", 1, 100, None), ("n2", 2, 200, None)]
-
-
 def test_a_number_outside_its_columns_range_is_null(path: Path) -> None:
     record(
         path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=300, temp_c=-5, energy_mj=-1, power_w=9)])]
@@ -221,25 +191,6 @@ def test_sessions_overlap_begin_in_the_past_and_change(path: Path) -> None:
     assert sessions == [
         ("loading", at(T0 - 110), at(T0 + 29.5), "stopped", "warm"),
         ("train ✓'\"", at(T0 + 20), at(T0 + 40), "ended", ""),
-    ]
-
-
-def test_undone_stop_leaves_the_session_running_in_the_recording(path: Path) -> None:
-    record(
-        path,
-        [
-            SessionStarted("a", T0 + 10, "train", T0 + 10),
-            SessionStarted("b", T0 + 10, "stopped", T0 + 10),
-            SessionStopped("a", T0 + 20, T0 + 20),
-            SessionStopped("b", T0 + 20, T0 + 20),
-            StopUndone("a", T0 + 25),
-            StopUndone("nobody", T0 + 25),
-        ],
-        ended_at=T0 + 40,
-    )
-    assert query(path, "SELECT name, ended_at, status FROM sessions ORDER BY session_id") == [
-        ("train", at(T0 + 40), "ended"),
-        ("stopped", at(T0 + 20), "stopped"),
     ]
 
 
@@ -289,12 +240,6 @@ def test_links_store_clock_offset_and_reconnects(path: Path) -> None:
         "FROM nodes LEFT JOIN links USING (node_id) ORDER BY node",
     )
     assert links == [("n1", "n1.cluster", -0.25, 0.002, 1), ("n2", None, None, None, None)]
-
-
-def test_unmeasurable_metrics_are_in_capabilities(path: Path) -> None:
-    record(path, [introduced(capabilities={"mem_temp_c": "the GPU has no sensor"})])
-    ((capabilities,),) = query(path, "SELECT capabilities FROM nodes")
-    assert json.loads(capabilities) == {"mem_temp_c": "the GPU has no sensor"}
 
 
 def test_a_second_recording_goes_into_the_same_file_beside_the_first(path: Path) -> None:
@@ -352,17 +297,6 @@ def test_events_are_committed_at_once_on_request(path: Path) -> None:
     finally:
         recorder.close(T0 + 9)
     assert recorder.commit().result(0).closed
-
-
-def test_a_failing_status_callback_does_not_end_the_recording(path: Path) -> None:
-    def fails(_status: RecorderStatus) -> None:
-        raise RuntimeError("the app is gone")
-
-    recorder = Recorder(path, INFO, fails)
-    recorder.open()
-    recorder.submit([introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])])
-    assert recorder.close(T0 + 9).error == ""
-    assert query(path, "SELECT count(*) FROM gpu_samples") == [(1,)]
 
 
 def test_an_event_that_cannot_be_stored_is_skipped_alone(path: Path) -> None:
@@ -425,33 +359,6 @@ def test_close_returns_after_its_timeout_when_the_disk_hangs(path: Path) -> None
         assert status.error == f"{path} could not be written within 0.1 s"
     finally:
         go_on.set()
-        recorder.close(T0 + 1)
-
-
-def test_close_reports_no_error_while_the_file_is_rewritten(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def should_rewrite(_database: Database) -> bool:
-        begun.set()
-        assert go_on.wait(30)
-        return False
-
-    monkeypatch.setattr(Database, "should_rewrite", should_rewrite)
-    monkeypatch.setattr("gswarm_tui.store.recording.recorder._REWRITE_TIMEOUT_S", 0)
-    recorder = Recorder(path, INFO, lambda _status: None)
-    recorder.open()
-    recorder.submit([introduced()])
-    closing = threading.Thread(target=recorder.close, args=(T0 + 1,))
-    closing.start()
-    try:
-        assert begun.wait(30)
-        status = recorder.close(T0 + 1, timeout_s=0)
-        assert (status.error, status.closed) == ("", False)
-    finally:
-        go_on.set()
-        closing.join()
         recorder.close(T0 + 1)
 
 

@@ -20,7 +20,6 @@ from gswarm_tui.fleet.events import (
     LinkMeasured,
     NodeIntroduced,
     Phase,
-    RecorderStatus,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -117,17 +116,6 @@ def test_lost_frames_are_stored_and_the_next_has_no_interval(path: Path) -> None
     assert query(path, "SELECT last_seq, frames, lost_frames FROM links") == [(7, 4, 3)]
     intervals = query(path, "SELECT seq, interval_ms FROM host_samples ORDER BY seq")
     assert intervals == [(1, None), (2, 1000), (6, None), (7, 1000)]
-
-
-def test_lost_frames_of_an_agent_without_hello_are_counted(path: Path) -> None:
-    statuses: list[RecorderStatus] = []
-    recorder = Recorder(path, KNOWN, statuses.append)
-    recorder.open()
-    recorder.submit([lost(9, "life0"), introduced(gpus=1), *frames(1, 2)])
-    recorder.close(T0 + 9)
-    assert statuses[-1].committed == {("n1", "life0"): 9, ("n1", "life1"): 2}
-    found = query(path, "SELECT life, last_seq, frames, lost_frames FROM links ORDER BY life")
-    assert found == [("life0", 9, 0, 9), ("life1", 2, 2, 0)]
 
 
 def test_resumed_sessions_keep_their_sums(path: Path) -> None:
@@ -232,12 +220,6 @@ def test_whether_a_node_may_hold_frames_depends_on_how_its_agent_ended(
     event, holds_none = AGENTS[what]
     assert isinstance(event, EventLogged)
     assert (event.node in accounted) is holds_none
-
-
-def test_a_node_that_is_not_listed_as_holding_frames_holds_none(path: Path) -> None:
-    waits = EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
-    leave(path, *left_by_agent("n1"), introduced("n2", gpus=1), waits)
-    assert go_on(path).accounted == {"n1"}
 
 
 def test_a_resumed_session_has_its_coverage_by_node(path: Path) -> None:

@@ -169,22 +169,6 @@ def test_opening_a_file_removes_the_copy_of_a_killed_rewrite(path: Path) -> None
     assert [one.exists() for one in left] == [False, False]
 
 
-def test_rewrite_follows_no_link_in_the_place_of_its_folder(path: Path, tmp_path: Path) -> None:
-    fragmented(path)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / path.name).write_text("mine")
-    database = Database(path)
-    database.checkpoint()
-    before = path.stat().st_ino
-    rewrite_path(path).parent.symlink_to(elsewhere)
-    database.rewrite(60)
-    database.close()
-    assert (elsewhere / path.name).read_text() == "mine"
-    assert path.stat().st_ino != before
-    assert not rewrite_path(path).parent.is_symlink()
-
-
 def fragmented(path: Path) -> None:
     """Make a recording that is worth rewriting."""
     path.write_bytes(_fragmented())
@@ -223,17 +207,6 @@ def test_a_file_with_foreign_tables_is_not_rewritten(path: Path, statement: str)
         assert file.execute(f"SELECT DISTINCT answer FROM {table}").fetchall() == [(42,)]
 
 
-def test_a_hard_linked_file_is_not_rewritten(path: Path) -> None:
-    fragmented(path)
-    other = path.with_name("other.duckdb")
-    other.hardlink_to(path)
-    database = Database(path)
-    database.checkpoint()
-    database.rewrite(60)
-    database.close()
-    assert path.samefile(other)
-
-
 def test_a_rewrite_does_not_touch_a_file_that_replaced_the_recording(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,28 +226,6 @@ def test_a_rewrite_does_not_touch_a_file_that_replaced_the_recording(
     assert sorted(path.parent.iterdir()) == [moved, path]
     with duckdb.connect(str(moved)) as file:
         assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
-
-
-def test_a_rewrite_needs_enough_free_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fragmented(path)
-    database = Database(path)
-    database.checkpoint()
-    assert database.should_rewrite()
-    usage = shutil.disk_usage(path.parent)._replace(free=2 * database.bytes())
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
-    assert not database.should_rewrite()
-    database.close()
-
-
-@pytest.mark.root("give files to a group")
-def test_a_rewrite_keeps_the_group(path: Path) -> None:
-    fragmented(path)
-    os.chown(path, -1, 1234)
-    database = Database(path)
-    database.checkpoint()
-    database.rewrite(60)
-    database.close()
-    assert path.stat().st_gid == 1234
 
 
 def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> None:

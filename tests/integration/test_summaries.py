@@ -159,35 +159,6 @@ def test_a_rebooted_node_is_summarised_as_one_node(tmp_path: Path) -> None:
     assert summary.partial == ("n1",)
 
 
-@st.composite
-def restarted(draw: st.DrawFn) -> tuple[list[int], float]:
-    """Generate the readings (mJ) of a counter that restarts once, and the joules that they prove."""
-    steps = draw(st.lists(st.integers(0, 50), min_size=2, max_size=25))
-    restart, begins_at = draw(st.integers(1, 25)), draw(st.integers(0, 40))
-    now = draw(st.integers(0, 9_000_000)) + sum(steps) + begins_at + 1
-    counted = []
-    for i, step in enumerate(steps):
-        now = begins_at if i == restart else now + step
-        counted.append(now)
-    return counted, sum(step for i, step in enumerate(steps) if i not in {0, restart}) / 1000
-
-
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(restarted(), min_size=6, max_size=6))
-def test_summary_energy_follows_one_counter_restart(counters: list[tuple[list[int], float]]) -> None:
-    events = [*session(began=T0, until=T0 + 200)]
-    for number, (counted, _) in enumerate(counters):
-        events.append(introduced(f"n{number}", gpus=1))
-        events += [
-            arrived(1 + i * 7, [gpu_row(energy_mj=mj)], node=f"n{number}") for i, mj in enumerate(counted)
-        ]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.duckdb"
-        record(path, events)
-        used = query(path, "SELECT energy_j FROM session_summary WHERE scope = 'node' ORDER BY node")
-    assert used == [(pytest.approx(joules),) for _, joules in counters]
-
-
 def replace_energy(row: Any, energy_mj: int) -> Any:
     return gpu_row(util_pct=row[0], energy_mj=energy_mj)
 
@@ -275,18 +246,6 @@ def test_gpus_of_other_jobs_are_left_out(tmp_path: Path) -> None:
     assert (summary.whole.gpus, summary.whole.util_max_pct, summary.whole.power_max_w) == (1, 50, None)
     with closing(FileSource(path)) as source:
         assert processes(source, periods.find_period(source)) == []
-
-
-def test_whole_recording_and_sessions_have_their_own_summaries(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    frames = [arrived(i, [gpu_row(util_pct=i)]) for i in range(1, 20)]
-    record(path, [introduced(gpus=1), *frames, *session()], ended_at=T0 + 20)
-    samples = {name: summary_of(path, name).whole for name in ("train", "1", "recording 1")}
-    assert {name: one.samples if one else 0 for name, one in samples.items()} == {
-        "train": 12,
-        "1": 12,
-        "recording 1": 19,
-    }
 
 
 @pytest.mark.parametrize("at_once", [1, 1_000_000])

@@ -21,7 +21,6 @@ from gswarm_tui.fleet.events import (
     StopUndone,
 )
 from gswarm_tui.fleet.node import Standing
-from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.totals import totals
 
@@ -274,15 +273,6 @@ def test_session_whose_stop_was_undone_has_the_figures_of_one_that_never_stopped
     assert replace(stopped, session_id="never", name="never") == never
 
 
-def test_stale_and_unhealthy_are_logged_once() -> None:
-    fleet = live(1)
-    fleet.apply(frame(1, T0, None))
-    logged = [h for second in range(60) for h in fleet.tick(T0 + second)]
-    assert [(h.kind, h.at - T0) for h in logged] == [("stale", 4), ("unhealthy", 31)]
-    assert fleet.nodes["gpu01"].standing(T0 + 31) is Standing.UNHEALTHY
-    assert [h.kind for h in fleet.apply(frame(2, T0 + 60, None))] == ["fresh"]
-
-
 def test_node_that_starts_slowly_is_logged_once_until_it_is_live() -> None:
     fleet = Fleet(["gpu01"])
     node = fleet.nodes["gpu01"]
@@ -409,11 +399,6 @@ def test_session_excludes_gpus_of_other_jobs() -> None:
     assert fleet.energy_j == 200
 
 
-def test_suggested_session_name_is_unused() -> None:
-    assert suggest_name([]) == "session-1"
-    assert suggest_name(["session-3", "train", "session-x"]) == "session-4"
-
-
 def test_totals_of_unmeasured_metrics_are_none() -> None:
     fleet = live()
     fleet.apply(frame(1, T0, gpu_row(mem_used_mib=100), None))
@@ -430,16 +415,6 @@ def test_totals_exclude_stale_nodes_and_gpus_of_other_jobs() -> None:
     assert (sums.memory_total_mib, sums.energy_j) == (80_000, 0)
     late = totals(fleet, T0 + 60)
     assert (late.nodes_up, late.gpus, late.mean_util) == (0, 0, None)
-
-
-def test_columns_of_other_agent_versions_are_mapped_by_name() -> None:
-    fleet = Fleet(["gpu01"])
-    older = replace(hello(1), gpu_columns=("power_w", "gone", "util_pct"))
-    fleet.apply(NodeIntroduced("gpu01", T0, older))
-    fleet.apply(frame(1, T0, (250.0, 1, 42), tables=older.tables))
-    gpu = dict(zip(GPU_COLUMNS, fleet.nodes["gpu01"].gpus[0], strict=True))
-    assert (gpu["power_w"], gpu["util_pct"]) == (250, 42)
-    assert gpu["temp_c"] != gpu["temp_c"]
 
 
 @pytest.mark.parametrize("granted", [{0, 1}, {1}])

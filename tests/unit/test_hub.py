@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -25,7 +24,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.link.hub import FEW_NODES, Hub, next_flush
+from gswarm_tui.link.hub import Hub, next_flush
 from gswarm_tui.link.link import Link
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
@@ -262,33 +261,6 @@ def test_switched_metric_groups_reach_every_node_and_are_an_event() -> None:
 )
 def test_flush_comes_after_the_frames(now: float, interval_s: float, due: float) -> None:
     assert next_flush(now, interval_s) == pytest.approx(due)
-
-
-@pytest.mark.parametrize(("nodes", "sooner"), [(FEW_NODES, True), (FEW_NODES + 1, False)])
-async def test_first_frames_of_few_nodes_are_flushed_sooner(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, sooner: bool
-) -> None:
-    now, flushed = 100.45, []
-    made = Hub(Fleet(["a"]), clock=lambda: now)
-    made.links.update((name, FakeLink(name)) for name in map(str, range(nodes)))
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    def flush() -> None:
-        flushed.append(now)
-        if now > 105:
-            raise RuntimeError("that is enough")
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(made, "flush", flush)
-    with pytest.raises(ExceptionGroup):
-        await made.run()
-    first = [at for at in flushed if at < 103]
-    assert max(later - at for at, later in pairwise([100.45, *first])) <= (0.25 if sooner else 1) + 1e-9
-    assert len(first) == (10 if sooner else 2)
-    assert [at for at in flushed if at > 104] == pytest.approx([104.4, 105.4])
 
 
 async def test_paused_head_logs_the_pause_and_calls_no_node_silent(
