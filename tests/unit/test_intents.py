@@ -13,6 +13,7 @@ from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
     ChangeSession,
+    Detach,
     Intent,
     IntentError,
     LogTrial,
@@ -28,6 +29,7 @@ from gswarm_tui.control.intents import (
 from gswarm_tui.control.messages import LENGTH, VERSION, decode, encode
 
 EXAMPLES = [
+    Detach(),
     StartSession(),
     StartSession("train", 1.8e9, "lr 1e-4"),
     StopSession(),
