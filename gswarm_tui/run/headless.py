@@ -421,10 +421,8 @@ def _interrupted_message(recorder: Recorder) -> str:
     newest = unended[-1]
     recover = f"`gswarm-tui recover {short_id(newest)} --db {shlex.quote(str(recorder.path))}` resumes it"
     if len(unended) == 1:
-        return f"{recorder.path} has an interrupted recording of {began(newest)}: {recover}"
-    return (
-        f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(newest)}: {recover}"
-    )
+        return f"interrupted recording of {began(newest)}: {recover}"
+    return f"{len(unended)} interrupted recordings, the last of {began(newest)}: {recover}"
 
 
 async def _serve_http(listener: Listener, hub: Hub, uid: str) -> None:

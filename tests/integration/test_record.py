@@ -271,12 +271,14 @@ def test_killed_recorder_restarts_and_no_sample_is_lost(tmp_path: Path) -> None:
     assert query(path, "SELECT count(*) - count(DISTINCT ts) FROM host_samples") == [(0,)]
 
 
-def test_third_death_within_five_minutes_ends_the_recording_but_not_the_command(tmp_path: Path) -> None:
+def test_recorder_is_restarted_until_its_file_cannot_be_opened(tmp_path: Path) -> None:
     killed_in_the_end = "echo ready; cat; kill -9 $$"
     with record(tmp_path, "--demo", "1x1", "--", "sh", "-c", killed_in_the_end) as running:
-        for _ in range(3):
+        for pause in (1, 2):
             running.wait_for("1 node sends data")
             os.kill(running.recorder(), signal.SIGKILL)
+            running.wait_for(f"as happens when memory runs out; restarting it in {pause} s")
+        (tmp_path / "run.duckdb").write_text("not a database")
         running.wait_for("the recorder isn't restarted: it was killed by SIGKILL, ")
         assert running.end("still here\n") == (128 + signal.SIGKILL, "ready\nstill here\n")
     killed = "gswarm-tui: sh was killed by SIGKILL, as happens when memory runs out after "

@@ -13,7 +13,15 @@ from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.control.messages import LENGTH, decode, encode
 from gswarm_tui.fleet.event_codec import EventReader, encode_event
-from gswarm_tui.fleet.events import Event, FrameArrived, FramesLost, LinkChanged, LinkMeasured, Phase
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    FramesLost,
+    LinkChanged,
+    LinkMeasured,
+    Phase,
+    SessionStopped,
+)
 from gswarm_tui.fleet.replica import (
     ReplicaError,
     fleet_state,
@@ -88,7 +96,8 @@ class Drive:
 
     def _stop(self, _node: str) -> None:
         for session in self.hub.fleet.sessions.running[:2]:
-            self.hub.stop_session(session.session_id, ended_at=self._now - self._chance.choice((0, 2)))
+            ended_at = self._now - self._chance.choice((0, 2))
+            self.hub.publish(SessionStopped(session.session_id, self._now, ended_at))
             if self._chance.random() < 0.5:
                 self.hub.undo_stop(session.session_id)
             else:
