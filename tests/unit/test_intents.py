@@ -84,7 +84,7 @@ def test_message_of_another_kind_is_no_intent(message: dict[str, Any]) -> None:
         ({"want": "start_session", "started_at": float("nan")}, "a time must be a number of seconds"),
         ({"want": "start_session", "ended_at": 1.0}, "start_session takes no ended_at"),
         ({"want": "stop_session", "session": ""}, "session must be a non-empty text"),
-        ({"want": "stop_session", "session": 2}, "session must be a non-empty text"),
+        ({"want": "stop_session", "session": 2.5}, "session must be a non-empty text"),
         ({"want": "stop_session", "ended_at": float("inf")}, "a time must be a number of seconds"),
         ({"want": "undo_stop"}, "undo_stop lacks a required value"),
         ({"want": "change_session", "name": "x"}, "change_session lacks a required value"),
