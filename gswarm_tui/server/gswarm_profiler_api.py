@@ -125,53 +125,6 @@ class ProfilerClients(BaseModel):
     clients: list[ProfilerClient]
 
 
-class LatestGpu(BaseModel):
-    """Newest sample of one GPU: shares in percent, GB/s; null where not measured."""
-
-    physical_idx: int
-    name: str
-    gpu_util: float | None
-    mem_util: float | None
-    dram_bw_gbps_rx: float | None
-    dram_bw_gbps_tx: float | None
-    nvlink_bw_gbps_rx: float | None
-    nvlink_bw_gbps_tx: float | None
-    extra_metrics: dict[str, float | None]
-
-
-class PeerLink(BaseModel):
-    """Connection from a GPU to another of its node."""
-
-    local_gpu_physical_id: int
-    local_gpu_name: str
-    remote_gpu_physical_id: int
-    remote_gpu_name: str
-    type: str
-    aggregated_max_bandwidth_gbps: float | None
-
-
-class SystemMetrics(BaseModel):
-    """Memory of a node in use, in percent. ``disk_util`` isn't measured."""
-
-    dram_util: float | None
-    disk_util: float | None
-
-
-class LatestClient(BaseModel):
-    """Newest samples of one node."""
-
-    gpus_metrics: list[LatestGpu]
-    p2p_links: list[PeerLink]
-    system_metrics: SystemMetrics
-
-
-class LatestMetrics(BaseModel):
-    """Newest samples of the nodes that send data; the time is local, as gswarm-profiler's."""
-
-    timestamp: str
-    client_data: dict[str, LatestClient]
-
-
 class TimeConsumption(BaseModel):
     """Times of one request to an application, in seconds."""
 
@@ -194,7 +147,7 @@ def gswarm_profiler_router(
     router.get("/profiling/sessions")(calls.sessions)
     router.post("/profiling/record")(calls.record)
     router.get("/clients")(calls.clients)
-    router.get("/metrics/latest", response_model=LatestMetrics)(calls.latest)
+    router.get("/metrics/latest", response_model=dict[str, Any])(calls.latest)
     return router
 
 
@@ -253,7 +206,7 @@ class _ProfilerCalls:
         return next(name for name in names if name not in running)
 
     async def stop(self, wanted: Annotated[StopProfiling | None, Body()] = None) -> ProfilingAnswer:
-        """Stop a session, or all, and write their exports."""
+        """Stop a session, or all; their exports are written in the background."""
         running = self._attached.fleet.sessions.running
         name = None if wanted is None else wanted.name
         stopping = [session for session in running if name in (None, session.name)]
@@ -265,11 +218,8 @@ class _ProfilerCalls:
             if error.status_code == CONFLICT:
                 return ProfilingAnswer(success=False, message=str(error.detail))
             raise
-        failed = [why for session in stopping if (why := await self._exports.write(session))]
-        result = f"Data saved to {', '.join(map(self._exports.reserve, stopping))}"
-        if failed:
-            result = f"Not exported: {failed[0]}"
-        return ProfilingAnswer(success=True, message=f"Profiling stopped. {result}")
+        files = ", ".join(map(self._exports.write, stopping))
+        return ProfilingAnswer(success=True, message=f"Profiling stopped. Data saved to {files}")
 
     async def sessions(self) -> ProfilerSessions:
         """Return all sessions of the recording."""
@@ -305,7 +255,10 @@ class _ProfilerCalls:
         return ProfilerClients(total_clients=len(listed), clients=listed)
 
     async def latest(self) -> Response:
-        """Return the newest samples of the nodes that send data."""
+        """Return the newest samples of the nodes that send data: shares in percent, GB/s, null if unmeasured.
+
+        The time is local, as gswarm-profiler's. ``disk_util`` isn't measured.
+        """
         now = self._attached.now()
         client_data = {}
         for node in self._connected():
@@ -359,7 +312,7 @@ def _gpus(node: NodeState) -> list[GpuInfo]:
 
 
 def _latest(node: NodeState, row: int) -> dict[str, Any]:
-    """Return a ``LatestGpu``."""
+    """Return the newest sample of a GPU."""
     gpu, values = node.facts[row], node.gpus[row].tolist()
 
     def value(name: str, scale: float = 1.0) -> float | None:
@@ -381,7 +334,7 @@ def _latest(node: NodeState, row: int) -> dict[str, Any]:
 
 
 def _peer_links(node: NodeState) -> Iterator[dict[str, Any]]:
-    """Yield a ``PeerLink`` for each connection of the job's GPUs; NVSwitches connect each with each."""
+    """Yield each connection of the job's GPUs; NVSwitches connect each with each."""
     if node.hello is None:
         return
     own = {node.facts[row].index: node.facts[row] for row in _own_rows(node)}

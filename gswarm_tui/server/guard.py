@@ -10,10 +10,11 @@ import asyncio
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,15 +44,6 @@ _SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
 }
 """Headers of answers that have no other value for them."""
-
-
-class RefusedRequestError(Exception):
-    """Raised for a request that is refused; the message is a sentence."""
-
-    def __init__(self, status: int, why: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(why)
-        self.status = status
-        self.headers = headers or {}
 
 
 class Guard:
@@ -96,10 +88,12 @@ class Guard:
                 _check_token(self._tokens, scope, headers)
             if scope["type"] == "http":
                 receive = _replay(await _read_body(headers, receive), receive)
-        except RefusedRequestError as refusal:
+        except HTTPException as refusal:
             # Its connection is closed, as the request may not have been read to the end.
             answer = JSONResponse(
-                {"detail": str(refusal)}, refusal.status, {"Connection": "close", **refusal.headers}
+                {"detail": refusal.detail},
+                refusal.status_code,
+                {"Connection": "close", **(refusal.headers or {})},
             )
             await answer(scope, receive, sending)
             return
@@ -109,12 +103,12 @@ class Guard:
         """Refuse a foreign host name, by which a web page could reach this machine (DNS rebinding)."""
         host = _host_of(headers.get(b"host", b"").decode("latin-1"))
         if host is None:
-            raise RefusedRequestError(400, "The Host header is missing or invalid.")
+            raise HTTPException(400, "The Host header is missing or invalid.")
         try:
             ipaddress.ip_address(host)  # which no name server can redirect
         except ValueError:
             if host not in self._hosts:
-                raise RefusedRequestError(421, FOREIGN_HOST) from None
+                raise HTTPException(421, FOREIGN_HOST) from None
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
         """Return the origin that may read the answer; empty without one. Refuses a foreign page's request."""
@@ -125,7 +119,7 @@ class Guard:
             return ""
         if origin in self._origins or origin in (f"http://{host}", f"https://{host}"):  # a proxy may add TLS
             return origin
-        raise RefusedRequestError(403, FOREIGN_ORIGIN)
+        raise HTTPException(403, FOREIGN_ORIGIN)
 
 
 def _check_token(tokens: Tokens, scope: Scope, headers: dict[bytes, bytes]) -> None:
@@ -142,9 +136,9 @@ def _check_token(tokens: Tokens, scope: Scope, headers: dict[bytes, bytes]) -> N
     elif tokens.uid and are_replaced(tokens):
         why = "The tokens of this recording were removed; restart the server for new ones."
     if why:
-        raise RefusedRequestError(401, why, {"WWW-Authenticate": "Bearer"})
+        raise HTTPException(401, why, {"WWW-Authenticate": "Bearer"})
     if not is_control and (scope.get("method"), scope["path"]) != ("GET", "/metrics"):
-        raise RefusedRequestError(403, "The scrape token can only read /metrics; use the control token.")
+        raise HTTPException(403, "The scrape token can only read /metrics; use the control token.")
 
 
 def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -152,11 +146,11 @@ def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     headers: dict[bytes, bytes] = {}
     for name, value in ((name.lower(), value) for name, value in pairs):
         if name in headers and name in (b"host", b"origin", b"authorization", b"content-length"):
-            raise RefusedRequestError(400, f"The header {name.decode('latin-1').title()} is repeated.")
+            raise HTTPException(400, f"The header {name.decode('latin-1').title()} is repeated.")
         headers[name] = value
     if b"content-length" in headers and b"transfer-encoding" in headers:
         # A proxy in front might see another end of the body, and what follows as another request.
-        raise RefusedRequestError(400, "The body has both a length and a transfer encoding.")
+        raise HTTPException(400, "The body has both a length and a transfer encoding.")
     return headers
 
 
@@ -185,7 +179,7 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise RefusedRequestError(400, "The request ended before its body.")
+                    raise HTTPException(400, "The request ended before its body.")
                 received += len(message.get("body", b""))
                 if received <= MAX_BODY:
                     parts.append(message.get("body", b""))
@@ -193,9 +187,9 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
     except TimeoutError:
         late = True
     if max(size, received) > MAX_BODY:
-        raise RefusedRequestError(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
+        raise HTTPException(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
     if late:
-        raise RefusedRequestError(408, f"The body didn't arrive within {BODY_S:.0f} s.")
+        raise HTTPException(408, f"The body didn't arrive within {BODY_S:.0f} s.")
     return b"".join(parts)
 
 

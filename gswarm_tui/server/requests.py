@@ -51,20 +51,20 @@ class RecorderRequests:
             raise _refusal(reply, CONFLICT)
         return reply
 
-    async def query(self, sql: str, *values: object, most: int, timeout_s: float) -> QueryRows:
+    async def query(self, sql: str, *, most: int, timeout_s: float) -> QueryRows:
         """Run one statement that reads; return its first ``most`` rows. Raises HTTPException."""
         if self._running_queries >= MAX_QUERIES:
             why = f"{MAX_QUERIES} queries are running; try again when one has ended."
             raise HTTPException(TOO_MANY, why, {"Retry-After": "1"})
         self._running_queries += 1
         try:
-            return await self._query(sql, list(values), most, timeout_s)
+            return await self._query(sql, most, timeout_s)
         finally:
             self._running_queries -= 1
 
-    async def _query(self, sql: str, values: list[object], most: int, timeout_s: float) -> QueryRows:
+    async def _query(self, sql: str, most: int, timeout_s: float) -> QueryRows:
         replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        message = {"want": "query", "sql": sql, "values": values}
+        message = {"want": "query", "sql": sql, "values": []}
         cancel = self._attached.request(message, replies.put_nowait)
         try:
             async with asyncio.timeout(timeout_s):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator
 from itertools import count
@@ -15,6 +16,8 @@ from gswarm_tui.fleet.sessions import Session
 
 _PIECE = 256 * 1024
 
+_LOG = logging.getLogger(__name__)
+
 
 class SessionExports:
     """Exports of a recording's sessions: streams, and files of those that gswarm-profiler's calls stop.
@@ -25,7 +28,8 @@ class SessionExports:
     def __init__(self, attached: AttachedRun) -> None:
         self._attached = attached
         self._files: dict[str, str] = {}
-        self._writing: set[asyncio.Task[str]] = set()
+        self._writing: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
 
     @property
     def newest_file(self) -> str:
@@ -46,13 +50,23 @@ class SessionExports:
             self._files[session.session_id] = known
         return known
 
-    async def write(self, session: Session) -> str:
-        """Write a stopped session's file; return why it failed, empty if it didn't. Raises OSError."""
-        target = self._attached.path.parent / self.reserve(session)
-        task = asyncio.create_task(run_in_background(*self._words(session, f"--output={target}")))
+    def write(self, session: Session) -> str:
+        """Write a stopped session's file in the background, one after the other; return its name."""
+        file = self.reserve(session)
+        task = asyncio.create_task(self._write(session, file), name=f"export {file}")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
-        return await asyncio.shield(task)  # the file is written, too, when the client leaves
+        return file
+
+    async def _write(self, session: Session, file: str) -> None:
+        words = self._words(session, f"--output={self._attached.path.parent / file}")
+        async with self._one_at_a_time:
+            try:
+                why = await run_in_background(*words)
+            except OSError as error:
+                why = str(error)
+        if why:
+            _LOG.warning("%s could not be written: %s", file, why)
 
     async def finish(self) -> None:
         """Wait for the files that are being written."""

@@ -2,23 +2,126 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from gswarm_tui.server.application import MAX_CONNECTIONS
-from tests.security.web_attacks import (
-    check_schema,
-    connect,
-    exchange,
-    idle,
-    missed_ticks,
-    send_body,
-    slow_loris,
-)
 from tests.served import ServedRecorder, served
+
+SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
+# Rules that JSON Schema can't express, such as those of SQL, are answered with 400 and a sentence. The stream
+# of frames has no end without a limit.
+_CONFIG = """
+[headers]
+Authorization = "Bearer ${GSWARM_TUI_TEST_TOKEN}"
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", 400, 401, 403, 404, 409, 429]
+[[operations]]
+include-path = "/api/v1/frames"
+parameters = { "query.limit" = 1 }
+"""
+SLOW_HEAD = b"GET /status HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+
+
+def connect(recorder: ServedRecorder) -> socket.socket:
+    """Return a connection to the server."""
+    return socket.create_connection(("127.0.0.1", recorder.port), timeout=60)
+
+
+def exchange(recorder: ServedRecorder, request: bytes) -> bytes:
+    """Send bytes, and return all that comes back until the server closes the connection."""
+    with connect(recorder) as connection:
+        try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
+        except ConnectionError:
+            return b""
+
+
+@contextmanager
+def idle(recorder: ServedRecorder, count: int) -> Iterator[list[socket.socket]]:
+    """Hold so many connections open on which nothing is sent."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(connect(recorder)) for _ in range(count)]
+
+
+@contextmanager
+def slow_loris(recorder: ServedRecorder, count: int) -> Iterator[list[socket.socket]]:
+    """Hold so many connections open, each with a request whose head goes on byte by byte."""
+    ended = threading.Event()
+    with idle(recorder, count) as connections:
+
+        def drip() -> None:
+            for connection in connections:
+                _send(connection, SLOW_HEAD)
+            while not ended.wait(0.5):
+                for connection in connections:
+                    _send(connection, b"x")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            yield connections
+        finally:
+            ended.set()
+            dripping.join()
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # the server has closed it
+        connection.send(data)
+
+
+def send_body(recorder: ServedRecorder, size: int, *, token: str, chunked: bool) -> bytes:
+    """Send a body of about so many bytes, and return the beginning of the answer; empty if there was none."""
+    piece = b" " * 65536
+    count = size // len(piece)
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {count * len(piece)}"
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{framing}\r\n\r\n"
+    with connect(recorder) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(head.encode())
+            for _ in range(count):
+                connection.sendall(b"10000\r\n" + piece + b"\r\n" if chunked else piece)
+            if chunked:
+                connection.sendall(b"0\r\n\r\n")
+        with suppress(ConnectionError):
+            return connection.recv(65536)
+    return b""
+
+
+def missed_ticks(recorder: ServedRecorder) -> int:
+    """Return how many samples the nodes missed or the recorder lost."""
+    by_node = "SELECT sum(missed) AS missed, max(seq) - count(*) AS lost FROM host_samples GROUP BY node_id"
+    sql = f"SELECT sum(missed + lost) FROM ({by_node})"
+    answer = recorder.call("POST", "/api/v1/query", {"sql": sql})
+    return int(answer.json["rows"][0][0])
+
+
+def check_schema(recorder: ServedRecorder, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run schemathesis with all its checks against the server's own OpenAPI document."""
+    config = folder / "schemathesis.toml"
+    config.write_text(_CONFIG)
+    document = f"{recorder.url}/api/v1/openapi.json"
+    words = [str(SCHEMATHESIS), f"--config-file={config}", "--no-color", "run", document, "--checks=all"]
+    words += ["--rate-limit=80/s", *options]
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, "GSWARM_TUI_TEST_TOKEN": recorder.token},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
