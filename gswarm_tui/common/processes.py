@@ -37,8 +37,8 @@ def in_child(call: Callable[[], T]) -> T:
             os.close(results)
             try:
                 outcome: object = (True, call())
-            except (UserError, KeyboardInterrupt) as error:
-                outcome = (False, error)
+            except UserError as error:
+                outcome = (False, (str(error), error.exit_status))
             with os.fdopen(result_to, "wb") as pipe:
                 pickle.dump(outcome, pipe)
             sys.stdout.flush()
@@ -49,7 +49,9 @@ def in_child(call: Callable[[], T]) -> T:
         done, value = pickle.load(pipe)  # noqa: S301 - from a child of this process
     os.wait()
     if not done:
-        raise value
+        error = UserError(value[0])
+        error.exit_status = value[1]
+        raise error
     result: T = value
     return result
 
