@@ -49,9 +49,9 @@ def in_child(call: Callable[[], T]) -> T:
         done, value = pickle.load(pipe)  # noqa: S301 - from a child of this process
     os.wait()
     if not done:
-        error = UserError(value[0])
-        error.exit_status = value[1]
-        raise error
+        failure = UserError(value[0])
+        failure.exit_status = value[1]
+        raise failure
     result: T = value
     return result
 
