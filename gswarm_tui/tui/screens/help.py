@@ -231,8 +231,8 @@ FILTERS: Entries = (
 
 WIDTH, WORD_WIDTH, FRAME = 75, 18, 5
 """Cells of a line on a terminal of 80 columns, of its first column, and of the frame with its scroll bar."""
-LEAST_WIDTH, LEAST_MEANING, INDENT = 8, 10, 4
-"""Cells of the narrowest line, and of a meaning beside its word; below its word it is indented."""
+LEAST_MEANING = 10
+"""Cells of a meaning on the narrowest terminal, which cuts the lines."""
 COMPLETE_FROM = 120
 """Cells of a terminal from which the fleet screen has all its columns and figures."""
 HIDDEN = (
@@ -261,7 +261,7 @@ def help_lines(
         about += f" {HIDDEN.format(cells, columns)}"
     elif hidden:
         about += f" Hidden for lack of room: {', '.join(hidden)}."
-    room = max(LEAST_WIDTH, min(WIDTH, cells - FRAME))
+    room = max(WORD_WIDTH + LEAST_MEANING, min(WIDTH, cells - FRAME))
     lines: list[Line] = [[Span(line)] for line in wrap(about, room)]
     sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
@@ -274,17 +274,11 @@ def help_lines(
     for title, entries in sections:
         if entries:
             lines += [[], [Span(title, "title")]]
-            lines += [line for what, meaning in entries for line in _entry(what, meaning, room)]
+        for what, text in entries:
+            first, *more = wrap(text, room - WORD_WIDTH)
+            lines.append([Span(f"  {what:<{WORD_WIDTH - 2}}", "key"), Span(first)])
+            lines += [[Span(" " * WORD_WIDTH + line)] for line in more]
     return lines
-
-
-def _entry(what: str, meaning: str, room: int) -> list[Line]:
-    if room < WORD_WIDTH + LEAST_MEANING:
-        below: list[Line] = [[Span(" " * INDENT + line)] for line in wrap(meaning, room - INDENT)]
-        return [[Span(f"  {what}", "key")], *below]
-    first, *more = wrap(meaning, room - WORD_WIDTH)
-    indented: list[Line] = [[Span(" " * WORD_WIDTH + line)] for line in more]
-    return [[Span(f"  {what:<{WORD_WIDTH - 2}}", "key"), Span(first)], *indented]
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
