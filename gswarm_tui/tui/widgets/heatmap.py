@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 
 import numpy as np
@@ -124,12 +124,16 @@ class Heatmap(ScrollView, can_focus=False):
             self._widths = longest, min(longest, distinct_end(cleaned))
         return self._widths
 
-    def _refresh_lines(self) -> None:
-        """Draw the visible lines, and show those that look different now."""
+    def _refresh_lines(self, only: Container[int] | None = None) -> None:
+        """Draw the visible lines, or ``only`` some of them, and show those that look different now."""
         top, pen = round(self.scroll_y), self._pen()
         before, self._strips = self._strips, {}
         for line in range(top, top + self.size.height):
-            known, strip = before.get(line), draw_line(self.picture, self.layout_plan, line, pen)
+            known = before.get(line)
+            if known is not None and only is not None and line not in only:
+                self._strips[line] = known
+                continue
+            strip = draw_line(self.picture, self.layout_plan, line, pen)
             if known == strip:
                 self._strips[line] = known
             else:
@@ -184,9 +188,9 @@ class Heatmap(ScrollView, can_focus=False):
 
     def point_at(self, node: str, gpu: int | None) -> None:
         """Move the cursor to a GPU."""
-        self.at = (node, gpu)
+        before, self.at = self.cursor, (node, gpu)
         self._show_cursor()
-        self._refresh_lines()
+        self._refresh_lines([self.layout_plan.place(at[0])[0] for at in (before, self.cursor) if at])
         self.post_message(self.Pointed())
 
     def _show_cursor(self) -> None:
