@@ -35,6 +35,8 @@ SILENT_S = 30.0
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 """Pauses before reconnecting; the last one repeats."""
 NOT_CONNECTED = "not connected to the recorder"
+FRAMES_AT_ONCE, PAUSE_S = 64, 0.001
+"""Frames that are applied at once, and the pause after them: a key passes through many callbacks."""
 CLOSED = "it closed the connection"
 
 _LOG = logging.getLogger(__name__)
@@ -125,7 +127,7 @@ class AttachedRun:
             while not self.ended:
                 try:
                     while not self.ended:
-                        self._handle(await self._receive())
+                        await self._handle(await self._receive())
                 except RouteError as error:
                     await self._reconnect(str(error))
         finally:
@@ -142,7 +144,7 @@ class AttachedRun:
                 raise RouteError(str(message["error"]))
             message = await self._receive()
         self.interruption = ""
-        self._handle(message)
+        await self._handle(message)
 
     async def _reconnect(self, why: str) -> None:
         """Retry until connected; meanwhile ``interruption`` has the reason."""
@@ -191,7 +193,7 @@ class AttachedRun:
     def _subject(self) -> str:
         return f"the recorder on {self.place}" if self.place else "the recorder"
 
-    def _handle(self, message: dict[str, Any]) -> None:
+    async def _handle(self, message: dict[str, Any]) -> None:
         """Apply a message. Raises RouteError for an invalid one."""
         try:
             if "reply" in message:
@@ -203,7 +205,7 @@ class AttachedRun:
                 return
             if "state" in message:
                 self._restore(message["state"])
-            self._apply(message.get("events", ()))
+            await self._apply(message.get("events", ()))
             for history in message.get("history", ()):
                 restore_history(self.fleet, history)
             if "now" in message:
@@ -232,12 +234,17 @@ class AttachedRun:
         self.recording_id, self.alone = int(state["recording_id"]), bool(state["alone"])
         self.connected = True
 
-    def _apply(self, packed: list[list[Any]]) -> None:
+    async def _apply(self, packed: list[list[Any]]) -> None:
+        """Apply events, with pauses between some frames, in which keys are handled."""
         frames: list[FrameArrived] = []
         for values in packed:
             event = self._events.event(values)
             if isinstance(event, FrameArrived):
                 frames.append(event)
+                if len(frames) == FRAMES_AT_ONCE:
+                    self.fleet.apply_frames(frames)
+                    frames.clear()
+                    await asyncio.sleep(PAUSE_S)
                 continue
             self.fleet.apply_frames(frames)
             frames.clear()
