@@ -8,7 +8,7 @@ import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_BRAKE
-from gswarm_tui.fleet.events import EventLogged, RecorderStatus
+from gswarm_tui.fleet.events import EventLogged, RecorderStatus, SessionStarted
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.layout import Zoom
 from gswarm_tui.tui.drawing.themes import palette
@@ -390,7 +390,8 @@ async def test_header_shows_the_recorder_state() -> None:
 async def test_hostile_names_and_messages_stay_text() -> None:
     made = Scene(1, 2, names=["gpu\x1b[2J01"]).connect().advance(3)
     made.note("gpu\x1b[2J01", Note("xid", WARNING, "[red]\x1b[31mboom\nnext", 0)).advance(1)
-    made.hub.start_session("[bold]\x1b]0;pwned\x07")
+    made.hub.publish(SessionStarted("s", made.time, "[bold]\x1b]0;pwned\x07", made.time))
+    made.hub.flush()
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
