@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -110,4 +111,7 @@ class LocalClient:
         result = Executor(self.hub, recorded=self.hub.recorder is not None).carry_out(intent)
         self.ended |= isinstance(intent, StopRecording)
         self.hub.flush()
+        for recorder in self.hub.sinks:
+            if isinstance(recorder, Recorder):  # as a recorder's socket answers after the commit
+                await asyncio.wrap_future(recorder.commit())
         return result
