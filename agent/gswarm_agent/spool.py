@@ -11,7 +11,6 @@ Everything here runs in one thread.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import struct
 import zlib
@@ -380,14 +379,11 @@ class LifeCount:
 
 
 class Tally:
-    """Frame counts of this life and of former ones with undelivered frames; they survive a SIGKILL.
-
-    They are in a file mapped into memory, because writing to that costs no system call.
-    """
+    """Frame counts of this life and of former ones with waiting frames, in a file that survives a SIGKILL."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._map: Optional[mmap.mmap] = None
+        self._file: Optional[int] = None
         content = folder.read(_TALLY)
         if len(content) % _TALLY_LAYOUT.size:
             content = b""
@@ -408,44 +404,31 @@ class Tally:
         self.former = self.former[-_MOST_FORMER:]
         self._now = LifeCount(life)
         try:
-            self._map = self._open()
+            self._file = self._folder.open(_TALLY, os.O_WRONLY | os.O_CREAT)
         except OSError:  # no room: the loss after a SIGKILL is then not reported exactly
-            self._map = None
+            return
+        self._write()
 
     def put(self, seq: int, ts_ns: int) -> None:
         """Count a frame of this life."""
         self._now = replace(self._now, seq=seq, ts_ns=ts_ns)
-        self._write_now()
+        self._write()
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Note that the head has the frames of a life up to this sequence, or knows which are lost."""
         if life == self._now.life:
             self._now = replace(self._now, acknowledged=seq)
-            self._write_now()
-            return
-        former = [replace(one, acknowledged=seq) if one.life == life else one for one in self.former]
-        self.former = [one for one in former if one.seq > one.acknowledged]
-        if self._map is not None:
-            self._map[:] = self._content().ljust(len(self._map), b"\0")
+        else:
+            former = [replace(one, acknowledged=seq) if one.life == life else one for one in self.former]
+            self.former = [one for one in former if one.seq > one.acknowledged]
+        self._write()
 
-    def _write_now(self) -> None:
-        if self._map is not None:
-            at = len(self.former) * _TALLY_LAYOUT.size
-            self._map[at : at + _TALLY_LAYOUT.size] = _packed_count(self._now)
-
-    def _content(self) -> bytes:
-        return b"".join(map(_packed_count, (*self.former, self._now)))
-
-    def _open(self) -> mmap.mmap:
-        content = self._content()
-        descriptor = self._folder.open(_TALLY, os.O_RDWR | os.O_CREAT)
-        try:
-            os.posix_fallocate(descriptor, 0, len(content))
-            os.pwrite(descriptor, content, 0)
-            os.ftruncate(descriptor, len(content))
-            return mmap.mmap(descriptor, len(content))
-        finally:
-            os.close(descriptor)
+    def _write(self) -> None:
+        if self._file is not None:
+            content = b"".join(map(_packed_count, (*self.former, self._now)))
+            with suppress(OSError):
+                os.pwrite(self._file, content, 0)
+                os.ftruncate(self._file, len(content))
 
 
 def _packed_count(count: LifeCount) -> bytes:

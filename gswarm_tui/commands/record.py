@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.common.errors import NO_PROCESS, UserError, print_notice, printable, quote
+from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.processes import own_command
 from gswarm_tui.options.arguments import RecordOptions, parse_record
 
@@ -115,7 +115,4 @@ def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, 
 
 def _print(*words: str) -> None:
     """Run another command of this program; its output goes to standard error, as all of this one's."""
-    try:
-        subprocess.run(own_command(*words), check=False, stdin=subprocess.DEVNULL, stdout=2)
-    except BlockingIOError:
-        print_notice(f"gswarm-tui {words[0]} can't be run: {NO_PROCESS}")
+    subprocess.run(own_command(*words), check=False, stdin=subprocess.DEVNULL, stdout=2)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gswarm_agent import __version__
 from gswarm_agent.folder import SOCKET
 from gswarm_agent.requests import is_own
-from gswarm_tui.common.errors import NO_PROCESS, lacks_processes
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import Detach, IntentError, StopRecording, read_intent
@@ -302,12 +301,7 @@ class ControlServer:
                 self._queries -= 1
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        except RuntimeError as error:
-            if lacks_processes(error):
-                raise QueryError(NO_PROCESS) from None
-            raise
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
 def _next(result: Result) -> list[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from gswarm_tui.launch.base import LaunchError, clean, last_line
 from gswarm_tui.launch.inbox import Inbox
 
 _PATIENCE_S = 2.0
-_END_SOME = "end processes of yours, or raise their limit (ulimit -u)"
 _STDIN, _STDOUT, _STDERR = range(3)
 
 
@@ -49,10 +47,7 @@ class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
         try:
             _, channel = await asyncio.shield(starting)
         except OSError as error:
-            remedy = _END_SOME if error.errno == errno.EAGAIN else ""
-            raise LaunchError(f"{command[0]} can't be run: {error.strerror}", remedy) from None
-        except RuntimeError as error:  # no thread can be started, in which asyncio waits for the end
-            raise LaunchError(f"{command[0]} can't be run: {error}", _END_SOME) from None
+            raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from None
         except asyncio.CancelledError:  # which asyncio's start of a process may not survive: it then hangs
             with contextlib.suppress(OSError):
                 _, channel = await starting

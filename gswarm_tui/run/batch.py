@@ -220,8 +220,7 @@ class BatchRun:
             self._command = subprocess.Popen(self.command, env=environ, preexec_fn=prepare)  # noqa: PLW1509
         except OSError as error:
             self.exit_status = NOT_EXECUTABLE
-            why = NO_PROCESS if lacks_processes(error) else error.strerror
-            reason = f"{self.command[0]} can't be executed: {why}"
+            reason = f"{self.command[0]} can't be executed: {error.strerror}"
             print_notice(reason)
             self._end_recorder(reason)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from gswarm_tui.common.errors import lacks_processes
 from gswarm_tui.run.starter import ENDING
 
 RATE = 100.0
@@ -59,25 +58,6 @@ class BatchingSelector(selectors.DefaultSelector):
         return -self._left / RATE
 
 
-class _Threads(ThreadPoolExecutor):
-    """Threads for blocking calls, one of them from the start; where no more can be started, calls wait.
-
-    So a recording is closed, and a node reconnected, although its user has as many processes as allowed.
-    docs/decisions/007-event-loop-batching.md has the reason for the undocumented method.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(THREADS, "asyncio")
-        self.submit(int)
-
-    def _adjust_thread_count(self) -> None:
-        try:
-            super()._adjust_thread_count()
-        except RuntimeError as error:
-            if not (self._threads and lacks_processes(error)):
-                raise
-
-
 def run(main: Coroutine[object, object, T]) -> T:
     """Run ``main`` like ``asyncio.run``, in a loop that batches events."""
     runner = asyncio.Runner(loop_factory=_new_loop)
@@ -85,16 +65,12 @@ def run(main: Coroutine[object, object, T]) -> T:
         return runner.run(main)
     finally:
         main.close()  # it hasn't begun if no loop could be made
-        try:
-            runner.close()
-        except RuntimeError as error:  # it ends threads in another thread; they end at exit, too
-            if not lacks_processes(error):
-                raise
+        runner.close()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.SelectorEventLoop(BatchingSelector())
-    loop.set_default_executor(_Threads())
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, "asyncio"))
     return loop
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.common.errors import NO_PROCESS, lacks_processes
 from gswarm_tui.store.duckdb_internals import (
     INTERRUPTED,
     NO_EXTENSIONS,
@@ -206,8 +205,6 @@ def explain_query(error: Exception) -> str:
         return "the query needs more space for temporary files than is free; set TMPDIR to a larger disk"
     if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
         return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
-    if lacks_processes(error):
-        return NO_PROCESS
     if not isinstance(error, duckdb.Error):  # DuckDB makes Python's values, which have ranges of their own
         return f"a value of the result can't be read: {error}; cast it to VARCHAR"
     problem = query_problem(error)
