@@ -17,10 +17,11 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gswarm_agent.folder import open_private
-from gswarm_agent.probes.procfs import RANK_VARIABLES, parse_process_uid, parse_ranks
+from gswarm_agent.probes.procfs import parse_process_uid, parse_ranks
+from gswarm_agent.trace import ENDPOINT
 from gswarm_agent.wire import (
     TRACE_ASKED,
     TRACE_FAILED,
@@ -37,7 +38,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Tuple
 
-ENDPOINT = "dynolog"
 POLL_S = 5.0
 """Every process asks for its configuration so often."""
 ASKS_WITHIN_S = 2.4 * POLL_S
@@ -63,52 +63,46 @@ NO_RANKS = "no process of yours here uses PyTorch or has a rank"
 
 @dataclass(frozen=True)
 class TraceCandidate:
-    """A process of this user that may be a rank.
+    """A process of this user that has a rank; ``torch`` is the folder of its PyTorch, empty without.
 
-    ``variables`` are its launcher's variables for ranks, ``torch`` the folder of its PyTorch, empty without.
+    ``of_torchrun`` is whether PyTorch's own variable has the rank.
     """
 
     pid: int
-    rank: Optional[int]
-    variables: Tuple[Tuple[str, str], ...]
+    rank: int
     kineto: Dict[str, str]
     torch: str
-    parents: Tuple[int, ...]
+    of_torchrun: bool = False
 
 
 def find_candidates(proc: str = "/proc") -> List[TraceCandidate]:
-    """Return this user's processes with a rank or with Kineto's variables. May hang with a process."""
+    """Return this user's processes with a rank. May hang with a process.
+
+    torchrun, which Slurm gives a rank, too, uses PyTorch, but only its children have PyTorch's variable:
+    where a process has it, others don't count.
+    """
     found = []
-    parents: Dict[int, int] = {}
     for name in os.listdir(proc):  # noqa: PTH208
         if name.isdigit():
             try:
-                candidate, parents[int(name)] = _candidate(f"{proc}/{name}", int(name))
+                candidate = _candidate(f"{proc}/{name}", int(name))
             except (OSError, ValueError, IndexError):
                 continue
             if candidate is not None:
                 found.append(candidate)
-    return [replace(candidate, parents=_ancestors(candidate.pid, parents)) for candidate in found]
+    return [candidate for candidate in found if candidate.of_torchrun] or found
 
 
-def _candidate(folder: str, pid: int) -> Tuple[Optional[TraceCandidate], int]:
-    """Return a process that may be a rank, None for another, and its parent."""
-    stat_line = _read(f"{folder}/stat")
-    parent = int(stat_line.rpartition(b")")[2].split()[1])
+def _candidate(folder: str, pid: int) -> Optional[TraceCandidate]:
     if parse_process_uid(_read(f"{folder}/status")) != os.geteuid():
-        return None, parent
+        return None
     environ = _read(f"{folder}/environ")
-    values = dict(entry.partition(b"=")[::2] for entry in environ.split(b"\0"))
-    kineto = {
-        os.fsdecode(name): os.fsdecode(value) for name, value in values.items() if name[:7] == b"KINETO_"
-    }
     rank, _ = parse_ranks(environ)
-    if rank is None and "KINETO_USE_DAEMON" not in kineto:
-        return None, parent
-    variables = tuple(
-        (os.fsdecode(name), os.fsdecode(values[name])) for name in RANK_VARIABLES if name in values
-    )
-    return TraceCandidate(pid, rank, variables, kineto, _torch_of(_read(f"{folder}/maps")), ()), parent
+    if rank is None:
+        return None
+    values = dict(os.fsdecode(entry).partition("=")[::2] for entry in environ.split(b"\0"))
+    kineto = {name: value for name, value in values.items() if name[:7] == "KINETO_"}
+    return TraceCandidate(pid, rank, kineto, _torch_of(_read(f"{folder}/maps")), "RANK" in values)
 
 
 def _torch_of(maps: bytes) -> str:
@@ -125,40 +119,22 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _ancestors(pid: int, parents: Dict[int, int]) -> Tuple[int, ...]:
-    found: List[int] = []
-    while (pid := parents.get(pid, 0)) > 1 and pid not in found:
-        found.append(pid)
-    return tuple(found)
+def torch_version(folder: str) -> str:
+    """Return the version of the PyTorch in a folder, empty if unknown, as in a container."""
+    try:
+        found = _VERSION.search(os.fsdecode(_read(f"{folder}/version.py")))
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
-def launchers(candidates: List[TraceCandidate]) -> List[int]:
-    """Return the pids of those that started ranks, as torchrun does: their rank variables differ."""
-    own = {c.pid: c.variables for c in candidates}
-    return [
-        pid for c in candidates if c.torch for pid in c.parents if own.get(pid, c.variables) != c.variables
-    ]
-
-
-def torch_version(candidate: TraceCandidate, proc: str = "/proc") -> str:
-    """Return the version of a process's PyTorch, empty if unknown."""
-    for root in (f"{proc}/{candidate.pid}/root", ""):
-        try:
-            found = _VERSION.search(os.fsdecode(_read(f"{root}{candidate.torch}/version.py")))
-        except OSError:
-            continue
-        if found is not None:
-            return found[1]
-    return ""
-
-
-def why_silent(candidate: TraceCandidate, proc: str = "/proc") -> str:
+def why_silent(candidate: TraceCandidate) -> str:
     """Return why a rank didn't ask for a trace, and the remedy."""
     if candidate.kineto.get("KINETO_USE_DAEMON") != "1":
         return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
     if not candidate.kineto.get("KINETO_IPC_SOCKET_DIR"):
         return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
-    version = torch_version(candidate, proc) if candidate.torch else ""
+    version = torch_version(candidate.torch) if candidate.torch else ""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < (2, 7):
         return f"its torch {version} is too old for traces on request; use 2.10 or later"
@@ -201,24 +177,11 @@ class _Endpoint:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
-            self._bind()
+            # The path as the process has it: on a datagram from another one, Kineto ends the process.
+            self.socket.bind(f"{path}/{ENDPOINT}")
         except OSError:
             self.close()
             raise
-
-    def _bind(self) -> None:
-        # The path as the process has it: on a datagram from another one, Kineto ends the process.
-        address = f"{self.path}/{ENDPOINT}"
-        try:
-            self.socket.bind(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-                if other.connect_ex(address) != errno.ECONNREFUSED:
-                    raise
-            os.unlink(ENDPOINT, dir_fd=self.folder)  # left by an agent that was killed
-            self.socket.bind(address)
 
     def receive(self) -> Optional[Tuple[bytes, int, str]]:
         """Return a datagram of this user's with its sender's pid and name; None if there is none."""
@@ -254,11 +217,9 @@ class _Endpoint:
 class _TracedProcess:
     """A process that got a configuration, and the file that it writes."""
 
-    def __init__(
-        self, pid: int, named: int, rank: Optional[int], paths: Tuple[str, ...], until: float
-    ) -> None:
-        self.pid, self.named, self.rank, self.paths, self.until = pid, named, rank, paths, until
-        self.path = ""
+    def __init__(self, pid: int, rank: int, path: str, until: float) -> None:
+        self.pid, self.rank, self.path, self.until = pid, rank, path, until
+        self.state = TRACE_REQUESTED
         self.size = -1
         self.checked_at = 0.0
 
@@ -283,10 +244,8 @@ class TraceRun:
         self._report_to = report
         self._proc = proc
         self._started = time.monotonic()
-        self._started_wall = time.time()
         self._touched = self._started
         self._candidates: Optional[List[TraceCandidate]] = None
-        self._launchers: List[int] = []
         self._endpoints: List[_Endpoint] = []
         self._problems: Dict[str, str] = {}
         self._traced: Dict[int, _TracedProcess] = {}
@@ -307,7 +266,7 @@ class TraceRun:
     def is_forgotten(self) -> bool:
         """Whether no head has fetched anything for so long that the files needn't stay."""
         return time.monotonic() - self._touched > KEPT_S and not any(
-            p.path == "" for p in self._traced.values()
+            process.state == TRACE_REQUESTED for process in self._traced.values()
         )
 
     def handle_due(self) -> None:
@@ -325,21 +284,16 @@ class TraceRun:
             self._asked = True
             self._report_silent()
         for process in self._traced.values():
-            if not process.path and now - process.checked_at >= 2 * _TICK_S:
+            if process.state == TRACE_REQUESTED and now - process.checked_at >= 2 * _TICK_S:
                 self._look_for_file(process, now)
 
     def _open_endpoints(self, candidates: List[TraceCandidate]) -> None:
-        self._launchers = launchers(candidates)
         self._is_open = True
         for path in sorted({c.kineto.get("KINETO_IPC_SOCKET_DIR", "") for c in candidates} - {""}):
             try:
                 endpoint = _Endpoint(path)
             except OSError as error:
-                taken = error.errno == errno.EADDRINUSE
-                why = (
-                    "another program there answers requests for traces" if taken else error.strerror or error
-                )
-                self._problems[path] = f"{path}: {why}"
+                self._problems[path] = f"{path}: {error.strerror or error}"
                 continue
             self._endpoints.append(endpoint)
             self._selector.register(
@@ -369,8 +323,7 @@ class TraceRun:
     def _configure(self, endpoint: _Endpoint, pid: int, named: int, ready: int, name: str) -> None:
         """Reply to a process with a configuration the first time, with nothing to do afterwards."""
         candidate = next((c for c in self._candidates or () if c.pid == pid), None)
-        fresh = candidate is not None and pid not in self._traced and pid not in self._launchers
-        if candidate is None or not fresh or not self._wanted(candidate.rank) or self._asked:
+        if candidate is None or pid in self._traced or not self._wanted(candidate.rank) or self._asked:
             endpoint.send(b"req", b"", name)
             return
         if not ready & _IS_READY:
@@ -387,28 +340,22 @@ class TraceRun:
         if endpoint.send(b"req", config(self.request, f"{stem}.json").encode(), name):
             patience = ITERATES_WITHIN_S if self.request.iterations else WRITES_WITHIN_S
             late = max(0.0, self.request.start_ns / 1e9 - time.time()) + self.request.duration_ms / 1e3
-            paths = f"{stem}_{named}.json", f"{_SHARED_TMP}/libkineto_activities_{named}.json"
             until = time.monotonic() + late + patience
-            self._traced[pid] = _TracedProcess(pid, named, candidate.rank, paths, until)
+            self._traced[pid] = _TracedProcess(pid, candidate.rank, f"{stem}_{named}.json", until)
             self._report(pid, candidate.rank, TRACE_REQUESTED, "")
 
     def _report_silent(self) -> None:
         """Report each rank without a request once, and close the sockets when all ranks sent theirs."""
-        ranks = {process.rank for process in self._traced.values()}
-        ranks |= {report.rank for report in self._reports.values()}
+        ranks = {report.rank for report in self._reports.values()}
         found = self._candidates or []
-        # Launchers and batch scripts have ranks, too.
-        silent = [c for c in found if c.torch] or [c for c in found if c.rank is not None]
+        # A batch script has a rank, too.
+        silent = [candidate for candidate in found if candidate.torch] or found
         for candidate in sorted(silent, key=lambda c: (not c.kineto, c.pid)):
-            if (
-                candidate.rank in ranks
-                or not self._wanted(candidate.rank)
-                or candidate.pid in self._launchers
-            ):
+            if candidate.rank in ranks or not self._wanted(candidate.rank):
                 continue
             ranks.add(candidate.rank)
             folder = candidate.kineto.get("KINETO_IPC_SOCKET_DIR", "")
-            why = self._problems.get(folder) or why_silent(candidate, self._proc)
+            why = self._problems.get(folder) or why_silent(candidate)
             self._report(candidate.pid, candidate.rank, TRACE_FAILED, why)
         self._close_endpoints()
         if not self._reports and not self.request.ranks:
@@ -419,54 +366,43 @@ class TraceRun:
     def _look_for_file(self, process: _TracedProcess, now: float) -> None:
         """Report a process's file as soon as it is whole: it ends with a brace and doesn't grow."""
         process.checked_at = now
-        for path in process.paths:
-            try:
-                descriptor = self._open(process, path)
-            except OSError:
-                continue
+        with suppress(OSError):
+            descriptor = self._open(process)
             size = os.fstat(descriptor).st_size
             tail = os.pread(descriptor, 16, max(0, size - 16)).rstrip()
             os.close(descriptor)
             if size == process.size and tail.endswith(b"}"):
-                process.path = path
+                process.state = TRACE_READY
                 self._report(process.pid, process.rank, TRACE_READY, "", size)
             process.size = size
             return
         if not os.path.exists(f"{self._proc}/{process.pid}"):  # noqa: PTH110
             self._fail(process, "it ended before its trace was written")
         elif now > process.until:
-            self._fail(process, f"it wrote no trace to {process.paths[0]}; its own messages may say why")
+            self._fail(process, f"it wrote no trace to {process.path}; its own messages may say why")
 
     def _fail(self, process: _TracedProcess, why: str) -> None:
-        process.path = "-"
+        process.state = TRACE_FAILED
         self._report(process.pid, process.rank, TRACE_FAILED, why)
 
-    def _open(self, process: _TracedProcess, path: str) -> int:
-        """Open a trace of this run; Raises OSError. The name in /tmp may be that of an older trace."""
-        roots = ("", f"{self._proc}/{process.pid}/root")
-        for root in roots:
-            try:
-                # To open another user's pipe in /tmp must not block.
-                descriptor = os.open(root + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError:
-                if root is roots[-1]:
-                    raise
-                continue
-            status = os.fstat(descriptor)
-            fresh = status.st_mtime >= self._started_wall - 1
-            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and fresh:
-                return descriptor
-            os.close(descriptor)
+    @staticmethod
+    def _open(process: _TracedProcess) -> int:
+        """Open a process's trace. Raises OSError."""
+        descriptor = os.open(process.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            return descriptor
+        os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def part(self, pid: int, offset: int) -> Optional[TracePart]:
         """Return a part of a process's file; None if it can't be read any more."""
         self._touched = time.monotonic()
         process = self._traced.get(pid)
-        if process is None or process.path in ("", "-"):
+        if process is None or process.state != TRACE_READY:
             return None
         try:
-            descriptor = self._open(process, process.path)
+            descriptor = self._open(process)
         except OSError as error:
             self._fail(process, f"its trace can't be read: {error.strerror}")
             return None
@@ -491,10 +427,5 @@ class TraceRun:
         """Close the sockets and remove the traces from this node."""
         self._close_endpoints()
         for process in self._traced.values():
-            for path in process.paths:
-                for root in ("", f"{self._proc}/{process.pid}/root"):
-                    try:
-                        os.close(self._open(process, path))
-                        os.unlink(root + path)  # noqa: PTH108
-                    except OSError:
-                        continue
+            with suppress(OSError):
+                os.unlink(process.path)  # noqa: PTH108

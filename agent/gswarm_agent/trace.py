@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import time
+from contextlib import suppress
 
 from gswarm_agent.folder import Folder, open_private, problems_of, tops
 
@@ -23,6 +24,8 @@ PIPES_IN, PIPE_PREFIX = "/tmp", "gswarm-nccl-"  # noqa: S108  # exists in every 
 If PyTorch can't make its pipe, the process dies. So the folder is one that exists everywhere, and the token
 is random: another user who knew it could take the name.
 """
+ENDPOINT = "dynolog"
+"""Kineto's name of the socket to which PyTorch processes send their requests."""
 _SOCKETS = "kineto-"
 _STARTS_S = 60.0
 _ALLOW_TRACER = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"  # PR_SET_PTRACER
@@ -39,6 +42,9 @@ def socket_folder(recording: str) -> str:
 def obstacles(recording: str, proc: str = "/proc") -> Dict[str, str]:
     """Make the socket folder; return why traces or stacks are unavailable on this node, as capabilities."""
     found = {"traces": make_socket_folder(recording), "stacks": _why_no_stacks(proc)}
+    if not found["traces"]:
+        with suppress(OSError):  # left by an agent that was killed
+            os.unlink(f"{socket_folder(recording)}/{ENDPOINT}")  # noqa: PTH108
     return {what: why for what, why in found.items() if why}
 
 

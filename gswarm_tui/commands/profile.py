@@ -17,16 +17,14 @@ from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
 from gswarm_tui.control.intents import IntentError, StartProfile, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NAME, MAX_NOTE
-from gswarm_tui.launch.ssh.launcher import SshSettings
-from gswarm_tui.launch.ssh.login import LoginNode
 from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.profiling.allocation import Allocation
 from gswarm_tui.profiling.importing import import_report
+from gswarm_tui.profiling.login_node import profile_there, read_arguments, serve_profile
 from gswarm_tui.profiling.profile_run import ProfileResult, ProfileRun, command_line
 from gswarm_tui.profiling.shims import run_shim, write_shims
-from gswarm_tui.profiling.slurm_host import LoginHost, ProfileError, SlurmHost, ThisMachine
 from gswarm_tui.slurm.hosts import fold
+from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.files import is_database
 
@@ -49,6 +47,10 @@ class StoppedError(UserError):
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Profile a command and return its exit status. Raises UserError."""
     options = parse_profile(args, environ)
+    if (token := options.relay) is not None:
+        options = parse_profile(read_arguments(), environ)
+        served = serve_profile(options, token, _Sessions(options, environ).running)
+        return asyncio.run(_until_signal(served, _after(options)))
     if options.shim is not None and options.shims is not None:
         words, setup = [options.shim, *options.command], options.run.setup or ""
         shim = run_shim(words, options.shims, options.salloc, setup)
@@ -133,17 +135,19 @@ class _FetchProgress:
 
 def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[ProfileResult, Path | None]:
     """Run the command; return the result, and the running recording that has it as a session, if any."""
-    options = options._replace(job=options.job or _own_job(options, environ))
-    host = _host(options)
+    if not (options.allocates or options.run.jump or options.job):
+        options = options._replace(job=environ.get("SLURM_JOB_ID") or None)
     progress, sessions = _FetchProgress(), _Sessions(options, environ)
-    profile = ProfileRun(host, options, progress.say, progress.report, sessions.running)
-    after = GIVEN_BACK if options.job is None else f"job {options.job} continues"
+    shown = progress.say, progress.report, sessions.running
+    work = profile_there(options, *shown) if options.run.jump else ProfileRun(options, *shown).run()
     try:
-        return asyncio.run(_until_signal(_profiled(profile, host), after)), sessions.recording
-    except ConnectionError as error:
-        raise ProfileError(f"the connection to {options.run.jump} broke: {error}; {after}.") from None
+        return asyncio.run(_until_signal(work, _after(options))), sessions.recording
     finally:
         progress.hide()
+
+
+def _after(options: ProfileOptions) -> str:
+    return GIVEN_BACK if options.job is None else f"job {options.job} continues"
 
 
 class _Sessions:
@@ -160,9 +164,9 @@ class _Sessions:
         return self._sessions[0][0].path if self._sessions else None
 
     @contextlib.contextmanager
-    def running(self, allocation: Allocation) -> Iterator[None]:
+    def running(self, job: Job) -> Iterator[None]:
         """Start it, with an event that says what runs and what it costs; stop it at the end of the block."""
-        tool, job = self._options.tool, allocation.job
+        tool = self._options.tool
         name = f"{tool}-{Path(self._options.command[0]).name}-job{job.label}"[:MAX_NAME]
         message = f"{tool} profiles {command_line(self._options.command)} on {fold(job.nodes)}: {COSTS[tool]}"
         for head in running_heads(self._environ):
@@ -183,13 +187,6 @@ class _Sessions:
                     carry_out(head, StopSession(name))
 
 
-async def _profiled(profile: ProfileRun, host: SlurmHost) -> ProfileResult:
-    try:
-        return await profile.run()
-    finally:
-        await host.close()
-
-
 async def _until_signal(work: Coroutine[object, object, T], after: str) -> T:
     """Await the work; a signal cancels it. Raises StoppedError, which says what is true ``after`` that."""
     task = asyncio.ensure_future(work)
@@ -199,18 +196,3 @@ async def _until_signal(work: Coroutine[object, object, T], after: str) -> T:
         return await task
     except asyncio.CancelledError:
         raise StoppedError(f"stopped; {after}.") from None
-
-
-def _own_job(options: ProfileOptions, environ: Mapping[str, str]) -> str | None:
-    """Return the job of this shell, None with options for an allocation or a jump host."""
-    if options.allocates or options.run.jump:
-        return None
-    return environ.get("SLURM_JOB_ID") or None
-
-
-def _host(options: ProfileOptions) -> SlurmHost:
-    run = options.run
-    if not run.jump:
-        return ThisMachine()
-    config = "" if run.ssh_config is None else str(run.ssh_config)
-    return LoginHost(LoginNode(SshSettings(config=config, jump=run.jump)))

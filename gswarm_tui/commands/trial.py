@@ -35,7 +35,7 @@ from gswarm_tui.options.trial_options import TrialOptions, parse_trial
 from gswarm_tui.printing import formats
 from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line
-from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept
+from gswarm_tui.profiling.slurm_commands import ProfileError, kept
 from gswarm_tui.slurm.jobs import label_of_shell
 from gswarm_tui.trials.outcome import (
     INTERRUPTED,
@@ -139,7 +139,7 @@ def _new_plan(options: TrialOptions, environ: Mapping[str, str]) -> TrialPlan:
         gpus = max(options.gpus_per_node)
         available = AvailableNodes({str(number): gpus for number in range(max(options.node_counts))})
     else:
-        available = available_nodes(asyncio.run(find_job(ThisMachine(), _job(options, environ))))
+        available = available_nodes(asyncio.run(find_job(_job(options, environ))))
     placements = placements_of(options.node_counts, options.gpus_per_node, options.placements, available)
     trial_id = secrets.token_hex(6)
     return TrialPlan(
@@ -311,7 +311,7 @@ async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
 
 async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOptions) -> int:
     """Do one run in an allocation; return the exit status of its process."""
-    placement, host = run.placement, ThisMachine()
+    placement = run.placement
     salloc = (
         f"--nodes={placement.nodes}",
         f"--gpus-per-node={placement.gpus_per_node}",
@@ -324,12 +324,12 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOp
         print_notice(f"{which}: job {job_id} is waiting: {reason}")
 
     try:
-        async with allocated(host, salloc, waiting, "gswarm-trial") as allocation:
+        async with allocated(salloc, waiting, "gswarm-trial") as allocation:
             words = own_command("trial", f"--only={run.number}", f"--job={allocation.job.job_id}")
             words += [word for word in options.words if not word.startswith(("--db=", "--job="))]
             variables = [f"{name}={value}" for name, value in allocation.environ.items()]
             command = ["env", *variables, *words, f"--db={db}"]
-            async with kept(host, command, passes_output=True, grace_s=0) as running:
+            async with kept(command, passes_output=True, grace_s=0) as running:
                 return await running.wait()
     except ProfileError as error:
         reason = str(error).rstrip(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ _NICE = 10
 _MOST_LINE = 400
 """Bytes at the end of a line that are kept; a process may print a line without end."""
 _PIECE = 64 * 1024
+_HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
 
 
 def own_command(*words: str) -> list[str]:
@@ -54,6 +56,20 @@ def in_child(call: Callable[[], T]) -> T:
         raise failure
     result: T = value
     return result
+
+
+def own_command_there(*words: str) -> str:
+    """Return the command for another host's shell: this interpreter if it has the package, else from PATH."""
+    python, own = shlex.quote(sys.executable), shlex.join(words)
+    missing = shlex.quote(f"gswarm-tui is not installed: neither {sys.executable} nor PATH has it")
+    script = (
+        f"if {python} -c {shlex.quote(_HAS_PACKAGE)} 2>/dev/null; "
+        f"then exec {python} -P -m gswarm_tui {own}; fi; "
+        "command -v gswarm-tui >/dev/null 2>&1 || "
+        f"{{ echo {missing} >&2; exit 127; }}; "
+        f"exec gswarm-tui {own}"
+    )
+    return f"exec sh -c {shlex.quote(script)}"
 
 
 def last_line(errors: str) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gswarm_tui.common.processes import LastLine, pipes
+from gswarm_tui.common.processes import LastLine, own_command_there, pipes
 from gswarm_tui.control.attached import RouteError
 from gswarm_tui.control.client import Head, NoHeadError, describe_hang, open_socket, running_heads
 from gswarm_tui.control.relay import MAGIC
@@ -17,7 +15,6 @@ from gswarm_tui.control.relay import MAGIC
 NOISE_MOST = 64 * 1024
 """Bytes that a login shell may print before the relay answers."""
 ENDS_S = 2.0
-_HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui') is None)"
 
 
 class SocketRoute:
@@ -126,15 +123,5 @@ class SshRoute:
 
 
 def relay_command(recording: str) -> str:
-    """Return the command for a remote shell: this interpreter if it is there, too, else the one on PATH."""
-    python = shlex.quote(sys.executable)
-    missing = shlex.quote(f"gswarm-tui is not installed: neither {sys.executable} nor PATH has it")
-    words = shlex.join(["attach", "--relay", *([recording] if recording else [])])
-    script = (
-        f"if {python} -c {shlex.quote(_HAS_PACKAGE)} 2>/dev/null; "
-        f"then exec {python} -P -m gswarm_tui {words}; fi; "
-        "command -v gswarm-tui >/dev/null 2>&1 || "
-        f"{{ echo {missing} >&2; exit 127; }}; "
-        f"exec gswarm-tui {words}"
-    )
-    return f"exec sh -c {shlex.quote(script)}"
+    """Return the command for a remote shell."""
+    return own_command_there("attach", "--relay", *([recording] if recording else []))

@@ -29,7 +29,8 @@ class ProfileOptions(NamedTuple):
     ``job`` is a running job, None for an allocation with the options ``salloc``, and ``allocates`` is whether
     a flag asks for one. ``ranks`` is empty for all, ``ntasks`` None to let Slurm decide, and ``duration_s``
     and ``delay_s`` are None for the whole run.
-    ``shims`` is the folder for shims, and ``shim`` the tool as which a shim calls this program.
+    ``shims`` is the folder for shims, and ``shim`` the tool as which a shim calls this program. ``relay`` is
+    the token of the program that started this one on a login node.
     ``db`` is None for the running recording or a new one; without ``imports`` the reports stay files.
     """
 
@@ -48,6 +49,7 @@ class ProfileOptions(NamedTuple):
     imports: bool
     shims: Path | None
     shim: str | None
+    relay: str | None
     command: tuple[str, ...]
 
 
@@ -63,7 +65,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         del own[0]  # gswarm-profiler's "profile HEAD --name X", which the parser answers
     given = _parser().read(own)
     shims = None if given.shims is None else Path(given.shims).expanduser()
-    if not command and shims is None:
+    if not command and shims is None and given.relay is None:
         raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
     if command and shims is not None and given.shim is None:
         raise UsageError("--shims writes executables and runs no command; remove one of them.")
@@ -92,6 +94,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
         imports=not given.no_import,
         shims=shims,
         shim=given.shim,
+        relay=given.relay,
         command=tuple(command),
     )
 
@@ -127,7 +130,7 @@ def _parser() -> CommandParser:
     add("--constraint", metavar="FEATURE", help="as for salloc")
     add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
     add = parser.add_argument_group("connection").add_argument
-    add("--jump", metavar="HOST", help="login node with Slurm's commands, [user@]host[:port]")
+    add("--jump", metavar="HOST", help="login node that has gswarm-tui, [user@]host[:port]")
     add("--ssh-config", metavar="PATH", help="SSH config file")
     add("--setup", metavar="COMMAND", help="shell command to run on each node first, such as module load")
     add = parser.add_argument_group("results").add_argument
@@ -135,6 +138,7 @@ def _parser() -> CommandParser:
     add("--no-import", action="store_true", help="leave the reports as files")
     add("--shims", metavar="DIR", help="write executables nsys and ncu for a GUI's toolkit path")
     add("--shim", choices=TOOLS, help=argparse.SUPPRESS)
+    add("--relay", help=argparse.SUPPRESS)
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     return parser
 

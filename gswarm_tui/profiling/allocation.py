@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gswarm_tui.profiling.slurm_host import (
+from gswarm_tui.profiling.slurm_commands import (
     KeptCommand,
     ProfileError,
-    SlurmHost,
     kept,
     last_line,
     output,
@@ -63,16 +62,16 @@ class Allocation:
         return sum(map(len, self.job.gpus.values()))
 
 
-async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | None = None) -> Allocation:
+async def find_job(job_id: str, environ: Mapping[str, str] | None = None) -> Allocation:
     """Return the nodes of a running job of the user. Raises ProfileError."""
-    status, text = await output(host, ["scontrol", "show", "job", "-d", job_id])
+    status, text = await output(["scontrol", "show", "job", "-d", job_id])
     records = parse_jobs(text) if status == 0 else []
     if not records:
         if status == 127:
-            raise ProfileError(f"scontrol isn't on your PATH{_on(host)}; run this on a node of the cluster.")
+            raise ProfileError("scontrol isn't on your PATH; run this on a node of the cluster.")
         if status != 0 and "Invalid job id" not in text:
-            raise ProfileError(f"Slurm can't look up job {job_id}{_on(host)}{last_line(text)}.")
-        raise ProfileError(f"Slurm has no job {job_id}{_on(host)}.")
+            raise ProfileError(f"Slurm can't look up job {job_id}{last_line(text)}.")
+        raise ProfileError(f"Slurm has no job {job_id}.")
     record = records[0]
     if record.state != "RUNNING":
         raise ProfileError(f"job {job_id} isn't running: its state is {record.state}.")
@@ -82,7 +81,6 @@ async def find_job(host: SlurmHost, job_id: str, environ: Mapping[str, str] | No
 
 @asynccontextmanager
 async def allocated(
-    host: SlurmHost,
     options: Sequence[str],
     waiting: Callable[[str, str], None],
     name: str = "gswarm-profile",
@@ -92,17 +90,17 @@ async def allocated(
     Raises ProfileError if Slurm denies it.
     """
     salloc = ["salloc", "--kill-command=TERM", f"--job-name={name}", *options, "bash", "-c", _GRANTED_COMMAND]
-    async with kept(host, with_errors(salloc), grace_s=0) as command:
-        job_id, environ = await _granted(command, host, waiting)
-        yield await find_job(host, job_id, environ)
+    async with kept(with_errors(salloc), grace_s=0) as command:
+        job_id, environ = await _granted(command, waiting)
+        yield await find_job(job_id, environ)
 
 
-async def _report_reasons(host: SlurmHost, job_id: str, waiting: Callable[[str, str], None]) -> None:
+async def _report_reasons(job_id: str, waiting: Callable[[str, str], None]) -> None:
     """Report why a pending job waits, in squeue's words, whenever that changes."""
     shown = ""
     while True:
         status, text = await output(
-            host, ["squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%r"]
+            ["squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%r"]
         )
         reason = text.strip()
         if status == 0 and reason not in {"", "None", shown}:
@@ -112,9 +110,7 @@ async def _report_reasons(host: SlurmHost, job_id: str, waiting: Callable[[str, 
         await asyncio.sleep(_REASON_EVERY_S)
 
 
-async def _granted(
-    command: KeptCommand, host: SlurmHost, waiting: Callable[[str, str], None]
-) -> tuple[str, dict[str, str]]:
+async def _granted(command: KeptCommand, waiting: Callable[[str, str], None]) -> tuple[str, dict[str, str]]:
     """Wait for the allocation; return the job's id and the variables of its shell. Raises ProfileError."""
     text, errors = "", []
     reporting: asyncio.Task[None] | None = None
@@ -126,26 +122,21 @@ async def _granted(
                     _, job_id, variables = line.split(" ")
                     return job_id, _variables(variables)
                 if (found := _PENDING.match(line)) and reporting is None:
-                    reporting = asyncio.create_task(_report_reasons(host, found[1], waiting))
+                    reporting = asyncio.create_task(_report_reasons(found[1], waiting))
                 if "error: " in line or "unrecognized" in line or "invalid" in line:
                     errors.append(line)
     finally:
         if reporting is not None:
             reporting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ProfileError, ConnectionError):
+            with contextlib.suppress(asyncio.CancelledError):
                 await reporting
     if await command.wait() == 127:
         raise ProfileError(
-            f"salloc isn't on your PATH{_on(host)}; run this on a login node of the cluster, or name one "
-            "with --jump."
+            "salloc isn't on your PATH; run this on a login node of the cluster, or name one with --jump."
         )
-    raise ProfileError(f"Slurm denied the allocation{_on(host)}{last_line(errors[-1] if errors else '')}.")
+    raise ProfileError(f"Slurm denied the allocation{last_line(errors[-1] if errors else '')}.")
 
 
 def _variables(text: str) -> dict[str, str]:
     pairs = base64.b64decode(text).decode("utf-8", "surrogateescape").split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-
-
-def _on(host: SlurmHost) -> str:
-    return f" on {host.name}" if host.name else ""

@@ -17,20 +17,11 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.options.profile_options import ProfileOptions
 from gswarm_tui.profiling.allocation import Allocation, allocated, find_job
-from gswarm_tui.profiling.fetching import (
-    LEAST_FREE_BYTES,
-    Fetcher,
-    RemoteReport,
-    check_room,
-    fetch_from_nodes,
-    fetch_staged,
-    how_to_fetch,
-    left_behind,
-    stage,
-)
+from gswarm_tui.profiling.fetching import LEAST_FREE_BYTES, RemoteReport, check_room, receive
 from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
-from gswarm_tui.profiling.slurm_host import ProfileError, SlurmHost, kept, last_line, output, with_errors
+from gswarm_tui.profiling.slurm_commands import ProfileError, kept, last_line, output, with_errors
 from gswarm_tui.slurm.hosts import fold
+from gswarm_tui.slurm.jobs import Job
 
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _COUNTERS_REMEDY = (
@@ -57,7 +48,7 @@ class _NodeFacts:
 
 
 class ProfileRun:
-    """Runs one profile on a host of Slurm, in the job ``options.job``, or in an allocation if it is None.
+    """Runs one profile, in the job ``options.job``, or in an allocation if it is None.
 
     ``say`` gets lines for the user, ``progress`` the share fetched. The command runs in the context of
     ``observing``.
@@ -65,13 +56,11 @@ class ProfileRun:
 
     def __init__(
         self,
-        host: SlurmHost,
         options: ProfileOptions,
         say: Callable[[str], None],
         progress: Callable[[float], None],
-        observing: Callable[[Allocation], AbstractContextManager[None]],
+        observing: Callable[[Job], AbstractContextManager[None]],
     ) -> None:
-        self._host = host
         self._options = options
         self._setup = options.run.setup or ""
         self._say = say
@@ -80,28 +69,29 @@ class ProfileRun:
         self._token = secrets.token_hex(8)
 
     async def run(self) -> ProfileResult:
-        """Run the profile. Raises ProfileError, ConnectionError."""
-        check_room(self._options.output)
-        for left in await left_behind(self._host) if self._host.name else ():
-            self._say(left)
+        """Run the profile. Raises ProfileError."""
+        folder = self._options.output
+        check_room(folder)
         async with AsyncExitStack() as nodes:
             allocation = await nodes.enter_async_context(self._allocation())
             facts = await nodes.enter_async_context(self._held(allocation))
             self._say(f"Using {self._describe(allocation, facts)}")
-            with self._observing(allocation):
+            with self._observing(allocation.job):
                 status = await self._command(allocation, facts)
             reports = await self._list(allocation)
             result = ProfileResult(status, allocation.job.label)
-            size = sum(report.size for report in reports)
-            fetcher = Fetcher(self._options.output, size, self._progress)
+            progress = share_of(reports, self._progress)
             try:
-                if size:
-                    check_room(self._options.output, size)
-                if not self._host.name:
-                    async for report, path in fetch_from_nodes(self._host, allocation, reports, fetcher):
-                        self._fetched(report, path, result)
-                elif reports:
-                    staged = await stage(self._host, allocation, reports, self._token)
+                if reports:
+                    check_room(folder, sum(report.size for report in reports))
+                for report in reports:
+                    step = allocation.step(
+                        "--nodes=1", "--ntasks=1", f"--nodelist={report.node}", "--unbuffered"
+                    )
+                    async with kept([*step, "cat", report.path]) as command:
+                        path = await receive(report, folder, command.read, progress)
+                    self._say(f"fetched {path} ({file_size(report.size)})")
+                    result.reports.append((path, report))
             except ProfileError as error:
                 raise ProfileError(f"{error} {await self._keep(allocation, reports)}") from None
             except asyncio.CancelledError:
@@ -110,26 +100,14 @@ class ProfileRun:
                     f"{left} on {fold(allocation.job.nodes)} won't be fetched, and will be removed there."
                 )
                 raise
-        if self._host.name and reports:
-            try:
-                async for report, path in fetch_staged(self._host, staged, reports, fetcher):
-                    self._fetched(report, path, result)
-            except asyncio.CancelledError:
-                self._say(f"the reports stay on {self._host.name}; {how_to_fetch(self._host, staged)}.")
-                raise
-            await output(self._host, ["rm", "-rf", staged])
         return result
-
-    def _fetched(self, report: RemoteReport, path: Path, result: ProfileResult) -> None:
-        self._say(f"fetched {path} ({file_size(path.stat().st_size)})")
-        result.reports.append((path, report))
 
     @asynccontextmanager
     async def _allocation(self) -> AsyncIterator[Allocation]:
         if self._options.job is not None:
-            yield await find_job(self._host, self._options.job)
+            yield await find_job(self._options.job)
             return
-        async with allocated(self._host, self._options.salloc, self._waiting) as allocation:
+        async with allocated(self._options.salloc, self._waiting) as allocation:
             yield allocation
 
     def _waiting(self, job_id: str, reason: str) -> None:
@@ -143,7 +121,7 @@ class ProfileRun:
             f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--unbuffered"
         )
         words = [*step, *self._shell(HOLD), self._token, self._options.tool]
-        async with kept(self._host, with_errors(words), setup_line(self._setup)) as command:
+        async with kept(with_errors(words), setup_line(self._setup)) as command:
             facts: dict[str, _NodeFacts] = {}
             ready: set[str] = set()
             text, noise = "", ""
@@ -235,7 +213,7 @@ class ProfileRun:
             *tool,
             *options.command,
         ]
-        async with kept(self._host, words, setup_line(self._setup), passes_output=True) as command:
+        async with kept(words, setup_line(self._setup), passes_output=True) as command:
             return await command.wait()
 
     def _tool_words(self, traces_graphs: bool) -> list[str]:
@@ -257,12 +235,12 @@ class ProfileRun:
         """Return the reports on the nodes, and say why a rank has none."""
         nodes = allocation.job.nodes
         step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
-        _, text = await output(self._host, [*step, *self._shell(LIST), self._token])
+        _, text = await output([*step, *self._shell(LIST), self._token])
         reports, pieces = [], defaultdict[tuple[str, str], str](str)
         for line in text.splitlines():
             match line.split(" "):
-                case ["GSWARM", "report", node, size, changed, sha256, *path]:
-                    reports.append(RemoteReport(node, " ".join(path), int(size), sha256, int(changed)))
+                case ["GSWARM", "report", node, size, changed, *path]:
+                    reports.append(RemoteReport(node, " ".join(path), int(size), int(changed)))
                 case ["GSWARM", "log", node, rank, piece]:
                     pieces[rank, node] += piece
         ranks_with_log = {rank for rank, _ in pieces}
@@ -293,8 +271,20 @@ class ProfileRun:
         nodes = allocation.job.nodes
         folders = {str(Path(report.path).parent) for report in reports}
         step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
-        await output(self._host, [*step, "touch", *(f"{folder}/keep" for folder in folders)])
+        await output([*step, "touch", *(f"{folder}/keep" for folder in folders)])
         return f"The reports stay on {fold(nodes)} in {', '.join(sorted(folders))}."
+
+
+def share_of(reports: Sequence[RemoteReport], progress: Callable[[float], None]) -> Callable[[int], None]:
+    """Return a function that takes sizes of pieces, and reports which share of the reports has come."""
+    total, done = max(1, sum(report.size for report in reports)), 0
+
+    def add(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done / total)
+
+    return add
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from typing import IO
 from gswarm_tui.common.errors import print_notice, printable, quote
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.profiling.allocation import Allocation, find_job
-from gswarm_tui.profiling.slurm_host import ProfileError, ThisMachine, kept, with_errors
+from gswarm_tui.profiling.slurm_commands import ProfileError, kept, with_errors
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.trials.outcome import (
     FAILED,
@@ -66,7 +66,6 @@ class TrialDriver:
     """Does runs of a trial within a job; ``folder`` is for the output of the runs."""
 
     def __init__(self, plan: TrialPlan, recorder: TrialRecorder, folder: Path) -> None:
-        self._host = ThisMachine()
         self._plan = plan
         self._recorder = recorder
         self._folder = folder
@@ -78,7 +77,7 @@ class TrialDriver:
             StoppedTrialError: the trial ended before its last run.
             TrialError, ProfileError: it can't be run here.
         """
-        allocation = await find_job(self._host, job_id)
+        allocation = await find_job(job_id)
         outcomes: list[RunOutcome] = []
         for number, run in enumerate(runs, 1):
             check_gpu_hours(self._plan, outcomes, run)
@@ -94,7 +93,7 @@ class TrialDriver:
             print_notice(text)
             if not outcome.ok:
                 try:
-                    await find_job(self._host, job_id)
+                    await find_job(job_id)
                 except ProfileError as error:  # the job has ended
                     raise StoppedTrialError(str(error)) from None
         return sum(not outcome.ok for outcome in outcomes)
@@ -115,7 +114,7 @@ class TrialDriver:
         status: int | None = None
         interrupted: asyncio.CancelledError | None = None
         try:
-            async with kept(self._host, self._words(run, nodes, allocation), grace_s=0) as command:
+            async with kept(self._words(run, nodes, allocation), grace_s=0) as command:
                 async with asyncio.timeout(plan.timeout_s):
                     while data := await command.read():
                         output.add(data)

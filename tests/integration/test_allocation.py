@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.profiling.allocation import allocated
-from gswarm_tui.profiling.slurm_host import ThisMachine
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ async def test_a_reason_that_never_passes_is_marked(
     reported: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def allocate() -> None:
-        async with allocated(ThisMachine(), [], lambda job, why: reported.put_nowait((job, why))):
+        async with allocated([], lambda job, why: reported.put_nowait((job, why))):
             pass
 
     task = asyncio.create_task(allocate())

@@ -11,18 +11,15 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent import kineto
-from gswarm_agent.kineto import TraceCandidate, TraceRun, config, launchers, why_silent
+from gswarm_agent.kineto import TraceCandidate, TraceRun, config, find_candidates, why_silent
 from gswarm_agent.wire import RequestTrace, TraceReport
 from tests.kineto_standin import KinetoProcess
 
 REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, 0, 100, False)
 
 
-def candidate(
-    pid: int, rank: int | None, *, torch: str = "/env/torch", **kineto_variables: str
-) -> TraceCandidate:
-    variables = () if rank is None else (("RANK", str(rank)),)
-    return TraceCandidate(pid, rank, variables, kineto_variables, torch, ())
+def candidate(pid: int, rank: int, *, torch: str = "/env/torch", **kineto_variables: str) -> TraceCandidate:
+    return TraceCandidate(pid, rank, kineto_variables, torch)
 
 
 @pytest.fixture
@@ -99,26 +96,16 @@ def test_requests_of_other_users_get_no_answer(folder: str, monkeypatch: pytest.
     assert answered(folder, monkeypatch, foreign=True) == ({}, {})
 
 
-def test_a_pipe_in_place_of_a_trace_does_not_block_the_agent(
+def test_a_trace_is_found_reported_to_a_new_head_and_removed(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kineto, "_SHARED_TMP", folder)
-    os.mkfifo(f"{folder}/libkineto_activities_42.json")
-    answered(folder, monkeypatch)
-
-
-def test_a_trace_that_could_only_be_written_to_tmp_is_found_reported_to_a_new_head_and_removed(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kineto, "_SHARED_TMP", folder)
     monkeypatch.setattr(kineto, "_TICK_S", 0.0)
-    trace_dir = "/proc/nowhere"  # Kineto writes to /tmp what it can't write there
     me = candidate(
         os.getpid(),
         3,
         KINETO_USE_DAEMON="1",
         KINETO_IPC_SOCKET_DIR=folder,
-        KINETO_ONDEMAND_TRACE_DIR=trace_dir,
+        KINETO_ONDEMAND_TRACE_DIR=folder,
     )
     monkeypatch.setattr(kineto, "find_candidates", lambda _proc: [me])
     reports: list[TraceReport] = []
@@ -131,7 +118,7 @@ def test_a_trace_that_could_only_be_written_to_tmp_is_found_reported_to_a_new_he
         for key, _ in selector.select(5):
             key.data()
         process.close()
-        written = Path(folder, "libkineto_activities_42.json")
+        written = Path(folder, "gswarm-t1_42.json")
         written.write_text('{"traceEvents": []}')
         for _ in range(2):  # seen twice with one size, it is whole
             run.handle_due()
@@ -153,11 +140,14 @@ def test_iterations_are_rounded_up_so_that_ranks_start_at_the_same_one() -> None
     assert "PROFILE_START_TIME" not in lines
 
 
-def test_launchers_ranks_and_their_workers_are_distinguished() -> None:
-    torchrun = candidate(10, None)
-    rank = TraceCandidate(11, 0, (("RANK", "0"),), {}, "/env/torch", (10, 1))
-    worker = TraceCandidate(12, 0, (("RANK", "0"),), {}, "/env/torch", (11, 10, 1))
-    assert set(launchers([torchrun, rank, worker])) == {10}
+def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) -> None:
+    for pid, environ in ((10, "SLURM_PROCID=0"), (11, "SLURM_PROCID=0\0RANK=0"), (12, "")):
+        process = tmp_path / str(pid)
+        process.mkdir()
+        (process / "status").write_text(f"Name:\tpython\nUid:\t{os.geteuid()}\n")
+        (process / "environ").write_text(environ)
+        (process / "maps").write_text("7f-80 r-xp 00000000 103:02 7    /env/torch/lib/libtorch_cpu.so\n")
+    assert [found.pid for found in find_candidates(str(tmp_path))] == [11]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +171,4 @@ def test_an_old_pytorch_is_named_with_its_version(tmp_path: Path) -> None:
     (folder / "version.py").write_text("__version__ = '2.4.1+cu121'\n")
     variables = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": "/x"}
     old = candidate(1, 0, torch=str(folder), **variables)
-    assert why_silent(old, str(tmp_path / "proc")) == (
-        "its torch 2.4.1+cu121 is too old for traces on request; use 2.10 or later"
-    )
+    assert why_silent(old) == ("its torch 2.4.1+cu121 is too old for traces on request; use 2.10 or later")

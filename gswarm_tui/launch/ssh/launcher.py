@@ -91,10 +91,6 @@ class SshLauncher(Launcher):
             connection = await self._connect(node, self._settings.user, self._settings.jump, ())
         return await self._run(connection, node, arguments or self._bootstrap.serving.arguments(node))
 
-    async def connect_to_jump_host(self) -> asyncssh.SSHClientConnection:
-        """Return the shared connection to the last jump host of ``--jump``. Raises LaunchError."""
-        return await self._jump(self._settings.jump, ())
-
     async def _run(
         self, connection: asyncssh.SSHClientConnection, node: str, arguments: Sequence[str]
     ) -> CommandChannel:
