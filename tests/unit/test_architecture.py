@@ -221,6 +221,36 @@ HOMES: dict[str, set[str]] = {
 }
 
 
+# Lines of each room's files, rounded up to the next 50.
+LINES: dict[str, int] = {
+    "gswarm_agent": 4_950,
+    "gswarm_agent.probes": 4_350,
+    "gswarm_tui": 200,
+    "gswarm_tui.analysis": 1_800,
+    "gswarm_tui.commands": 3_600,
+    "gswarm_tui.common": 950,
+    "gswarm_tui.control": 2_550,
+    "gswarm_tui.doctor": 600,
+    "gswarm_tui.exchange": 950,
+    "gswarm_tui.fleet": 3_300,
+    "gswarm_tui.launch": 1_950,
+    "gswarm_tui.link": 1_500,
+    "gswarm_tui.options": 1_650,
+    "gswarm_tui.playback": 550,
+    "gswarm_tui.plotting": 1_800,
+    "gswarm_tui.printing": 600,
+    "gswarm_tui.profiling": 2_500,
+    "gswarm_tui.reporting": 600,
+    "gswarm_tui.run": 3_250,
+    "gswarm_tui.schedulers": 200,
+    "gswarm_tui.server": 2_600,
+    "gswarm_tui.slurm": 550,
+    "gswarm_tui.store": 7_300,
+    "gswarm_tui.trials": 1_700,
+    "gswarm_tui.tui": 10_150,
+}
+
+
 def modules_in(folder: Path) -> dict[str, Path]:
     """Return the modules of a package by their full names."""
     found = {}
@@ -452,3 +482,21 @@ def test_syntax_that_python_3_9_lacks_is_found() -> None:
     ]
     newer = [node.lineno for node in evaluated(ast.parse("\n".join(lines))) if is_newer(node)]
     assert newer == [1, 2, 5]
+
+
+def lines_of_rooms() -> dict[str, int]:
+    lines: dict[str, int] = {}
+    for top in (ROOT / "gswarm_tui", AGENT / "gswarm_agent"):
+        for path in top.rglob("*.py"):
+            folders = path.relative_to(top).parts[:-1]
+            room = ".".join([top.name, *folders[:1]])
+            lines[room] = lines.get(room, 0) + path.read_text().count("\n")
+    return lines
+
+
+def test_no_room_outgrows_its_budget() -> None:
+    larger = {room: n for room, n in lines_of_rooms().items() if n > LINES.get(room, 0)}
+    assert not larger, (
+        f"{larger} lines are more than LINES allows: remove what is no longer needed, or raise the number in "
+        "LINES in a commit whose message says which user met the case and why nothing could go instead"
+    )
