@@ -38,6 +38,7 @@ def user_env(cluster: Cluster) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
         "PS1": f"{PROMPT} ",
         "TERM": "xterm-256color",
+        "GSWARM_TUI_UNATTENDED": "0",  # no recorder outlives the terminal of a test
     }
 
 

@@ -16,6 +16,7 @@ from typing import Self
 
 from tests.cluster.namespaces import ProcessId
 from tests.cluster.running import wait_until, words_of
+from tests.recorders import kill_recorder
 from tests.terminal import PATIENCE_S, Screen, pause
 
 _READ_S = 2.0
@@ -115,8 +116,9 @@ class Terminal:
             pause(began)
         return int(status)
 
-    def kill(self) -> int:
-        """Kill the command, wait for its end and its children's, and return its exit status."""
+    def kill(self, db: Path) -> int:
+        """Kill the command and the recorder of a file; return the status of the command."""
+        kill_recorder(db)
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         processes = [ProcessId.of(int(child)) for child in children]
         os.kill(self.pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ def test_agent_of_a_killed_head_ends_with_its_job_and_keeps_its_frames(
         with Terminal(words, env=user_env(cluster), size=(140, 40), folder=cluster.home) as terminal:
             terminal.wait_for("nodes 1/1")
             wait_seconds(terminal, 1)
-            terminal.kill()
+            terminal.kill(db)
         assert len(measuring(cluster["gpu01"])) == 1
         wait_until(lambda: not measuring(cluster["gpu01"]), "the agent's end")
         with seated(cluster) as terminal:

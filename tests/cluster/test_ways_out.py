@@ -105,7 +105,7 @@ def test_killed_head_is_recovered_without_loss(cluster: Cluster, launcher: str, 
         with recording(cluster, db, f"--job {job} --launcher {launcher}") as terminal:
             wait_seconds(terminal, 3)
             committed = rows_shown(terminal)
-            assert terminal.kill() == 128 + signal.SIGKILL
+            assert terminal.kill(db) == 128 + signal.SIGKILL
         assert ask(db, "SELECT ended_at FROM recordings") == [(None,)]
         assert ask(db, "SELECT name, ended_at, status FROM sessions ORDER BY session_id") == [
             ("session-1", None, "running"),

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gswarm_agent.requests import status
-from gswarm_tui.control.client import running_heads
 from tests.terminal import PATIENCE_S, InTerminal, pause
 from tests.unit.store_recording import query
 
@@ -30,25 +29,6 @@ def head(*words: str) -> Iterator[InTerminal]:
     """Run gswarm-tui in a terminal, and end it."""
     with InTerminal([sys.executable, "-m", "gswarm_tui", *words], size=(120, 40)) as running:
         yield running
-
-
-def recorder_of(path: Path) -> int:
-    """Return the process of the recorder that writes a file."""
-    (found,) = [head.pid for head in running_heads(os.environ) if head.records(path)]
-    return found
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent process of a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def kill_recorder(path: Path) -> None:
-    """Kill the recorder of a file and its parent, so that the recording is left open."""
-    recorder = recorder_of(path)
-    for pid in (parent_of(recorder), recorder):
-        os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not Path(f"/proc/{recorder}").exists(), "the recorder's end")
 
 
 def rows(running: InTerminal) -> int:

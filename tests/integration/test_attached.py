@@ -47,9 +47,10 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.tui.app import GswarmApp
 from tests.integration import sshd
-from tests.integration.heads import eventually, head, kill_recorder, nothing_left, rows
+from tests.integration.heads import eventually, head, nothing_left, rows
 from tests.integration.sshd import SshServer, public
 from tests.integration.test_record import record
+from tests.recorders import kill_recorder
 from tests.terminal import PATIENCE_S
 from tests.tui.client import carry_out, control_server
 from tests.tui.conftest import screen_text, shows

@@ -42,7 +42,8 @@ from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.server.tokens import read_tokens, token_path
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.integration.heads import agents_of, eventually, head, kill_recorder, nothing_left, rows
+from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
+from tests.recorders import kill_recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 GROUPS = ("core", "pcie")

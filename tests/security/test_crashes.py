@@ -14,7 +14,8 @@ import pytest
 
 from gswarm_tui.cli import main
 from gswarm_tui.run.starter import ENDING
-from tests.integration.heads import agents_of, eventually, head, nothing_left, parent_of, recorder_of, rows
+from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
+from tests.recorders import parent_of, recorder_of
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query, record
 

@@ -70,7 +70,7 @@ class FaultTest:
         """SIGKILL the head."""
         assert self._terminal is not None
         ended = self._terminal.ended()
-        status = self._terminal.exit_status() if ended else self._terminal.kill()
+        status = self._terminal.exit_status() if ended else self._terminal.kill(self.db)
         said = self._terminal.screen().strip()
         self._terminal.close()
         self._terminal = None

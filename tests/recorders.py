@@ -1,0 +1,36 @@
+"""Finds and kills the recorder that writes a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.terminal import PATIENCE_S, pause
+
+
+def recorder_of(path: Path) -> int:
+    """Return the process that has a recording open."""
+    for files in Path("/proc").glob("[0-9]*/fd"):
+        with suppress(OSError):
+            if path in map(Path.readlink, files.iterdir()):
+                return int(files.parent.name)
+    raise AssertionError(f"no process has {path} open")
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent process of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill_recorder(path: Path) -> None:
+    """Kill the recorder of a file and its parent, so that the recording is left open."""
+    recorder = recorder_of(path.resolve())
+    for pid in (parent_of(recorder), recorder):
+        os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    while Path(f"/proc/{recorder}").exists():
+        assert time.monotonic() < began + PATIENCE_S, "the recorder's end"
+        pause(began)
