@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Event, EventLogged, FrameArrived, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, FrameArrived, SessionStopped
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import ReplayTimeline
@@ -209,12 +209,6 @@ class Player:
         """Read the shown fleet and the timeline again, because the recording has another session."""
         self._rebuild = True
         self._target = self.wanted
-        self.reload_timeline()
-
-    def add_backdated(self, event: SessionStarted | EventLogged, at: float) -> None:
-        """Add a session or mark of an earlier time, which the events read so far don't contain."""
-        if at <= self._shown:
-            self.fleet.apply(event)
         self.reload_timeline()
 
     # Playing

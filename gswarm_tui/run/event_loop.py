@@ -60,12 +60,8 @@ class BatchingSelector(selectors.DefaultSelector):
 
 def run(main: Coroutine[object, object, T]) -> T:
     """Run ``main`` like ``asyncio.run``, in a loop that batches events."""
-    runner = asyncio.Runner(loop_factory=_new_loop)
-    try:
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
-    finally:
-        main.close()  # it hasn't begun if no loop could be made
-        runner.close()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

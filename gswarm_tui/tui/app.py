@@ -135,7 +135,6 @@ class GswarmApp(Viewer):
             return None
         if self.player is not None and not isinstance(intent, ChangeInterval | ChangeMetrics):
             self.player.reload()
-            self.player.reload_timeline()
         self.update_view()
         return result
 

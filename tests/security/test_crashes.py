@@ -17,7 +17,7 @@ from gswarm_tui.run.starter import ENDING
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import parent_of, recorder_of
 from tests.terminal import PATIENCE_S
-from tests.unit.store_recording import query, record
+from tests.unit.store_recording import query
 
 KILLS_THE_ENGINE = "SELECT (repeat('[',100000)||repeat(']',100000))::JSON::VARIANT"
 """DuckDB 2.0 overflows its stack at this value, which no check of a statement can see."""
@@ -151,17 +151,3 @@ def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(pa
         assert "a query could not be cancelled" in running.screen()
         assert "Traceback" not in running.screen()
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
-
-
-def test_second_ctrl_c_ends_a_query_that_cannot_be_cancelled(path: Path) -> None:
-    record(path, [])
-    sql = [sys.executable, "-m", "gswarm_tui", "sql", CANNOT_BE_CANCELLED, "--db", str(path)]
-    with subprocess.Popen(sql, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-        assert asked.stderr is not None
-        eventually(lambda: busiest_thread_s(asked.pid) > COMPUTES_S, "the query runs")
-        asked.send_signal(signal.SIGINT)
-        assert asked.stderr.readline() == (
-            "gswarm-tui: the query can't be cancelled now; Ctrl-C again ends gswarm-tui\n"
-        )
-        asked.send_signal(signal.SIGINT)
-        assert asked.wait(PATIENCE_S) == -signal.SIGINT
