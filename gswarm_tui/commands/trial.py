@@ -54,8 +54,7 @@ from gswarm_tui.trials.plan import (
     placements_of,
 )
 from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials
-from gswarm_tui.trials.running import TrialDriver, available_nodes
-from gswarm_tui.trials.trial_recorder import TrialRecorder, plan_texts
+from gswarm_tui.trials.running import TrialDriver, TrialRecorder, available_nodes, plan_texts
 
 if TYPE_CHECKING:
     from gswarm_tui.run.headless import OpenRecording

@@ -62,8 +62,6 @@ exec 5<&0; cat <&5 >/dev/null & wait; leave
 # One rank: the profiler's own output goes to a log; the command's output and exit status are its own. nsys
 # ends with the capture, and the command may continue. What a rank leaves behind, such as nsys's own agent, is
 # ended with it: the agent holds the step's output open, and srun would wait for it.
-# On a busy node nsys sometimes fails before it starts the command ("Connection to the Agent lost."): it is
-# tried once more, as the other ranks wait for this one.
 RUN = (
     """
 token=$1; ranks=$2; count=$3; shift 3; rank=${SLURM_PROCID:-0}; mark=$token-$rank-
@@ -75,15 +73,15 @@ token=$1; ranks=$2; count=$3; shift 3; rank=${SLURM_PROCID:-0}; mark=$token-$ran
 tool=("${@:1:$count}"); shift "$count"
 run_setup /dev/null || { echo "gswarm-tui: ${SLURMD_NODENAME:-$(hostname)}: the setup failed with \
 exit status $status; correct it." >&2; exit 1; }
-stop() { trap '' TERM INT HUP; stopped=yes; exec 2>/dev/null; end_marked TERM "$mark"
+stop() { trap '' TERM INT HUP; exec 2>/dev/null; end_marked TERM "$mark"
 for try in 1 2 3 4 5 6 7 8 9 10; do kill -0 $main 2>/dev/null || break; sleep 0.2; done
 kill_marked "$mark"; }
-again=; stopped=; trap stop TERM INT HUP
+trap stop TERM INT HUP
 exec 3>&1 4>&2 5<&0 </dev/null
 { while read -r line; do :; done; kill -TERM $$; } <&5 >/dev/null 2>&1 3>&- 4>&- & watch=$!
 own=(env -u TMPDIR "GSWARM_PROFILE=$mark"); [ -n "${TMPDIR+set}" ] && own=(env "TMPDIR=$TMPDIR" "${own[@]:3}")
 name=$dir/${SLURMD_NODENAME:-$(hostname)}-rank$rank-job$SLURM_JOB_ID
-while :; do case $ranks in all | *",$rank,"*)
+case $ranks in all | *",$rank,"*)
 inner='name=$1; shift; echo $$ >"$name.pid"; "$@" >&3 2>&4 3>&- 4>&-; echo $? >"$name.status"'
 inside=(bash -c "$inner" gswarm-profile "$name" "$@")
 "${own[@]}" "TMPDIR=$dir" "${tool[@]}" "$name" "${own[@]}" "${inside[@]}" >"$name.log" 2>&1 5<&- & ;;
@@ -91,12 +89,6 @@ inside=(bash -c "$inner" gswarm-profile "$name" "$@")
 main=$!; wait $main; ended=$?
 while kill -0 $main 2>/dev/null; do wait $main; ended=$?; done
 while [ ! -e "$name.status" ] && kill -0 "$(cat "$name.pid" 2>/dev/null)" 2>/dev/null; do sleep 0.2; done
-[ -e "$name.log" ] && [ ! -e "$name.pid" ] && [ -z "$again$stopped" ] || break
-again=yes; kill_marked "$mark"; [ -e "$name.pid" ] && break
-why=$(tail -n1 "$name.log")
-echo "gswarm-tui: ${SLURMD_NODENAME:-$(hostname)}: ${tool[0]} ended before it started the command\
-${why:+ ($why)}; trying once more." >&4
-rm -f "$name".*; done
 kill $watch 2>/dev/null
 kill_marked "$mark"
 [ -s "$name.status" ] && exit "$(cat "$name.status")"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 
 from gswarm_tui.analysis.comparison import balance
 from gswarm_tui.analysis.periods import Period, load_sessions
-from gswarm_tui.analysis.summary_data import Figures, summarize
+from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.store.figures.definitions import IDLE, MINE, inside_us
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.outcome import RunOutcome
@@ -18,8 +17,6 @@ NETWORK_FROM_MB_S = 10
 IOWAIT_FROM_PCT = 10
 CORE_FROM_PCT = 95
 """A core is busy from here on (the threshold of PyTorch's DataLoader rule)."""
-SETTLED_S = 5.0
-"""Samples that are older than the newest by this have arrived, unless a node is late."""
 SPINS_FROM_PCT, SPINS_BELOW_POWER = 90, 0.5
 """A GPU that waits in a communication kernel is utilised, below this share of its power limit."""
 
@@ -78,38 +75,15 @@ WHERE recording_id = ? AND {MINE}
 """  # noqa: S608 (own names)
 
 
-KnownFigures = dict[int, RunFigures | None]
-"""Figures of ended runs by the number of their session."""
-
-
-def measure(
-    source: QuerySource, outcomes: Sequence[RunOutcome], known: KnownFigures | None = None
-) -> list[MeasuredRun]:
-    """Return the runs with the figures of their sessions; those in ``known`` aren't read again.
-
-    Raises StoreError.
-    """
-    sessions = {one.session_id: one for one in load_sessions(source)}
-    known = {} if known is None else known
-    newest = _newest_sample(source)
-    measured = []
-    for outcome in outcomes:
-        number, figures = outcome.session_id, None
-        period = None if number is None else sessions.get(number)
-        if number in known:
-            figures = known[number]
-        elif period is not None and number is not None:
-            figures = _figures(source, period, outcome)
-            if newest is not None and period.until + timedelta(seconds=SETTLED_S) <= newest:
-                known[number] = figures
-        measured.append(MeasuredRun(outcome, figures))
-    return measured
-
-
-def _newest_sample(source: QuerySource) -> datetime | None:
-    """Return the time of the newest sample of a running recording; None without one."""
-    ((newest,),) = source.query("SELECT max(ts) FROM host_samples").rows() if source.running else ((None,),)
-    return newest
+def measure(source: QuerySource, outcomes: Sequence[RunOutcome]) -> list[MeasuredRun]:
+    """Return the runs with the figures of their sessions. Raises StoreError."""
+    periods = {one.session_id: one for one in load_sessions(source)}
+    return [
+        MeasuredRun(one, _figures(source, periods[one.session_id], one))
+        if one.session_id in periods
+        else MeasuredRun(one)
+        for one in outcomes
+    ]
 
 
 def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFigures | None:
@@ -117,8 +91,17 @@ def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFig
     summary = summarize(source, period)
     span = str(period.started_at), str(period.until)
     running = source.query(_WITH_PROCESSES, *span, period.recording_id).rows()
+    # A run may use a part of a node's GPUs: those with processes come first, then the most utilised.
+    sampled = sorted(
+        (one for one in summary.gpus if one.samples),
+        key=lambda one: (
+            (one.node, one.gpu_index) not in running,
+            -(one.util_mean_pct or 0.0),
+            one.gpu_index or 0,
+        ),
+    )
     each = outcome.run.placement.gpus_per_node
-    gpus = used_gpus(summary.gpus, outcome.nodes, each, {(node, index) for node, index in running})
+    gpus = [gpu for node in outcome.nodes for gpu in [one for one in sampled if one.node == node][:each]]
     if not gpus:
         return None
     wanted = {(one.node, one.gpu_index) for one in gpus}
@@ -138,27 +121,3 @@ def _figures(source: QuerySource, period: Period, outcome: RunOutcome) -> RunFig
         network_mb=network,
         waits={cause: causes.get(cause, 0.0) for cause in CAUSES} if causes else {},
     )
-
-
-def used_gpus(
-    gpus: Sequence[Figures],
-    nodes: Collection[str],
-    each: int,
-    running: Collection[tuple[str | None, int | None]],
-) -> list[Figures]:
-    """Return the sampled GPUs that a run used: ``each`` of every node.
-
-    Those on which processes ran come first, ``running`` has their nodes and indices, then the most utilised.
-    """
-    used = []
-    for node in nodes:
-        own = [one for one in gpus if one.node == node and one.samples]
-        own.sort(
-            key=lambda one: (
-                (one.node, one.gpu_index) not in running,
-                -(one.util_mean_pct or 0.0),
-                one.gpu_index or 0,
-            )
-        )
-        used += own[:each]
-    return used

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -80,13 +80,6 @@ class RunOutcome:
             },
             ensure_ascii=False,
         )
-
-    @classmethod
-    def from_json(cls, text: str) -> RunOutcome:
-        """Return the outcome of the JSON object of an event. Raises KeyError, TypeError, ValueError."""
-        values = json.loads(text)
-        ts = datetime.fromtimestamp(values["started_at"], UTC)
-        return cls.from_row({**values, "trial": values["trial_id"], "ts": ts, "session_id": None})
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> RunOutcome:

@@ -11,14 +11,21 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import IO
+from typing import IO, Any, TypeVar
 
+from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import print_notice, printable, quote
 from gswarm_tui.common.quantities import duration, plural
+from gswarm_tui.control.client import Head, RefusedIntentError, RequestError, carry_out, running_heads
+from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSession
+from gswarm_tui.fleet.session_texts import MAX_NOTE
+from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.profiling.allocation import Allocation, find_job
+from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_commands import ProfileError, kept, with_errors
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.trials.outcome import (
@@ -33,10 +40,11 @@ from gswarm_tui.trials.outcome import (
     expected_cost,
 )
 from gswarm_tui.trials.plan import AvailableNodes, TrialError, TrialPlan, TrialRun
-from gswarm_tui.trials.trial_recorder import TrialRecorder
 
 LONGEST_LINE = 64 * 1024
 """Bytes of a line in which a throughput is looked for."""
+RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
+"""Longest wait for a recorder that is being restarted, and the time between two attempts."""
 _LAST_LINES = 30
 _STEP_VARIABLES = (
     "SLURM_GPUS",
@@ -54,6 +62,8 @@ _TOO_FEW_CPUS = "More processors requested than permitted"
 """Texts of slurmstepd and srun, from Slurm's sources."""
 _COMMA = re.compile(r"(?:,\d[\d.,]*)?")
 _SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
+
+T = TypeVar("T")
 
 
 def available_nodes(allocation: Allocation) -> AvailableNodes:
@@ -284,3 +294,70 @@ def classify(status: int, last_lines: Sequence[str], why_no_throughput: str) -> 
     ]
     last = f": {printable(said[-1][:200].rstrip('.'))}" if said else ""
     return FAILED, f"exit status {status}{last}"
+
+
+class TrialRecorder:
+    """Sends a trial's sessions and events to the recorder of the recording with this uid."""
+
+    def __init__(self, uid: str, environ: Mapping[str, str]) -> None:
+        self._uid = uid
+        self._environ = environ
+        self._waits = True
+
+    def stop_waiting(self) -> None:
+        """Send each request only once from now on, as the trial ends."""
+        self._waits = False
+
+    async def log_plan(self, plan: TrialPlan) -> None:
+        """Log the plan, without secrets of its command. Raises TrialError."""
+        await self._carry_out(LogTrial(TRIAL_PLANNED, *plan_texts(plan)))
+
+    async def log_outcome(self, outcome: RunOutcome, text: str) -> None:
+        """Log the outcome of a run. Raises TrialError."""
+        await self._carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
+
+    async def start_session(self, name: str, note: str) -> dict[str, Any]:
+        """Start a session, and return it with its times as Unix times. Raises TrialError."""
+        return await self._carry_out(StartSession(name, note=note))
+
+    async def stop_session(self, name: str) -> None:
+        """Stop a session, if it runs and the recorder does."""
+        with contextlib.suppress(TrialError):
+            await self._carry_out(StopSession(name))
+
+    async def recording(self) -> Path:
+        """Return the recording's file. Raises TrialError."""
+
+        def path(head: Head) -> Path:
+            assert head.path is not None  # noqa: S101 - it records
+            return head.path
+
+        return await self._request(path)
+
+    async def _carry_out(self, intent: Intent) -> dict[str, Any]:
+        return await self._request(lambda head: carry_out(head, intent))
+
+    async def _request(self, request: Callable[[Head], T]) -> T:
+        """Send a request, again if the recorder is being restarted. Raises TrialError, StoppedTrialError."""
+        deadline = time.monotonic() + RESTARTED_WITHIN_S
+        why = "it has ended"
+        while True:
+            for head in await asyncio.to_thread(running_heads, self._environ):
+                if head.uid == self._uid:
+                    try:
+                        return await asyncio.to_thread(request, head)
+                    except RefusedIntentError as error:
+                        raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
+                    except RequestError as error:
+                        why = str(error)
+            if not self._waits or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(RETRY_S)
+        self.stop_waiting()
+        raise StoppedTrialError(f"the recorder of this trial doesn't answer: {why}.")
+
+
+def plan_texts(plan: TrialPlan) -> tuple[str, str]:
+    """Return the message and the details of the event of a plan, without secrets of its command."""
+    shown = replace(plan, command=tuple(redact(plan.command)))
+    return command_line(plan.command)[:MAX_NOTE], shown.to_json()

@@ -34,6 +34,13 @@ def nothing_is_left(cluster: Cluster) -> None:
         raise AssertionError(f"{error}: {left()}") from None
 
 
+def remove_what_is_left(cluster: Cluster) -> None:
+    """End jobs and remove folders of a test that failed, so that the next tests don't fail of them, too."""
+    cluster.run("squeue --noheader --format=%i | xargs --no-run-if-empty scancel")
+    for name in ("gpu01", "gpu02"):
+        cluster[name].run("rm -rf /tmp/gswarm-profile-*")
+
+
 def main() -> int:
     """Kill profiles between their start and their end; return 1 if something is left of one."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.killed_profiles", description=__doc__)

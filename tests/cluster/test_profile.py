@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.killed_profiles import MARK, nothing_is_left
+from tests.cluster.killed_profiles import MARK, nothing_is_left, remove_what_is_left
 from tests.cluster.laptop import Laptop, laptop
 from tests.cluster.person import ask, user_env
 from tests.cluster.running import wait_until
@@ -27,12 +27,6 @@ for step in range(3):
 print(os.environ.get("CUDA_VERSION"), sys.argv[1:])
 sys.exit(5)
 """
-FAILS_ONCE = """\
-#!/bin/bash
-[ "$1" = profile ] && [ "$2" != --help ] && [ ! -e {used} ] && touch {used} &&
-    echo "Connection to the Agent lost." && exit 1
-exec {nsys} "$@"
-"""
 AWKWARD = ["two words", "$HOME", "*", "both'\"quotes", "line\nbreak", "", "--", "\\"]
 TWO_NODES = ["--nodes=2", "--gres=gpu:1", "--salloc=-w gpu01,gpu02"]
 
@@ -44,6 +38,7 @@ def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     made.mkdir()
     (made / "ranks.py").write_text(RANKS)
     yield made
+    remove_what_is_left(cluster)
     shutil.rmtree(made)
 
 
@@ -148,21 +143,6 @@ def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> N
     assert "the setup failed with exit status 1; correct it.\n" in done.stderr
     assert (tools / "results" / "timeline.nsys-rep").stat().st_size > 10_000
     Path(link).unlink()
-    nothing_is_left(cluster)
-
-
-def test_profiler_that_fails_before_the_command_starts_is_tried_once_more(
-    cluster: Cluster, folder: Path
-) -> None:
-    (folder / "nsys").write_text(FAILS_ONCE.format(used=folder / "used", nsys=shutil.which("nsys")))
-    (folder / "nsys").chmod(0o755)
-    words = ["--gres=gpu:1", "--salloc=-w gpu02", f"--setup=PATH={folder}:$PATH", "--", "echo", "started"]
-    done = profile(cluster, folder, *words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "started\n"
-    said = "nsys ended before it started the command (Connection to the Agent lost.); trying once more.\n"
-    assert f"gswarm-tui: gpu02: {said}" in done.stderr, done.stderr
-    assert len(list(folder.glob("gpu02-rank0-job*.nsys-rep"))) == 1, done.stderr
     nothing_is_left(cluster)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.killed_profiles import MARK, nothing_is_left
+from tests.cluster.killed_profiles import MARK, nothing_is_left, remove_what_is_left
 from tests.cluster.person import ask, closed_properly, user_env
 from tests.cluster.running import wait_until
 
@@ -41,6 +41,7 @@ def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     made = cluster.home / tmp_path.name
     made.mkdir()
     yield made
+    remove_what_is_left(cluster)
     shutil.rmtree(made)
 
 

@@ -23,7 +23,7 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.trials.figures import measure
 from gswarm_tui.trials.outcome import OK, RunOutcome
 from gswarm_tui.trials.plan import Placement, TrialPlan, TrialRun
-from gswarm_tui.trials.progress import load_progress
+from gswarm_tui.trials.progress import load_progress, progress_lines
 from gswarm_tui.trials.recorded import load_trials
 from gswarm_tui.trials.results import CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, RunFigures
 from tests.integration.test_report import HOSTILE, Page
@@ -162,5 +162,5 @@ def test_progress_of_a_finished_trial_has_its_results(tmp_path: Path) -> None:
         progress = load_progress(source)
     assert progress is not None
     assert (progress.finished, progress.active, progress.running) == (True, False, None)
-    assert progress.gpu_hours(T0 + 1000) == pytest.approx(10 / 3600)
+    assert progress_lines(progress, T0 + 1000) == [("runs", "1 of 1 run done"), ("cost", "0.00278 GPU-h")]
     assert progress.results.rows[0].energy_j == pytest.approx(4000)

@@ -17,7 +17,7 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.trials.outcome import FAILED, OK, RunOutcome
 from gswarm_tui.trials.plan import Placement, TrialPlan, ordered_runs
 from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials
-from gswarm_tui.trials.trial_recorder import plan_texts
+from gswarm_tui.trials.running import plan_texts
 
 RUNS = ordered_runs([Placement(1, 2), Placement(2, 2)], 2, "3")
 PLAN = TrialPlan("abc", ("python", "train.py", "--api-key", "sk-1234567890"), RUNS, throughput_mark='a "b/~')

@@ -6,25 +6,18 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.trial_output import results_json
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import EventLogged, SessionStarted
-from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.printing.table import show
 from gswarm_tui.trials.outcome import FAILED, OK, TIMEOUT, RunOutcome
 from gswarm_tui.trials.plan import PACKED, SPREAD, Placement, TrialPlan, TrialRun
-from gswarm_tui.trials.progress import TrialProgress, follow
-from gswarm_tui.trials.recorded import RecordedTrial
 from gswarm_tui.trials.result_text import notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import (
     CPU,
@@ -275,23 +268,3 @@ def test_crafted_plans_are_refused(old: str, new: str) -> None:
     assert old in plan.to_json()
     with pytest.raises(ValueError, match=r"no GPUs|plan of a trial"):
         TrialPlan.from_json(plan.to_json().replace(old, new))
-
-
-def test_progress_follows_a_live_fleet_also_with_throughputs_of_marks() -> None:
-    one, two = TrialRun(1, nodes(1), 1), TrialRun(2, nodes(2), 1)
-    plan = TrialPlan("t", ("train",), (one, two), throughput_mark="rate")
-    loaded = TrialProgress(RecordedTrial(plan, ()), trial_results(plan, []), None, 0.0, active=True)
-    fleet = Fleet(("n1",))
-    for at, rate in ((99.0, "9"), (101.0, "10"), (102.0, "30"), (103.0, "20"), (110.0, "9")):
-        fleet.apply(EventLogged(at, "mark", INFO, "step", detail=f'{{"rate": {rate}}}'))
-    fleet.apply(EventLogged(104.0, "mark", INFO, "other", detail='{"loss": 1}'))
-    ended = RunOutcome("t", one, OK, 100.0, 10.0)
-    for outcome in (ended, replace(ended, trial_id="another")):
-        fleet.apply(EventLogged(110.0, TRIAL_RUN, INFO, "ended", detail=outcome.to_json()))
-    fleet.apply(EventLogged(110.0, TRIAL_RUN, INFO, "damaged", detail="{}"))
-    fleet.apply(SessionStarted("s2", 111.0, two.session, 111.0))
-    progress = follow(loaded, fleet, ended=False)
-    assert (progress.waiting, progress.running, progress.since) == ([], two, 111.0)
-    assert progress.results.rows[0].throughput == 20
-    after = follow(loaded, fleet, ended=True)
-    assert (after.running, after.active, after.finished) == (None, False, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,14 +12,7 @@ from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
-from gswarm_tui.trials.figures import KnownFigures
-from gswarm_tui.trials.progress import (
-    TrialProgress,
-    follow,
-    load_progress,
-    plan_table,
-    progress_lines,
-)
+from gswarm_tui.trials.progress import TrialProgress, load_progress, plan_table, progress_lines
 from gswarm_tui.trials.result_text import (
     command_text,
     full_table,
@@ -37,6 +31,8 @@ from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 RESULTS, USAGE, RUNS = "results", "GPUs", "runs"
+COMMITTED_WITHIN_S = 2.0
+"""Recorders commit at most this much later."""
 NO_TRIAL = "no trial in this recording; gswarm-tui trial starts one"
 BAR_MOST = 60
 """Cells of the progress bar on a wide terminal."""
@@ -53,10 +49,6 @@ class TrialScreen(ComputedScreen[TrialProgress]):
     BINDINGS = bindings_of(SCREEN)
     VIEWS: ClassVar = (RESULTS, USAGE, RUNS)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: KnownFigures = {}
-
     def compose(self) -> ComposeResult:
         """Title, progress, sentence, views, table, notes."""
         yield Bar(id="title")
@@ -67,8 +59,8 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         yield from self.compose_footer()
 
     def compute(self, queries: RecordingQueries) -> TrialProgress:
-        """Load the trial; the figures of ended runs are kept."""
-        progress = queries.load(load_progress, self._known)
+        """Load the trial."""
+        progress = queries.load(load_progress)
         if progress is None:
             raise UserError(NO_TRIAL)
         return progress
@@ -78,17 +70,20 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         return result.active and not result.finished and not self.feed.ended
 
     def outdated(self) -> bool:
-        """Whether a run has ended since, or a trial has begun."""
-        if self.result is None:
-            return any(event.kind in TRIAL_KINDS for event in self.fleet.event_log)
-        current = self.current()
-        return current is not None and len(current.trial.outcomes) > len(self.result.trial.outcomes)
+        """Whether a run has begun or ended since, or a trial has begun."""
+        news = (event.at for event in self.fleet.event_log if event.kind in TRIAL_KINDS)
+        newest = max(news, default=0.0)
+        if self.result is not None and self.result.active:
+            begun = (one.started_at for one in self.fleet.sessions.running)
+            newest = max(newest, *begun, self.result.since)
+        # An event is shown before it can be queried.
+        return newest + COMMITTED_WITHIN_S > self._as_of
 
     def current(self) -> TrialProgress | None:
-        """Return the result, with what has happened since it was computed."""
-        if self.result is None or not self.result.active or self.viewer.player is not None:
+        """Return the result; a trial whose recorder has ended has no running run."""
+        if self.result is None or not self.result.active or not self.feed.ended:
             return self.result
-        return follow(self.result, self.fleet, ended=self.feed.ended)
+        return replace(self.result, running=None, active=False)
 
     def draw(self) -> None:
         """Draw the trial."""
