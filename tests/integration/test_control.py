@@ -88,7 +88,7 @@ class RunningHead:
         self.hub.started_at = T0
         self.recorder: Recorder | None = None
         if path is not None:
-            self.recorder = Recorder(path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=0.0)
+            self.recorder = Recorder(path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=0.05)
             self.recorder.open()
             self.hub.sinks.append(self.recorder)
         self.end_requested = asyncio.Event()
