@@ -7,6 +7,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -44,13 +45,6 @@ _TIMEOUT_HELP = f"wait this long for each node's samples (default: {ONCE_TIMEOUT
 _SSH_ONLY = ("user", "ssh_config", "jump")
 _REMOTE_ONLY = ("setup", "agent_python")
 _LASTING_ONLY = ("linger", "spool_mib")
-_REWORDED = (
-    (r"\Aargument ", ""),
-    (r": expected (at least )?one argument\Z", " needs a value; see --help"),
-    (r"\Athe following arguments are required: (.+)", r"\1 is missing; see --help"),
-    (r": ignored explicit argument (.+)", r" takes no value; remove \1"),
-)
-"""Errors of argparse, and this program's wording of them."""
 
 _EXAMPLES = """\
 examples:
@@ -124,13 +118,26 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, name: str, forms: str, description: str) -> None:
+        width = max(40, min(shutil.get_terminal_size().columns, 100))
+        indent = " " * len("usage: ")
+        # An option and its value stay on one line.
+        usage = re.sub(r"\[[^\]]*\]", lambda option: option[0].replace(" ", "\0"), forms)
+        lines = [
+            textwrap.fill(
+                f"{name} {form}",
+                width,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for form in usage.splitlines() or [""]
+        ]
         super().__init__(
             prog=name,
-            usage=f"\n{' ' * len('usage: ')}".join(
-                _wrapped_usage(f"{name} {form}") for form in forms.splitlines() or [""]
-            ),
-            description=textwrap.fill(description, _width()),
-            formatter_class=_help_format,
+            usage="\n".join(lines).replace("\0", " ").lstrip(),
+            description=textwrap.fill(description, width),
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30, width=width),
             allow_abbrev=False,
             add_help=False,
         )
@@ -144,9 +151,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        for pattern, wording in _REWORDED:
-            message = re.sub(pattern, wording, message)
-        raise UsageError(message.rstrip(".") + ".")
+        raise UsageError(f"{message.removeprefix('argument ').rstrip('.')}; see --help.")
 
     def hint(self, option: str) -> str:
         """Return a clause that names the option spelt most like a wrong one."""
@@ -468,29 +473,6 @@ def _variable(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.upper()
 
 
-def _width() -> int:
-    """Return the width of the help: the terminal's, but 40 to 100 columns."""
-    return max(40, min(shutil.get_terminal_size().columns, 100))
-
-
-def _wrapped_usage(usage: str) -> str:
-    """Wrap a usage under argparse's "usage: "; an option stays with its value."""
-    indent, no_break = " " * len("usage: "), "\x00"
-    whole = re.sub(r"\[[^\]]*\]", lambda option: option[0].replace(" ", no_break), usage)
-    lines = textwrap.wrap(whole, _width() - len(indent), break_long_words=False, break_on_hyphens=False)
-    return f"\n{indent}".join(lines).replace(no_break, " ")
-
-
-def _help_format(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_width())
-
-
-def _commands_help() -> str:
-    width = max(len(command.name) for command in COMMANDS) + 2
-    lines = [f"  {command.name:{width}}{command.help}" for command in COMMANDS]
-    return "\n".join(["commands (each has its own --help):", *lines, "", ""])
-
-
 def _add_nodes(parser: _Parser, *, demo: bool = True) -> None:
     nodes = parser.add_argument_group("nodes", "Default: the nodes of the job this shell is in.")
     add = nodes.add_argument
@@ -530,6 +512,14 @@ def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
     return add
 
 
+def _add_general(parser: _Parser) -> Callable[..., argparse.Action]:
+    """Add the general options; return the function that adds more of them."""
+    add = parser.add_argument_group("general").add_argument
+    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    add("--help", "-h", action="help", help="print help and exit")
+    return add
+
+
 def _record_parser() -> _Parser:
     parser = _Parser(
         _RECORD,
@@ -552,9 +542,7 @@ def _record_parser() -> _Parser:
     _add_recording(parser)
     _add_connection(parser)
     add_server_options(parser)
-    add = parser.add_argument_group("general").add_argument
-    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
-    add("--help", "-h", action="help", help="print help and exit")
+    _add_general(parser)
     return parser
 
 
@@ -579,10 +567,8 @@ def _once_parser() -> _Parser:
     )
     _add_nodes(parser)
     _add_connection(parser)
-    add = parser.add_argument_group("general").add_argument
+    add = _add_general(parser)
     add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)
-    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
-    add("--help", "-h", action="help", help="print help and exit")
     return parser
 
 
@@ -611,10 +597,8 @@ def _doctor_parser() -> _Parser:
     add("--force", action="store_true", default=None, help="replace an existing bundle")
     _add_nodes(parser, demo=False)
     _add_connection(parser)
-    add = parser.add_argument_group("general").add_argument
+    add = _add_general(parser)
     add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)
-    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
-    add("--help", "-h", action="help", help="print help and exit")
     return parser
 
 
@@ -624,7 +608,9 @@ def _parser() -> _Parser:
         "[--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\nCOMMAND ...",
         "Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
     )
-    parser.epilog = _commands_help() + _EXAMPLES
+    width = max(map(len, COMMAND_NAMES)) + 2
+    lines = [f"  {command.name:{width}}{command.help}" for command in COMMANDS]
+    parser.epilog = "\n".join(["commands (each has its own --help):", *lines, "", _EXAMPLES])
     _add_nodes(parser)
     add = _add_recording(parser)
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
@@ -637,8 +623,6 @@ def _parser() -> _Parser:
     add("--theme", metavar="NAME", help="colour theme")
     add("--metric", metavar="NAME", help="metric of the heatmap: util, mem, power, temp ... (default: util)")
 
-    add = parser.add_argument_group("general").add_argument
-    add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
+    add = _add_general(parser)
     add("--version", action="version", version=f"gswarm-tui {__version__}", help="print version and exit")
-    add("--help", "-h", action="help", help="print help and exit")
     return parser

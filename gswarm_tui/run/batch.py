@@ -38,6 +38,8 @@ RESTART_S, LONGEST_RESTART_S = 1.0, 60.0
 """Pause before a recorder that died is restarted; it doubles with each death, up to the longest."""
 HEALTHY_S = 300.0
 """After a recorder has lived for this long, the next pause is the shortest again."""
+CLIENT_CLOSES_S = 5.0
+"""Longest wait until a client has read why its recorder can't start."""
 NOT_EXECUTABLE = 126
 _AWAITED = (*ENDING, *PASSED_ON, signal.SIGCHLD)
 
@@ -203,9 +205,14 @@ class BatchRun:
         """Print why the recorder can't start, and tell the client that started it."""
         print_notice(why)
         if self.first is not None:
+            # A socket that is closed with unread bytes resets the connection, and the client would lose the
+            # sentence, so this reads until the client has closed its end.
             with suppress(OSError):
-                self.first.setblocking(True)
+                self.first.settimeout(CLIENT_CLOSES_S)
                 self.first.sendall(encode({"error": why.removesuffix(".")}))
+                self.first.shutdown(socket.SHUT_WR)
+                while self.first.recv(4096):
+                    pass
 
     def _start_command(self, mask: set[signal.Signals | int], environ: Mapping[str, str]) -> None:
         """Start the command as if there were no recorder."""
