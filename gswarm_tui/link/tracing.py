@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,6 @@ from gswarm_agent.wire import (
     TracePart,
     TraceReport,
 )
-from gswarm_agent.wire_payload import TRACE_PART
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.link.link import Link
 
@@ -34,8 +33,6 @@ MAX_MIB = 512
 STARTS_IN_S = 10.0
 """Time until a trace starts: each process asks within 5 s, and then warms up for 2 s."""
 ROUND_UP = 100
-WINDOW = 4
-"""Parts that are under way at once; each has 128 KiB, and samples go before them."""
 SILENT_S = 90.0
 """A node that is cut off for so long is given up."""
 NO_REPORT_S = 900.0
@@ -78,7 +75,6 @@ class RankTrace:
     file: str = ""
     zipped: int = 0
     imported: bool = False
-    requested: int = field(default=0, repr=False)
     writing: gzip.GzipFile | None = field(default=None, repr=False)
 
     @property
@@ -164,21 +160,7 @@ class Tracing:
         self._traces.clear()
         self._nodes = dict.fromkeys(self._links, self._now())
         self._live_at = dict(self._nodes)
-        for node, link in self._links.items():
-            link.take_trace = self._receive
-            if not link.is_live:
-                self._asked.add(node)
-                self._traces[node, 0] = RankTrace(node, 0, None, TRACE_FAILED, "it isn't connected")
-            else:
-                link.request_trace(self._request(), self._starts_at)
-        self._running = asyncio.get_running_loop().create_task(self._follow())
-        ranks = "all ranks" if not choice.ranks else f"ranks {', '.join(map(str, choice.ranks))}"
-        self._log(INFO, f"trace of {ranks} over {choice.describe()} requested")
-        return self.state()
-
-    def _request(self) -> RequestTrace:
-        choice = self._choice
-        return RequestTrace(
+        request = RequestTrace(
             self._token,
             choice.ranks,
             round(self._starts_at * 1e9),
@@ -187,6 +169,17 @@ class Tracing:
             ROUND_UP,
             choice.stacks,
         )
+        for node, link in self._links.items():
+            link.take_trace = self._receive
+            if not link.is_live:
+                self._asked.add(node)
+                self._traces[node, 0] = RankTrace(node, 0, None, TRACE_FAILED, "it isn't connected")
+            else:
+                link.request_trace(request, self._starts_at)
+        self._running = asyncio.get_running_loop().create_task(self._follow())
+        ranks = "all ranks" if not choice.ranks else f"ranks {', '.join(map(str, choice.ranks))}"
+        self._log(INFO, f"trace of {ranks} over {choice.describe()} requested")
+        return self.state()
 
     def state(self) -> dict[str, Any]:
         """Return the newest trace as values of a message."""
@@ -213,19 +206,15 @@ class Tracing:
         self._nodes[node] = self._now()
         if isinstance(message, TracePart):
             self._take_part(node, message)
-        elif message.state == TRACE_ASKED:
-            self._asked.add(node)
         else:
             if message.pid == 0:
                 self._asked.add(node)
-            self._take_report(node, message)
+            if message.state != TRACE_ASKED:
+                self._take_report(node, message)
         self._changed.set()
 
     def _take_report(self, node: str, report: TraceReport) -> None:
-        key = node, report.pid
-        trace = self._traces.get(key)
-        if trace is None:
-            trace = self._traces[key] = RankTrace(node, report.pid, report.rank, "")
+        trace = self._traces.setdefault((node, report.pid), RankTrace(node, report.pid, report.rank, ""))
         if trace.is_settled:
             return
         if report.state == TRACE_FAILED:
@@ -242,12 +231,11 @@ class Tracing:
 
     def _fetch(self, trace: RankTrace, size: int) -> None:
         """Begin to fetch a trace, or continue after a reconnect."""
-        trace.state, trace.size, trace.requested = FETCHING, size, trace.fetched
+        trace.state, trace.size = FETCHING, size
         if trace.writing is None:
             what = f"rank{trace.rank}" if trace.rank is not None else f"pid{trace.pid}"
-            same = any(
-                t is not trace and (t.node, t.rank) == (trace.node, trace.rank) for t in self._traces.values()
-            )
+            # Two processes of a node may report the same rank.
+            same = sum((t.node, t.rank) == (trace.node, trace.rank) for t in self._traces.values()) > 1
             extra = f"-{trace.pid}" if same and trace.rank is not None else ""
             trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
             try:
@@ -255,12 +243,10 @@ class Tracing:
             except OSError as error:
                 self._fail(trace, f"{self._folder / trace.file} can't be written: {error.strerror}")
                 return
-        self._request_parts(trace)
+        self._request_part(trace)
 
-    def _request_parts(self, trace: RankTrace) -> None:
-        while trace.requested < trace.size and trace.requested - trace.fetched < WINDOW * TRACE_PART:
-            self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.requested))
-            trace.requested += TRACE_PART
+    def _request_part(self, trace: RankTrace) -> None:
+        self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.fetched))
 
     def _take_part(self, node: str, part: TracePart) -> None:
         trace = self._traces.get((node, part.pid))
@@ -288,8 +274,8 @@ class Tracing:
             if last and trace.state == FETCHING:
                 trace.state = DONE
                 trace.zipped = (self._folder / trace.file).stat().st_size
-            elif trace.state == FETCHING:
-                self._request_parts(trace)
+            elif trace.state == FETCHING and trace.fetched < trace.size:
+                self._request_part(trace)
         self._changed.set()
 
     def _append(self, trace: RankTrace, data: bytes, last: bool) -> None:
@@ -311,7 +297,9 @@ class Tracing:
     async def _follow(self) -> None:
         """Wait until all files are here or given up, then remove them from the nodes."""
         try:
-            while not self._is_complete():
+            while not (
+                self._nodes.keys() <= self._asked and all(t.is_settled for t in self._traces.values())
+            ):
                 self._changed.clear()
                 self._give_up_silent_nodes()
                 try:
@@ -329,9 +317,6 @@ class Tracing:
                 trace.reason = await self._import_file(self._folder / trace.file, trace.node)
                 trace.imported = not trace.reason
         self._log_result()
-
-    def _is_complete(self) -> bool:
-        return self._nodes.keys() <= self._asked and all(t.is_settled for t in self._traces.values())
 
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
@@ -358,8 +343,14 @@ class Tracing:
             size = sum(trace.zipped for trace in done)
             shown = f"{size / 1e6:,.1f} MB" if size >= 10**6 else f"{size / 1e3:,.0f} kB"
             message += f", {shown} in {self._folder}"
+        by_reason: dict[str, list[str]] = {}
+        for trace in failed:
+            by_reason.setdefault(trace.reason, []).append(trace.name)
         if failed:
-            message += f"; not traced: {describe_failures(failed)}"
+            message += "; not traced: " + "; ".join(
+                ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") + f" ({why})"
+                for why, names in by_reason.items()
+            )
         if why := next((trace.reason for trace in done if not trace.imported), ""):
             message += f"; not imported: {why}"
         self._log(WARNING if failed or why else INFO, message)
@@ -373,19 +364,6 @@ class Tracing:
             self._running.cancel()
             await asyncio.gather(self._running, *self._writes, return_exceptions=True)
         self._threads.shutdown()
-
-
-def describe_failures(failed: Iterable[RankTrace]) -> str:
-    """Return the processes that weren't traced by reason, as one clause."""
-    by_reason: dict[str, list[str]] = {}
-    for trace in failed:
-        by_reason.setdefault(trace.reason, []).append(trace.name)
-    return "; ".join(f"{_some(names)} ({reason})" for reason, names in by_reason.items())
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
 
 
 def _discard(writing: gzip.GzipFile, path: Path) -> None:
