@@ -151,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removeprefix('argument ').rstrip('.')}; see --help.")
+        raise UsageError(f"{message.removeprefix('argument ').rstrip('.')}.")
 
     def hint(self, option: str) -> str:
         """Return a clause that names the option spelt most like a wrong one."""

@@ -273,7 +273,7 @@ WRONG = (
     (("session", "start", "train"), 1, "a session of this name is running: train."),
     (("session", "stop", "tarin"), 1, 'there is no session "tarin"; running: train.'),
     (("session", "stop", "x", "--note", "y"), 2, 'gswarm-tui session stop has no option "--note"'),
-    (("session", "rename", "train"), 2, "the following arguments are required: NEW-NAME; see --help."),
+    (("session", "rename", "train"), 2, "the following arguments are required: NEW-NAME."),
     (("session", "rename", "a", "b", "--at", "-1s"), 2, 'gswarm-tui session rename has no option "--at"'),
     (("session", "rename", "a", "b"), 1, 'there is no session "a"; there are train.'),
     (("interval", "3h"), 2, '"3h" isn\'t a time such as 1, 0.5s or 500ms.'),

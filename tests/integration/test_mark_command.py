@@ -118,7 +118,7 @@ async def test_mark_without_a_recording_is_an_error(environ: Mapping[str, str], 
         (("",), "a mark needs a name."),
         (("x", "--value", "loss"), "'loss' isn't of the form KEY=VALUE."),
         (("x" * 201,), "a mark's name can have 200 characters; this one has 201."),
-        ((), "the following arguments are required: NAME; see --help."),
+        ((), "the following arguments are required: NAME."),
     ],
 )
 async def test_invalid_mark_is_not_sent(

@@ -133,7 +133,7 @@ def test_linger_is_read_in_seconds_minutes_hours_and_days(text: str, seconds: in
         ("--linger soon", '--linger: "soon" isn\'t a time such as 30m, 24h or 2d.'),
         ("--linger -1h", '--linger: "-1h" isn\'t a time such as 30m, 24h or 2d.'),
         ("--linger 1y", '--linger: "1y" isn\'t a time such as 30m, 24h or 2d.'),
-        ("--linger", "--linger: expected one argument; see --help."),
+        ("--linger", "--linger: expected one argument."),
         ("--linger 0", '--linger: "0" isn\'t between 1 s and 30 d.'),
         ("--linger 31d", '--linger: "31d" isn\'t between 1 s and 30 d.'),
         (
@@ -191,8 +191,8 @@ def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) 
             'unexpected argument "run.duckdb"; play a recording with gswarm-tui replay, '
             "or add one to its file with --db.",
         ),
-        ("--db", "--db: expected one argument; see --help."),
-        ("--record=5", "--record/--no-record: ignored explicit argument '5'; see --help."),
+        ("--db", "--db: expected one argument."),
+        ("--record=5", "--record/--no-record: ignored explicit argument '5'."),
         ("--interval -1s", '--interval: "-1s" isn\'t a time such as 1, 0.5s or 500ms.'),
         ("--interval 0.05", '--interval: "0.05" isn\'t between 0.1 s and 60 s.'),
         ("--interval 1h", '--interval: "1h" isn\'t a time such as 1, 0.5s or 500ms.'),
