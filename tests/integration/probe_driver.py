@@ -70,7 +70,6 @@ class ProbeProcess:
         lib: Path | None = None,
         scenario: Path | None = None,
         *,
-        nvitop: bool = True,
         start_s: float = 10,
         wait_s: float = 10,
         proc: Path = Path("/proc"),
@@ -81,7 +80,7 @@ class ProbeProcess:
         if lib is not None:
             environment["LD_LIBRARY_PATH"] = str(lib)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(int(nvitop)), str(start_s), str(wait_s), str(proc)],
+            [sys.executable, "-m", __name__, str(start_s), str(wait_s), str(proc)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -172,9 +171,7 @@ class ProbeProcess:
 
 
 def _main() -> None:
-    nvitop, start_s, wait_s, proc = sys.argv[1:]
-    if nvitop == "0":
-        sys.modules["nvitop"] = None  # type: ignore[assignment]
+    start_s, wait_s, proc = sys.argv[1:]
     node._SHORTEST_WAIT_S = node._LONGEST_WAIT_S = float(wait_s)
     probe = node.NodeProbe(proc, start_s=float(start_s))
     skipped = 0

@@ -24,8 +24,8 @@ class Stage:
     def write(self) -> None:
         self.scenario.write(self.file)
 
-    def node(self, *, nvitop: bool = False, start_s: float = 10, wait_s: float = 10) -> ProbeProcess:
-        return ProbeProcess(self.lib, self.file, nvitop=nvitop, start_s=start_s, wait_s=wait_s)
+    def node(self, *, start_s: float = 10, wait_s: float = 10) -> ProbeProcess:
+        return ProbeProcess(self.lib, self.file, start_s=start_s, wait_s=wait_s)
 
 
 def values(reading: NamedSamples, metric: str) -> list[object]:

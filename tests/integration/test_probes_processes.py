@@ -45,9 +45,8 @@ def on_gpus(node: ProbeProcess) -> list[OnGpu]:
     return sorted(processes, key=lambda process: (process.gpu, process.pid))
 
 
-@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
 def test_processes_have_gpu_and_host_values(
-    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes], nvitop: bool
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
 ) -> None:
     scenario = Scenario.of("n", 3)
     scenario.gpus[0].processes = [
@@ -59,7 +58,7 @@ def test_processes_have_gpu_and_host_values(
         GpuProcess(worker.pid, used_mib=300, sm_percent=None, type="G"),
     ]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
         assert "processes" not in node.facts().capabilities
         first, nobody, third = on_gpus(node)
 
@@ -89,7 +88,7 @@ def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path) -> Non
     pids = list(range(NOBODY - 60, NOBODY))
     scenario.gpus[0].processes = [GpuProcess(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
         processes = on_gpus(node)
     assert [(p.pid, p.row["gpu_memory_mib"], p.row["sm_pct"]) for p in processes] == [
         (pid, i, i) for i, pid in enumerate(pids)
@@ -105,7 +104,7 @@ def test_processes_are_read_every_other_second(standin_lib: Path, tmp_path: Path
             reads.append(reading)
         return len(reads) == 2
 
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
         begun = node.read().begun
         node.until(second_read)
     assert reads[-1].ended - begun >= 1.9 * SECOND
@@ -117,16 +116,15 @@ def test_processes_are_read_every_other_second_on_slow_gpus(standin_lib: Path, t
     slow_s = 0.1
     scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
         has_processes = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
     assert has_processes[2:] == [True] * 4
 
 
-def test_processes_of_an_old_driver_come_through_nvitop(
+def test_an_old_driver_lists_no_processes_with_a_reason(
     standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
 ) -> None:
-    newest = ["Compute", "Graphics"]
-    omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in newest]
+    omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics")]
     omit += [
         "nvmlDeviceGetFieldValues",
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -136,20 +134,14 @@ def test_processes_of_an_old_driver_come_through_nvitop(
     scenario = Scenario.of("n", 1, memory_used_mib=900, memory_reserved_mib=100, clock_reasons=4)
     scenario.gpus[0].processes = [GpuProcess(worker.pid, used_mib=800, sm_percent=50)]
     scenario.write(tmp_path / "s")
-
-    with ProbeProcess(lib, tmp_path / "s", nvitop=True) as node:
+    with ProbeProcess(lib, tmp_path / "s") as node:
         capabilities = node.facts().capabilities
         (row,) = node.read().gpus
-        (process,) = on_gpus(node)
-    assert "processes" not in capabilities
-    assert (process.pid, process.row["gpu_memory_mib"], process.row["sm_pct"]) == (worker.pid, 800, 50)
+        assert on_gpus(node) == []
+    assert "driver is too old" in capabilities["processes"]
     assert row is not None
     assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
     assert "driver is too old" in capabilities["mem_temp_c"]
-
-    with ProbeProcess(lib, tmp_path / "s", nvitop=False) as node:
-        assert "driver is too old" in node.facts().capabilities["processes"]
-        assert on_gpus(node) == []
 
 
 def test_a_gpu_without_a_process_list_is_in_the_capabilities(standin_lib: Path, tmp_path: Path) -> None:
@@ -160,15 +152,12 @@ def test_a_gpu_without_a_process_list_is_in_the_capabilities(standin_lib: Path, 
     }
     scenario.gpus[1].processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
         assert node.facts().capabilities["gpu0.processes"] == "not permitted to this user"
         assert [process.gpu for process in on_gpus(node)] == [1]
 
 
-@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
-def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(
-    standin_lib: Path, tmp_path: Path, nvitop: bool
-) -> None:
+def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 2)
     for gpu in scenario.gpus:
         gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
@@ -177,7 +166,7 @@ def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(
     def only_the_second(reading: NamedSamples) -> bool:
         return reading.processes is not None and [p.gpu for p in reading.processes] == [1]
 
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
         assert [process.gpu for process in on_gpus(node)] == [0, 1]
         scenario.gpus[0].lost = True
         scenario.write(tmp_path / "s")
@@ -195,7 +184,7 @@ def test_a_gpu_whose_process_list_hangs_doesn_t_stop_the_others(standin_lib: Pat
             reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
         )
 
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False, wait_s=AS_AGENTS_S) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", wait_s=AS_AGENTS_S) as node:
         node.until(on(0, 1, 2))
         scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 30_000
         scenario.write(tmp_path / "s")

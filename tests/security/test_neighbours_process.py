@@ -46,7 +46,7 @@ def test_process_that_hangs_when_it_is_read_hides_no_other(
     scenario.gpus[0].processes = [GpuProcess(first, used_mib=1)]
     scenario.gpus[1].processes = [GpuProcess(MINE + THEIRS - first, used_mib=1)]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False, proc=proc, wait_s=AS_AGENTS_S) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", proc=proc, wait_s=AS_AGENTS_S) as node:
         reading = node.until(lambda each: len(commands(each)) == 2)
         assert commands(reading) == {MINE: "python train.py", THEIRS: None}
         assert [note.message for note in reading.notes] == [

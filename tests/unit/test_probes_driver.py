@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gswarm_agent.probes.gpus.nvidia import facts_of_lost_gpu
-from gswarm_agent.probes.gpus.nvidia_nvml import FieldQuery, Nvml, reason_of
+from gswarm_agent.probes.gpus.nvidia_nvml import Nvml, reason_of
 from gswarm_agent.probes.gpus.nvidia_sources import field_sources
 
 
@@ -34,35 +32,6 @@ def test_throttle_fields_have_new_ids(version: str | None) -> None:
 @pytest.mark.parametrize("version", ["580.65.06", "575.57.08", "535.183.01"])
 def test_throttle_fields_have_old_ids_on_older_drivers(version: str) -> None:
     assert thermal_fields(version) == [251, 252]
-
-
-def test_a_field_value_has_the_size_of_pynvmls_structure() -> None:
-    size = FieldQuery._LAYOUT.size
-    assert size == pynvml.sizeof(pynvml.c_nvmlFieldValue_t)
-
-
-@given(
-    st.sampled_from(
-        [
-            *(("d", 0, "dVal"), ("I", 1, "uiVal"), ("Q", 2, "ulVal"), ("Q", 3, "ullVal")),
-            *(("q", 4, "sllVal"), ("i", 5, "siVal"), ("H", 6, "usVal")),
-        ]
-    ),
-    st.integers(0, 2**15),
-)
-def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: int) -> None:
-    code, value_type, member = kind
-    signed = -number if code in "dqi" else number
-
-    def answers(_handle: object, count: int, buffer: object) -> int:
-        value = pynvml.c_nvmlFieldValue_t.from_buffer(buffer)
-        assert (count, value.fieldId, value.scopeId) == (1, 138, 7)
-        value.value.ullVal = 2**64 - 1  # bytes beside a short value must not matter
-        setattr(value.value, member, signed)
-        value.valueType = value_type
-        return 0
-
-    assert FieldQuery([(138, 7)]).run(answers, None) == (0, (0,), (signed,))
 
 
 def test_every_nvml_error_has_a_reason() -> None:

@@ -49,16 +49,15 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
-        from gswarm_agent.probes.gpus.nvidia_processes import make_lister
         from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
 
         whereabouts.enter(DRIVER)
         self._nvml = nvml = Nvml.open()
         self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
         lane = ThroughputLane(nvml, whereabouts)
-        self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(nvml.count())]
+        count = nvml.maybe(nvml.api.nvmlDeviceGetCount) or 0
+        self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(count)]
         self._links = Links(nvml, self._gpus, self._sys, self.notes, whereabouts)
-        self._lister = make_lister(nvml)
         self._xids = XidWatch(nvml, self.notes)
         self._no_processes: Dict[int, str] = {}
         return len(self._gpus)
@@ -71,8 +70,10 @@ class Nvidia:
         gpu.open()
         if gpu.lost is not None:
             return facts_of_lost_gpu(index, len(self._gpus), self._proc)
+        from gswarm_agent.probes.gpus.nvidia_processes import obstacle
+
         self._xids.add(gpu)
-        reason = self._lister.obstacle(gpu)
+        reason = obstacle(self._nvml, gpu.handle)
         if reason:
             self._no_processes[index] = reason
         return read_gpu_facts(self._nvml, gpu)
@@ -94,8 +95,10 @@ class Nvidia:
 
     def processes(self, index: int) -> Dict[int, GpuUsage]:
         """See Vendor."""
+        from gswarm_agent.probes.gpus.nvidia_processes import processes_on
+
         gpu = self._gpus[index]
-        return self._lister.processes_on(gpu) if gpu.reachable else {}
+        return processes_on(self._nvml, gpu.handle) if gpu.reachable else {}
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """See Vendor."""

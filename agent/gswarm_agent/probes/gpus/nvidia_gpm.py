@@ -6,10 +6,9 @@ half as much (docs/decisions/017-real-gpu.md).
 
 from __future__ import annotations
 
-import ctypes
 import math
 
-from gswarm_agent.probes.gpus.nvidia_nvml import SUCCESS, Nvml
+from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,44 +20,43 @@ _LEAST_NS = 90_000_000
 
 
 class PcieGpm:
-    """PCIe traffic of one GPU between two readings. ``code`` is the nvmlReturn_t of the last one."""
+    """PCIe traffic of one GPU between two readings."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         """Raises ``nvml.Error``, also where the GPU has no GPM."""
         api = nvml.api
         if not api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise nvml.Error(api.NVML_ERROR_NOT_SUPPORTED)
-        self._handle = handle
-        self._take, self._compare = nvml.function("nvmlGpmSampleGet"), nvml.function("nvmlGpmMetricsGet")
+        self._nvml, self._handle = nvml, handle
         self._older, self._newer = api.nvmlGpmSampleAlloc(), api.nvmlGpmSampleAlloc()
-        self._free = nvml.function("nvmlGpmSampleFree")
         self._older_ns: Optional[int] = None
         self._metrics = api.c_nvmlGpmMetricsGet_t(version=api.NVML_GPM_METRICS_GET_VERSION, numMetrics=2)
         self._sent, self._received = self._metrics.metrics[0], self._metrics.metrics[1]
         self._sent.metricId = api.NVML_GPM_METRIC_PCIE_TX_PER_SEC
         self._received.metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
         api.nvmlGpmSampleGet(handle, self._older)  # raises what a user without permission would meet later
-        self.code = SUCCESS
 
     def __del__(self) -> None:
         """Free the samples: a GPU that is lost again and again gets new ones each time."""
-        if hasattr(self, "_free"):
-            self._free(self._older)
-            self._free(self._newer)
+        for sample in (vars(self).get("_older"), vars(self).get("_newer")):
+            if sample is not None:
+                self._nvml.maybe(self._nvml.api.nvmlGpmSampleFree, sample)
 
     def read(self, now_ns: int) -> Optional[Tuple[float, float]]:
-        """Return MB/s that the GPU sent and received since the last reading; None at first and on errors."""
+        """Return MB/s that the GPU sent and received since the last reading, None at first.
+
+        Raises ``nvml.Error``.
+        """
         if self._older_ns is not None and now_ns - self._older_ns < _LEAST_NS:
             return None
-        self.code = self._take(self._handle, self._newer)
+        self._nvml.api.nvmlGpmSampleGet(self._handle, self._newer)
         traffic = None
-        if self._older_ns is not None and self.code == SUCCESS:
+        if self._older_ns is not None:
             self._metrics.sample1, self._metrics.sample2 = self._older, self._newer
-            code = self._compare(ctypes.byref(self._metrics))
-            self.code = code or self._sent.nvmlReturn or self._received.nvmlReturn
+            self._nvml.api.nvmlGpmMetricsGet(self._metrics)
+            if code := self._sent.nvmlReturn or self._received.nvmlReturn:
+                raise self._nvml.Error(code)
             traffic = self._sent.value * _MIB_TO_MB, self._received.value * _MIB_TO_MB
-        if self.code != SUCCESS:
-            return None
         self._older, self._newer, self._older_ns = self._newer, self._older, now_ns
         return traffic if traffic is not None and math.isfinite(sum(traffic)) else None
 

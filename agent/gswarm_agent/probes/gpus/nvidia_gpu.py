@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.probes.gpus.nvidia_gpm import PcieGpm
 from gswarm_agent.probes.gpus.nvidia_nvml import (
@@ -11,23 +9,15 @@ from gswarm_agent.probes.gpus.nvidia_nvml import (
     NOT_SUPPORTED,
     SUCCESS,
     UNSUPPORTED,
-    CallQuery,
-    FieldQuery,
     Nvml,
     reason_of,
 )
-from gswarm_agent.probes.gpus.nvidia_sources import (
-    CallSource,
-    FieldSource,
-    GpuSource,
-    call_sources,
-    field_sources,
-)
+from gswarm_agent.probes.gpus.nvidia_sources import GpuSource, call_sources, field_sources
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
     from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
     from gswarm_agent.probes.gpus.vendor import Values
@@ -36,8 +26,6 @@ RETRY_NS = 60 * SECOND_NS
 """Pause before an unsupported metric is tried again."""
 REOPEN_NS = 5 * SECOND_NS
 """Pause before a lost GPU is tried again."""
-SLOW_NS = 10 * SECOND_NS
-"""Maximum age of ECC counts in seconds: the driver has to query the GPU for each of them."""
 STRIKES = 3
 """Number of consecutive ticks after which an error counts as lasting."""
 _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
@@ -45,43 +33,6 @@ _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 class _LostError(Exception):
     """The GPU no longer answers; the message gives the reason."""
-
-
-class _Calls:
-    """Call sources with one prepared query for all of them."""
-
-    def __init__(self, sources: Sequence[CallSource]) -> None:
-        self.sources = sources
-        self.query = CallQuery([source.call for source in sources])
-        self.columns = [name for source in sources for name in source.columns]
-        self.calls = [call for call, source in enumerate(sources) for _ in source.columns]
-        self.converters = [
-            (name, source.convert)
-            for source in sources
-            for name in source.columns
-            if source.convert is not None
-        ]
-
-
-class _Queries:
-    """The prepared queries for the sources that are read: fields in one call, then calls.
-
-    ``all_calls`` includes the slow ones, ``quick_calls`` does not. ``columns_off`` are not among them.
-    """
-
-    def __init__(
-        self,
-        fields: Sequence[FieldSource],
-        calls: Sequence[CallSource],
-        columns_off: FrozenSet[str] = frozenset(),
-    ) -> None:
-        self.columns_off = columns_off
-        self.field_query = FieldQuery([field for source in fields for field in source.fields])
-        ends = accumulate(len(source.fields) for source in fields)
-        self.fields = [(source, slice(end - len(source.fields), end)) for source, end in zip(fields, ends)]
-        self.all_calls = _Calls(calls)
-        self.quick_calls = _Calls([source for source in calls if not source.slow])
-        self.slow_columns = [name for source in calls if source.slow for name in source.columns]
 
 
 class Gpu:
@@ -100,10 +51,6 @@ class Gpu:
         self._gpm_strikes = 0
         self._fields = field_sources(nvml)
         self._sources: List[GpuSource] = [*self._calls, *self._fields]
-        self._queries = _Queries((), ())
-        self._slow_at = 0
-        self._slow_values: Values = {}
-        self._settled = False  # all sources answered the last queries, which can be used again
         self._silent_ticks = 0
         self._retry_at: Optional[int] = None
         self._reopen_at = 0
@@ -177,15 +124,14 @@ class Gpu:
         if everything:
             self._retry_at = now_ns + RETRY_NS
         values, codes = self._query(now_ns, everything, off)
-        if codes:
-            error_code = _common_error(codes)
-            if error_code is not None:
-                self._silent_ticks += 1
-                if self._silent_ticks >= STRIKES:
-                    raise _LostError(reason_of(error_code))
-                return None
-            self._update_sources(codes, note=True)
+        error_code = _common_error(codes)
+        if error_code is not None:
+            self._silent_ticks += 1
+            if self._silent_ticks >= STRIKES:
+                raise _LostError(reason_of(error_code))
+            return None
         self._silent_ticks = 0
+        self._update_sources(codes, note=True)
         values.update(zip(_PCIE_COLUMNS, self._pcie(now_ns, off) or (None, None)))
         return values
 
@@ -199,81 +145,57 @@ class Gpu:
             return None
         if self._gpm is None:
             return self._lane.latest(self.index)
-        traffic = self._gpm.read(now_ns)
-        self._gpm_strikes = 0 if self._gpm.code == SUCCESS else self._gpm_strikes + 1
-        if self._gpm_strikes >= STRIKES:
-            self._gpm = None
-            self._lane.add(self.index, self.handle)
+        try:
+            traffic = self._gpm.read(now_ns)
+        except self._nvml.Error:
+            traffic = None
+            self._gpm_strikes += 1
+            if self._gpm_strikes >= STRIKES:
+                self._gpm = None
+                self._lane.add(self.index, self.handle)
+        else:
+            self._gpm_strikes = 0
         return traffic
 
     def _query(
         self, now_ns: int, everything: bool, off: FrozenSet[str]
     ) -> Tuple[Values, Dict[GpuSource, int]]:
-        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t.
-
-        The codes are left out if all sources have answered, as they did at the tick before.
-        """
-        if everything or not self._settled or self._queries.columns_off != off:
-            self._settled = False
-            for source in self._sources:
-                if not off.isdisjoint(source.columns):
-                    source.reset()  # its rates begin again when it is switched on
-            self._queries = _Queries(
-                [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)],
-                [s for s in self._calls if (everything or s.reason is None) and off.isdisjoint(s.columns)],
-                off,
-            )
-        queries = self._queries
-        slow_due = not self._settled or now_ns >= self._slow_at
+        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t."""
         values: Values = {}
+        codes: Dict[GpuSource, int] = {}
+        for source in self._sources:
+            if not off.isdisjoint(source.columns):
+                source.reset()  # its rates begin again when it is switched on
         # Counters come first, close to the time that their rates are taken at.
-        field_codes = self._query_fields(queries, now_ns, values)
-        calls = queries.all_calls if slow_due else queries.quick_calls
-        call_codes = self._query_calls(calls, values)
-        if slow_due:
-            self._slow_values = {name: values.get(name) for name in queries.slow_columns}
-            self._slow_at = 0 if everything else now_ns + SLOW_NS
-        else:
-            values.update(self._slow_values)
-        if self._settled and not any(field_codes) and not any(call_codes):
-            return values, {}
-        codes: Dict[GpuSource, int] = dict(zip(calls.sources, call_codes))
-        codes.update(zip([source for source, _ in queries.fields], field_codes))
-        return values, codes
-
-    def _query_fields(self, queries: _Queries, now_ns: int, values: Values) -> Sequence[int]:
-        if not queries.fields:
-            return ()
-        verdict, field_codes, numbers = queries.field_query.run(self._nvml.get_fields, self.handle)
-        if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:
-            raise _LostError(reason_of(GPU_IS_LOST))
-        codes = [SUCCESS] * len(queries.fields)
-        if verdict != SUCCESS or any(field_codes):
-            codes = [
-                verdict or next(filter(None, field_codes[place]), SUCCESS) for _, place in queries.fields
-            ]
-        for (source, place), code in zip(queries.fields, codes):
-            if code == SUCCESS:
-                values[source.column] = source.value(numbers[place], now_ns)
-        return codes
-
-    def _query_calls(self, calls: _Calls, values: Values) -> Sequence[int]:
-        codes, numbers = calls.query.run(self.handle)
-        if any(codes):
-            if GPU_IS_LOST in codes:
-                raise _LostError(reason_of(GPU_IS_LOST))
-            values.update(
-                (name, number)
-                for name, call, number in zip(calls.columns, calls.calls, numbers)
-                if codes[call] == SUCCESS
+        fields = [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)]
+        try:
+            found = iter(
+                self._nvml.fields(self.handle, [field for source in fields for field in source.fields])
             )
+        except self._nvml.Error as error:
+            codes.update(dict.fromkeys(fields, error.value))
         else:
-            values.update(zip(calls.columns, numbers))
-        for name, convert in calls.converters:
-            number = values.get(name)
-            if number is not None:
-                values[name] = convert(int(number))
-        return codes
+            for field_source in fields:
+                own = [next(found) for _ in field_source.fields]
+                code = codes[field_source] = next((code for code, _ in own if code != SUCCESS), SUCCESS)
+                if code == SUCCESS:
+                    values[field_source.column] = field_source.value([number for _, number in own], now_ns)
+        for source in self._calls:
+            if (source.reason is not None and not everything) or not off.isdisjoint(source.columns):
+                continue
+            if everything or now_ns >= source.due_ns:
+                try:
+                    source.read(self.handle, now_ns)
+                    codes[source] = SUCCESS
+                except self._nvml.Error as error:
+                    codes[source] = error.value
+                    if error.value == GPU_IS_LOST:
+                        break
+                    continue
+            values.update(zip(source.columns, source.values))
+        if GPU_IS_LOST in codes.values():
+            raise _LostError(reason_of(GPU_IS_LOST))
+        return values, codes
 
     def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""
@@ -288,19 +210,14 @@ class Gpu:
                 source.reset()
                 settled = False
             elif source.reason is None and (code in UNSUPPORTED or source.strikes >= STRIKES):
-                self._disable(source, self._reason(source, code), note)
+                source.reset()
+                source.reason = self._reason(source, code)
+                if note:
+                    for name in source.columns:
+                        self._note("unmeasured", WARNING, f"no longer measures {name}: {source.reason}")
             else:
                 settled = settled and source.reason is not None
-        self._settled = not any(codes.values())
         return settled
-
-    def _disable(self, source: GpuSource, reason: str, note: bool) -> None:
-        source.reset()
-        source.reason = reason
-        self._settled = False
-        if note:
-            for name in source.columns:
-                self._note("unmeasured", WARNING, f"no longer measures {name}: {reason}")
 
     def _reason(self, source: GpuSource, code: int) -> str:
         if code == NOT_SUPPORTED and "util_pct" in source.columns and self.has_mig():

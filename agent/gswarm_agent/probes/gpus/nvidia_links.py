@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gswarm_agent.frame import INFO, WARNING, GpuLink, Note
-from gswarm_agent.probes.gpus.nvidia_nvlink import NVSWITCH, NvLink, NvLinkReader, nvlink_faults
+from gswarm_agent.probes.gpus.nvidia_nvlink import NVSWITCH, NvLink, nvlink_faults, read_nvlinks
 from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
 from gswarm_agent.probes.gpus.vendor import Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
@@ -36,7 +36,6 @@ class Links:
     ) -> None:
         self._nvml, self._gpus, self._sys = nvml, gpus, sys
         self._notes, self._whereabouts = notes, whereabouts
-        self._readers: Dict[int, NvLinkReader] = {}
         self._nvlinks: Dict[int, Sequence[NvLink]] = {}
         self._were_up: Dict[int, Set[int]] = {}
         self._faults: Dict[int, str] = {}
@@ -52,10 +51,7 @@ class Links:
         reachable = [gpu for gpu in self._gpus if gpu.reachable]
         for gpu in reachable:
             self._whereabouts.enter(gpu.index)
-            reader = self._readers.get(gpu.index)
-            if reader is None or reader.handle is not gpu.handle:
-                reader = self._readers[gpu.index] = NvLinkReader(self._nvml, gpu.handle)
-            self._nvlinks[gpu.index] = reader.read()
+            self._nvlinks[gpu.index] = read_nvlinks(self._nvml, gpu.handle)
         if self._nvlinks != before:
             self._note_faults()
             self._links = self._read_all(reachable)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gswarm_agent.probes.gpus.nvidia_nvml import SUCCESS, Call, CallQuery, FieldQuery, Nvml
+from gswarm_agent.probes.gpus.nvidia_nvml import NOT_SUPPORTED, SUCCESS, Nvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 NVSWITCH = "NVSwitch"
 # nvmlNvlinkVersion_t in nvml.h.
@@ -28,51 +28,30 @@ class NvLink:
     remote: str = ""
 
 
-class NvLinkReader:
-    """Reads the NVLinks of one GPU; what doesn't change is read again only after states or speeds did."""
-
-    def __init__(self, nvml: Nvml, handle: Any) -> None:
-        self._nvml, self.handle = nvml, handle
-        api = nvml.api
-        state = nvml.function("nvmlDeviceGetNvLinkState")
-        query = CallQuery([Call(state, "I", (link,)) for link in range(api.NVML_NVLINK_MAX_LINKS)])
-        codes, _ = query.run(handle)
-        self._numbers = [link for link, code in enumerate(codes) if code == SUCCESS]
-        self._states = CallQuery([Call(state, "I", (link,)) for link in self._numbers])
-        self._speeds = FieldQuery([(api.NVML_FI_DEV_NVLINK_GET_SPEED, link) for link in self._numbers])
-        self._seen: Sequence[object] = ()
-        self._links: Tuple[NvLink, ...] = ()
-
-    def read(self) -> Tuple[NvLink, ...]:
-        """Return all NVLinks; the same tuple as before if nothing has changed."""
-        if not self._numbers:
-            return ()
-        codes, states = self._states.run(self.handle)
-        verdict, field_codes, numbers = self._speeds.run(self._nvml.get_fields, self.handle)
-        if any(codes):
-            return self._links
-        speeds = [
-            round(mb_s) if verdict == SUCCESS == code and mb_s else None
-            for code, mb_s in zip(field_codes, numbers)
-        ]
-        if (seen := (*states, *speeds)) != self._seen:
-            self._seen = seen
-            self._links = tuple(map(self._link, self._numbers, states, speeds))
-        return self._links
-
-    def _link(self, number: int, state: int, mb_s: Optional[int]) -> NvLink:
-        api, maybe = self._nvml.api, self._nvml.maybe
-        if not state:
-            return NvLink(False, mb_s)
-        version = maybe(api.nvmlDeviceGetNvLinkVersion, self.handle, number)
-        remote = ""
-        if maybe(api.nvmlDeviceGetNvLinkRemoteDeviceType, self.handle, number) == (
-            api.NVML_NVLINK_DEVICE_TYPE_SWITCH
-        ):
-            remote = NVSWITCH
-        elif (pci := maybe(api.nvmlDeviceGetNvLinkRemotePciInfo, self.handle, number)) is not None:
-            remote = pci.busId
-        return NvLink(True, mb_s, None if version is None else _VERSIONS.get(version), remote)
+def read_nvlinks(nvml: Nvml, handle: Any) -> Tuple[NvLink, ...]:
+    """Return all NVLinks of a GPU."""
+    api, maybe = nvml.api, nvml.maybe
+    states = {
+        number: state
+        for number in range(api.NVML_NVLINK_MAX_LINKS)
+        if (state := maybe(api.nvmlDeviceGetNvLinkState, handle, number)) is not None
+    }
+    speed_fields = [(api.NVML_FI_DEV_NVLINK_GET_SPEED, number) for number in states]
+    speeds = maybe(nvml.fields, handle, speed_fields) or [(NOT_SUPPORTED, 0)] * len(states)
+    links: List[NvLink] = []
+    for (number, up), (code, speed) in zip(states.items(), speeds):
+        mb_s = round(speed) if code == SUCCESS and speed else None
+        if not up:
+            links.append(NvLink(False, mb_s))
+            continue
+        version = maybe(api.nvmlDeviceGetNvLinkVersion, handle, number)
+        kind = maybe(api.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+        remote = NVSWITCH
+        if kind != api.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            pci = maybe(api.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
+            remote = "" if pci is None else pci.busId
+        links.append(NvLink(True, mb_s, None if version is None else _VERSIONS.get(version), remote))
+    return tuple(links)
 
 
 def nvlink_faults(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import Number
-from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, Call, Field, Nvml
+from gswarm_agent.probes.gpus.nvidia_nvml import ALL_LINKS, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, List, Optional, Sequence
+    from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeAlias
+
+    Call: TypeAlias = "Callable[[Any], Tuple[Optional[Number], ...]]"
+    Field: TypeAlias = "Tuple[int, int]"
 
 _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6
@@ -16,43 +19,48 @@ _NS_TO_PERCENT = 100 / SECOND_NS
 _NVLINKS = range(18)
 
 
-class GpuSource:
-    """One query to the driver and the columns that it gives.
+_SLOW_NS = 10 * SECOND_NS
+"""Interval of reading ECC counts: the driver has to query the GPU for each of them."""
 
-    ``reason`` says why the source is disabled, None while it is read; ``strikes`` counts the ticks in a row
-    in which it failed.
+
+class GpuSource:
+    """One query to the driver and the columns that it gives, with the number of ways (``plans``) to query it.
+
+    ``plan`` is the way in use. ``reason`` says why the source is disabled, None while it is read; ``strikes``
+    counts the ticks in a row in which it failed.
     """
 
-    def __init__(self, *columns: str) -> None:
-        self.columns = columns
+    def __init__(self, columns: Sequence[str], plans: int) -> None:
+        self.columns, self._plan_count = columns, plans
+        self.plan = self.strikes = 0
         self.reason: Optional[str] = None
-        self.strikes = 0
 
     def use_next_plan(self) -> bool:
-        """Switch to another way to query the columns; False if none is left."""
-        return False
+        """Switch to the next way to query the columns; False when this was the last."""
+        self.plan = (self.plan + 1) % self._plan_count
+        return self.plan > 0
 
     def reset(self) -> None:
         """Forget earlier values."""
 
 
 class CallSource(GpuSource):
-    """The columns that one NVML function gives. ``convert`` turns the driver's number into the column's unit.
+    """The columns that one call gives, which takes a device's handle. A ``slow`` one is called every 10 s."""
 
-    A ``slow`` source is not called at each tick and keeps its value in between.
-    """
+    def __init__(self, columns: Sequence[str], *plans: Call, slow: bool = False) -> None:
+        super().__init__(columns, len(plans))
+        self.plans, self.slow = plans, slow
+        self.values: Tuple[Optional[Number], ...] = ()
+        self.due_ns = 0
 
-    def __init__(
-        self,
-        call: Call,
-        *columns: str,
-        convert: Optional[Callable[[int], Optional[Number]]] = None,
-        slow: bool = False,
-    ) -> None:
-        super().__init__(*columns)
-        self.call = call
-        self.convert = convert
-        self.slow = slow
+    def read(self, handle: Any, now_ns: int) -> None:
+        """Call it, and keep its values. Raises ``Nvml.Error``."""
+        self.values = self.plans[self.plan](handle)
+        self.due_ns = now_ns + _SLOW_NS if self.slow else 0
+
+    def reset(self) -> None:
+        """See GpuSource."""
+        self.due_ns = 0
 
 
 class FieldSource(GpuSource):
@@ -61,23 +69,16 @@ class FieldSource(GpuSource):
     ``plans`` are alternative sets of fields, tried in order until the GPU supports one; each has its scale.
     """
 
-    def __init__(
-        self,
-        column: str,
-        plans: Sequence[Sequence[Field]],
-        scales: Sequence[float] = (),
-    ) -> None:
-        super().__init__(column)
+    def __init__(self, column: str, plans: Sequence[Sequence[Field]], scales: Sequence[float] = ()) -> None:
+        super().__init__((column,), len(plans))
         self.column = column
-        self._plans = plans
-        self._scales = scales
-        self._plan = 0
+        self._plans, self._scales = plans, scales
         self._rate = Rate()
 
     @property
     def fields(self) -> Sequence[Field]:
         """The fields of the current plan."""
-        return self._plans[self._plan]
+        return self._plans[self.plan]
 
     def value(self, numbers: Sequence[Number], now_ns: int) -> Optional[Number]:
         """Return the column's value for its fields' numbers."""
@@ -85,15 +86,10 @@ class FieldSource(GpuSource):
         if not self._scales:
             return total
         growth = self._rate.update(total, now_ns)
-        return None if growth is None else growth * self._scales[self._plan]
-
-    def use_next_plan(self) -> bool:
-        """Switch to the next set of fields; False when this was the last."""
-        self._plan = (self._plan + 1) % len(self._plans)
-        return self._plan > 0
+        return None if growth is None else growth * self._scales[self.plan]
 
     def reset(self) -> None:
-        """Forget earlier values: the next rate comes with the second value from now on."""
+        """See GpuSource: the next rate comes with the second value from now on."""
         self._rate.reset()
 
 
@@ -121,47 +117,46 @@ class ThrottleCauses(FieldSource):
         self._causes = []
 
 
-_NUMBER, _LONG_NUMBER = "I", "Q"
-_UTILIZATION = "II"  # nvmlUtilization_t: gpu, memory
-_MEMORY, _MEMORY_V2 = "16xQ", "32xQ"  # nvmlMemory_t, nvmlMemory_v2_t: used, which comes last
-
-
 def call_sources(nvml: Nvml) -> List[CallSource]:
-    """Return the sources that take one function call each."""
+    """Return the sources that take one function call each. The second of two plans is an old driver's."""
     api = nvml.api
 
-    def call(name: str, *constants: int, layout: str = _NUMBER, version: int = 0) -> Call:
-        return Call(nvml.function(name), layout, constants, version)
+    def load(handle: Any) -> Tuple[Optional[Number], ...]:
+        rates = api.nvmlDeviceGetUtilizationRates(handle)
+        return rates.gpu, rates.memory
 
-    def memory() -> Call:
-        # The first version counts the driver's reserve as used, but drivers before 510 have only that one.
-        if nvml.has("nvmlDeviceGetMemoryInfo_v2"):
-            return call("nvmlDeviceGetMemoryInfo_v2", layout=_MEMORY_V2, version=api.nvmlMemory_v2)
-        return call("nvmlDeviceGetMemoryInfo", layout=_MEMORY)
+    def pstate(handle: Any) -> Tuple[Optional[Number], ...]:
+        state = api.nvmlDeviceGetPerformanceState(handle)
+        return (None if state == api.NVML_PSTATE_UNKNOWN else state,)
 
-    def ecc(kind: int) -> Call:
-        return call("nvmlDeviceGetTotalEccErrors", kind, api.NVML_VOLATILE_ECC, layout=_LONG_NUMBER)
+    def one(column: str, function: Callable[..., Number], *arguments: int) -> CallSource:
+        return CallSource((column,), lambda handle: (function(handle, *arguments),))
 
-    reasons, before_535 = (
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-    )
+    def ecc(column: str, kind: int) -> CallSource:
+        total = api.nvmlDeviceGetTotalEccErrors
+        return CallSource((column,), lambda handle: (total(handle, kind, api.NVML_VOLATILE_ECC),), slow=True)
+
     return [
-        CallSource(call("nvmlDeviceGetUtilizationRates", layout=_UTILIZATION), "util_pct", "mem_util_pct"),
-        CallSource(memory(), "mem_used_mib", convert=lambda used: used >> 20),
-        CallSource(call("nvmlDeviceGetPowerUsage"), "power_w", convert=lambda milliwatts: milliwatts / 1000),
-        CallSource(call("nvmlDeviceGetTemperature", api.NVML_TEMPERATURE_GPU), "temp_c"),
-        CallSource(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_SM), "sm_clock_mhz"),
-        CallSource(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_MEM), "mem_clock_mhz"),
-        CallSource(call("nvmlDeviceGetTotalEnergyConsumption", layout=_LONG_NUMBER), "energy_mj"),
-        CallSource(call(reasons if nvml.has(reasons) else before_535, layout=_LONG_NUMBER), "clock_reasons"),
-        CallSource(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected", slow=True),
-        CallSource(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected", slow=True),
+        CallSource(("util_pct", "mem_util_pct"), load),
         CallSource(
-            call("nvmlDeviceGetPerformanceState"),
-            "pstate",
-            convert=lambda state: None if state == api.NVML_PSTATE_UNKNOWN else state,
+            ("mem_used_mib",),
+            lambda handle: (api.nvmlDeviceGetMemoryInfo(handle, api.nvmlMemory_v2).used >> 20,),
+            # Before driver 510 there is only this, which counts the driver's reserve as used.
+            lambda handle: (api.nvmlDeviceGetMemoryInfo(handle).used >> 20,),
         ),
+        CallSource(("power_w",), lambda handle: (api.nvmlDeviceGetPowerUsage(handle) / 1000,)),
+        one("temp_c", api.nvmlDeviceGetTemperature, api.NVML_TEMPERATURE_GPU),
+        one("sm_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_SM),
+        one("mem_clock_mhz", api.nvmlDeviceGetClockInfo, api.NVML_CLOCK_MEM),
+        one("energy_mj", api.nvmlDeviceGetTotalEnergyConsumption),
+        CallSource(
+            ("clock_reasons",),
+            lambda handle: (api.nvmlDeviceGetCurrentClocksEventReasons(handle),),
+            lambda handle: (api.nvmlDeviceGetCurrentClocksThrottleReasons(handle),),  # before driver 535
+        ),
+        ecc("ecc_corrected", api.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc("ecc_uncorrected", api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        CallSource(("pstate",), pstate),
     ]
 
 

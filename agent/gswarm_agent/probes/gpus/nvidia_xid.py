@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 
 from gswarm_agent.frame import ERROR, Note
-from gswarm_agent.probes.gpus.nvidia_nvml import TIMEOUT, UNSUPPORTED, Nvml, handle_address, reason_of
+from gswarm_agent.probes.gpus.nvidia_nvml import TIMEOUT, UNSUPPORTED, Nvml, reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,12 +44,6 @@ _MEANINGS = {
 }
 
 
-def describe_xid(number: int, index: int) -> str:
-    """Return one sentence for an XID on a GPU."""
-    meaning = _MEANINGS.get(number)
-    return f"XID {number} on GPU {index}" + (f": {meaning}" if meaning else "")
-
-
 class XidWatch:
     """Waits for events of all GPUs that were added, in its own thread, and adds a note for each.
 
@@ -65,7 +60,7 @@ class XidWatch:
         """Watch a GPU that answers."""
         api = self._nvml.api
         wanted = api.nvmlEventTypeXidCriticalError | api.nvmlEventTypeDoubleBitEccError
-        address = handle_address(gpu.handle)
+        address = ctypes.addressof(gpu.handle.contents)
         try:
             if self._events is None:
                 self._events = api.nvmlEventSetCreate()
@@ -91,10 +86,12 @@ class XidWatch:
                 if error.value != TIMEOUT:
                     time.sleep(_PAUSE_S)  # with a lost GPU the driver may return at once each time
                 continue
-            index = self._indices.get(handle_address(event.device))
+            index = self._indices.get(ctypes.addressof(event.device.contents))
             if index is None:
                 continue
             if event.eventType == self._nvml.api.nvmlEventTypeXidCriticalError:
-                self._notes.append(Note("xid", ERROR, describe_xid(event.eventData, index), index))
+                meaning = _MEANINGS.get(event.eventData)
+                text = f"XID {event.eventData} on GPU {index}" + (f": {meaning}" if meaning else "")
+                self._notes.append(Note("xid", ERROR, text, index))
             else:
                 self._notes.append(Note("ecc", ERROR, f"double-bit ECC error on GPU {index}", index))

@@ -1,8 +1,9 @@
 """The agent's side of the process that reads the GPUs: requests, answers, and the end of one that hangs.
 
 If a call for a GPU doesn't return, the process is killed and not waited for, since a process inside the
-driver may not die. The next one leaves that GPU out and tries it again after a minute. It is the same for a
-process in /proc that hangs its readers, and for the driver as a whole.
+driver may not die. The next one leaves that GPU out. A third one tries it again each minute; the GPU comes
+back once it was opened there. A process in /proc that hangs its readers, and the driver as a whole, are tried
+again by the reading process itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
 from gswarm_agent.probes.gpus import VENDORS
-from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
+from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, OPENED, PROCESSES, ROWS, become, pack
 from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
@@ -32,6 +33,8 @@ START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
 PATIENCE_S = 2.0
 """Time limit for the calls that read one GPU or process once."""
+_TRIAL_S = 2 * PATIENCE_S
+"""Time limit for opening a GPU again that hung."""
 RETRY_NS = 60 * SECOND_NS
 """Pause before what hung is tried again."""
 _PROCESSES_NS = 1_950_000_000
@@ -121,6 +124,7 @@ class GpuReader:
         self._proc, self._start_s = proc, start_s
         self._vendor: Optional[Vendor] = None
         self._child: Optional[_Child] = None
+        self._trial: Optional[Tuple[_Child, Place, float]] = None  # a GPU that is tried again, until when
         self._ended: List[int] = []  # processes that were killed and have not been reaped
         self._off: FrozenSet[str] = frozenset()
         self._reasons: Dict[int, Dict[str, str]] = {}
@@ -176,7 +180,8 @@ class GpuReader:
         self._before_ns, self._now_ns = self._now_ns, now_ns
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
         self._end_if_hanging()
-        self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at}
+        self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at or place[0] >= 0}
+        self._try_again(self._vendor)
         if self._child is None and now_ns >= self._start_at:
             self._child = _Child(self._vendor, self._proc, self._left_out)
         if self._child is None or self._child.asked_ns is not None:
@@ -225,9 +230,36 @@ class GpuReader:
 
     def close(self) -> None:
         """End the process, but don't wait long for one that hangs."""
+        if self._trial is not None:
+            self._trial[0].kill()
         if self._child is not None:
             self._child.close()
             self._child = None
+
+    def _try_again(self, vendor: Vendor) -> None:
+        """Open a GPU that hung a minute ago in a process of its own, so that the others aren't late."""
+        if self._trial is None:
+            for place, at in self._left_out.items():
+                if place[0] >= 0 and at <= self._now_ns:
+                    others = {(index, 0) for index in range(len(self.facts))} - {place}
+                    child = _Child(vendor, self._proc, others)
+                    self._trial = child, place, time.monotonic() + _TRIAL_S
+                    return
+            return
+        child, place, until = self._trial
+        try:
+            answer = child.receive(0)
+            kind = None if answer is None else answer[0]
+        except EOFError:
+            kind = ABSENT
+        if kind is None and time.monotonic() < until:
+            return
+        child.kill()
+        self._ended.append(child.pid)
+        self._trial = None
+        self._left_out[place] = self._now_ns + RETRY_NS
+        if kind == OPENED:
+            del self._left_out[place]
 
     def _open(self, vendor: Vendor) -> str:
         """Start the process and wait until it has opened all GPUs; return why there are none."""
@@ -300,7 +332,8 @@ class GpuReader:
             self._start_at = self._now_ns + RETRY_NS
             failed = [(index, 0) for index in range(len(self.facts))]
         for each in failed:
-            self._left_out[each] = self._now_ns + (0 if self._start_at > self._now_ns else RETRY_NS)
+            if place not in (DRIVER, IDLE):
+                self._left_out[each] = self._now_ns + RETRY_NS
             if each in self._hanging:
                 continue
             self._hanging[each] = reason
