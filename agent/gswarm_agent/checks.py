@@ -57,7 +57,6 @@ def _counters(root: str) -> Dict[str, Any]:
     """Return the node's ``CounterRights`` and which tools can count, by names of ``check``."""
     watch = ProfilerWatch(f"{root.rstrip('/')}/proc")
     profiler = watch.look_at_all(0)
-    watch.close()
     rights = RightsReader(root).read(watch.dcgm)
     return {
         "perf_event_paranoid": rights.paranoid,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -237,25 +236,6 @@ def test_host_usage_of_a_process(tmp_path: Path) -> None:
     second = table.read([7, 7], 2 * SECOND)[7]
     assert second.usage == (150, 512, 4, 0.5)
     assert table.read([7], 7 * SECOND)[7].command == "renamed"
-
-
-def test_the_number_of_open_process_files_is_bounded(tmp_path: Path) -> None:
-    pids = range(1, 301)
-    folders = [ProcFolder(tmp_path, pid) for pid in pids]
-    table = ProcessTable(str(tmp_path))
-    opened = sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir())
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 256, limits[1]))
-    try:
-        assert {side.usage for side in table.read(pids, 0).values()} == {(None, 0, None, None)}
-        for folder in folders:
-            second = os.sysconf("SC_CLK_TCK")
-            folder.put(started=100, ticks=second, resident_pages=0, io=(10**6, 0), command=b"x")
-        assert {side.usage for side in table.read(pids, SECOND).values()} == {(100, 0, 1, 0)}
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    table.read([], 2 * SECOND)
-    assert sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir()) == opened
 
 
 def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:

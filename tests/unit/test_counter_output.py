@@ -109,39 +109,6 @@ def test_events_that_a_virtual_machine_lacks_have_a_reason_each() -> None:
     assert all("virtual machine" in reason for reason in tool.reasons.values())
 
 
-def two_kinds(tool: Perf, at: float, *, atom: str, **counts: float) -> None:
-    """Feed an interval as perf prints it on a CPU with two kinds of cores, the software events last."""
-    for event, count in counts.items():
-        tool.feed(f"{at:.9f},{count},,cpu_core/{event.replace('_', '-')}/,1,100.00,,")
-        tool.feed(f"{at:.9f},{atom},,cpu_atom/{event.replace('_', '-')}/u,1,100.00,,")
-    of_all_cpus = ["context-switches", "cpu-migrations"] if "cache_misses" in counts else []
-    for event in [*of_all_cpus, "page-faults"]:
-        tool.feed(f"{at:.9f},7,,{event},1,100.00,,")
-
-
-def test_two_kinds_of_cores_are_added_up() -> None:
-    tool = perf("fp_arith_inst_retired.scalar_double")
-    at = 1.0
-    tool.feed(f"{at},5,,cpu_core/fp_arith_inst_retired.scalar_double/,1,100.00,,")
-    two_kinds(tool, at, atom="1000000000", instructions=3e9, cycles=2e9, cache_misses=1e6)
-    rates = tool.take()
-    assert rates is not None
-    assert rates["instructions_g_s"] == pytest.approx(4.0)
-    assert rates["cycles_g_s"] == pytest.approx(3.0)
-    assert rates["ipc"] == pytest.approx(4 / 3)
-    assert rates["page_faults_s"] == 7.0
-    assert "flops_g_s" not in rates
-    assert "one kind of this CPU's cores" in tool.reasons["flops_g_s"]
-
-
-@pytest.mark.parametrize("atom", ["<not supported>", "<not counted>"])
-def test_a_node_with_a_kind_of_cores_that_isnt_counted_has_software_events_only(atom: str) -> None:
-    tool = perf()
-    two_kinds(tool, 1.0, atom=atom, instructions=3e9, cycles=2e9, cache_misses=1e6)
-    assert tool.take() == {"page_faults_s": 7.0, "context_switches_s": 7.0, "cpu_migrations_s": 7.0}
-    assert all(atom in tool.reasons[column] for column in ("instructions_g_s", "ipc", "llc_misses_m_s"))
-
-
 def test_floating_point_operations_count_each_lane_of_a_vector() -> None:
     tool = perf("fp_arith_inst_retired.scalar_double", "fp_arith_inst_retired.512b_packed_double")
     at = "1.000000000"

@@ -51,12 +51,6 @@ def _without_modifiers(event: str) -> str:
     return re.sub(r":[a-zA-Z]+$|(?<=/)[a-zA-Z]+$", "", event)
 
 
-def split_core_kind(event: str) -> Tuple[str, str]:
-    """Split an event of one kind of cores, as ``cpu_core/cycles/``: kind, which may be empty, and event."""
-    found = re.fullmatch(r"([^/]+)/([^/]+)/", event)
-    return (found[1], found[2]) if found else ("", event)
-
-
 def _number(text: str) -> Optional[float]:
     if not re.fullmatch(r"[0-9]{1,24}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?", text):
         return None

@@ -14,7 +14,6 @@ from gswarm_agent.probes.counter_output import (
     MEMORY_EVENTS,
     parse_perf_line,
     parse_perf_list,
-    split_core_kind,
 )
 
 TYPE_CHECKING = False
@@ -114,7 +113,6 @@ _GIGA, _MEGA = 1e9, 1e6
 class Perf:
     """``perf stat`` of all CPUs: builds its commands and parses its lines.
 
-    On a CPU with two kinds of cores, perf prints a hardware event once for each kind. These are added up.
     ``complaint`` is the first line that is no measurement, as general advice follows.
     """
 
@@ -125,11 +123,11 @@ class Perf:
         self._flops: List[str] = []
         self._memory: List[str] = []
         self._events: Tuple[str, ...] = ()
-        self._supported: Dict[str, Dict[str, bool]] = {}  # by event and kind of cores
+        self._supported: Dict[str, bool] = {}
         self._counted: Set[str] = set()
         self._at = 0.0
         self._begun = 0.0
-        self._current: Dict[str, Dict[str, Optional[float]]] = {}
+        self._current: Dict[str, Optional[float]] = {}
         self._has_new = False
         self._sums: Dict[str, float] = {}
         self._spans: Dict[str, float] = {}
@@ -150,19 +148,15 @@ class Perf:
     def feed(self, line: str) -> None:
         """Take a line. Raises ToolError if perf printed too many others than measurements."""
         found = parse_perf_line(line)
-        if found is None or found.at < self._at:
-            self._complain(line)
-            return
-        kind, event = ("", found.event) if found.event in self._events else split_core_kind(found.event)
-        if event not in self._events:
+        if found is None or found.at < self._at or found.event not in self._events:
             self._complain(line)
             return
         if found.at > self._at and self._current:
             self._end_interval()
         self._at = found.at
         self.complaint = ""
-        self._current.setdefault(event, {})[kind] = found.count
-        self._supported.setdefault(event, {})[kind] = found.supported
+        self._current[found.event] = found.count
+        self._supported[found.event] = found.supported
 
     def take(self) -> Optional[Dict[str, float]]:
         """Return the columns' mean values since the last call; None if no interval has ended."""
@@ -182,7 +176,7 @@ class Perf:
             columns["cycles_g_s"] = rates[_CYCLES] / _GIGA
             if _INSTRUCTIONS in rates and rates[_CYCLES] > 0:
                 columns["ipc"] = rates[_INSTRUCTIONS] / rates[_CYCLES]
-        if self._flops and not self._of_some_cores and all(event in rates for event in self._flops):
+        if self._flops and all(event in rates for event in self._flops):
             columns["flops_g_s"] = sum(rates[e] * FLOP_EVENTS[e] for e in self._flops) / _GIGA
         if self._memory and all(event in rates for event in self._memory):
             columns["memory_bandwidth_mb_s"] = sum(rates[e] * MEMORY_EVENTS[e] for e in self._memory) / _MEGA
@@ -201,9 +195,10 @@ class Perf:
             "memory_bandwidth_mb_s": self._memory,
         }
         reasons = {}
-        no_hardware = not self._is_supported(_CYCLES) and not self._is_supported(_INSTRUCTIONS)
+        supported = self._supported
+        no_hardware = not supported.get(_CYCLES, True) and not supported.get(_INSTRUCTIONS, True)
         for column, events in needs.items():
-            missing = [event for event in events if not self._is_supported(event)]
+            missing = [event for event in events if not supported.get(event, True)]
             if no_hardware and column not in _SOFTWARE.values():
                 reasons[column] = f"perf: <not supported>: {VIRTUAL}"
             elif not events:
@@ -213,29 +208,11 @@ class Perf:
                 reasons[column] = f"perf: <not supported>: {', '.join(missing)}"
             elif uncounted := [event for event in events if event not in self._counted]:
                 reasons[column] = f"perf: <not counted>: {', '.join(uncounted)}: too few free counters"
-            elif column == "flops_g_s" and self._of_some_cores:
-                reasons[column] = "perf counts floating-point operations on one kind of this CPU's cores only"
         return reasons
-
-    def _is_supported(self, event: str) -> bool:
-        return all(self._supported.get(event, {}).values())
-
-    @property
-    def _of_some_cores(self) -> bool:
-        """Whether floating-point operations are counted on fewer kinds of cores than there are."""
-        kinds = len(self._supported.get(_CYCLES, {}))
-        return any(len(self._supported.get(event, {})) < kinds for event in self._flops)
-
-    def _count(self, event: str) -> Optional[float]:
-        """Return an event's count in the current interval, the sum of all kinds of cores."""
-        counts = self._current[event].values()
-        counted = [count for count in counts if count is not None]
-        return sum(counted) if len(counted) == len(counts) and self._is_supported(event) else None
 
     def _end_interval(self) -> None:
         span, self._begun, self._has_new = self._at - self._begun, self._at, True
-        counts = {event: self._count(event) for event in self._current}
-        for event, count in counts.items():
+        for event, count in self._current.items():
             if count is not None and span > 0:
                 self._counted.add(event)
                 self._sums[event] = self._sums.get(event, 0.0) + count

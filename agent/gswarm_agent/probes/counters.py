@@ -116,9 +116,8 @@ class CountersProbe:
         return notes
 
     def close(self) -> None:
-        """End the tool and close files."""
+        """End the tool."""
         self._stop()
-        self._watch.close()
 
     def _look_at_rights(self) -> None:
         before, self._rights = self._rights, self._reader.read(self._watch.dcgm)

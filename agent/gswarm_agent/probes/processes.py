@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 
 from gswarm_agent.probes.procfs import (
-    KeptFile,
     ProcessStat,
     UserNames,
     parse_command,
@@ -33,8 +32,6 @@ _COMMAND_NS = 5 * SECOND_NS
 """Longest age of a command line: to read it, the kernel locks the process's own memory."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
-_KEPT_OPEN = 64
-"""Maximum processes whose files (three each) stay open: the agent may be allowed few descriptors."""
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -59,7 +56,7 @@ UNKNOWN = HostProcess(None, None, None, None, (None, None, None, None))
 
 
 class _TrackedProcess:
-    """A followed process: its constant facts, its open files and its rates."""
+    """A followed process: its constant facts and its rates."""
 
     def __init__(self, folder: str) -> None:
         self.user: Optional[str] = None
@@ -67,17 +64,14 @@ class _TrackedProcess:
         self.local_rank: Optional[int] = None
         self.stat: Optional[ProcessStat] = None
         self._folder = folder
-        self._stat, self._cmdline, self._io = (
-            KeptFile(f"{folder}/{name}") for name in ("stat", "cmdline", "io")
-        )
         self._arguments = b""
         self._command: Optional[str] = None
         self._command_until = 0
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
     def open(self, users: UserNames) -> None:
-        """Read it for the first time. Raises OSError, and as ``parse_process_stat``."""
-        self.stat = parse_process_stat(self._stat.read())
+        """Read it for the first time. Raises as ``parse_process_stat``."""
+        self.stat = parse_process_stat(read_start(f"{self._folder}/stat"))
         status = read_start(f"{self._folder}/status")
         self.user = users.name(parse_process_uid(status)) if status else None
         # Only the owner and root may read this, and only the ranks' variables are used.
@@ -87,8 +81,8 @@ class _TrackedProcess:
         """Read it again; False when the process has ended and its pid may be another's."""
         before = self.stat
         try:
-            self.stat = parse_process_stat(self._stat.read())
-        except (OSError, ValueError, LookupError):
+            self.stat = parse_process_stat(read_start(f"{self._folder}/stat"))
+        except (ValueError, LookupError):
             return False
         return before is not None and before.started == self.stat.started
 
@@ -96,40 +90,26 @@ class _TrackedProcess:
         """Return its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
         if now_ns >= self._command_until:
             self._command_until = now_ns + _COMMAND_NS
-            self._read_command()
+            arguments = read_start(f"{self._folder}/cmdline", _COMMAND_BYTES)
+            if arguments != self._arguments:
+                self._arguments = arguments
+                command = parse_command(arguments)
+                self._command = None if command is None else clip_text(command)
         return None if self._command is None else self._command[:longest]
-
-    def _read_command(self) -> None:
-        try:
-            arguments = self._cmdline.read(_COMMAND_BYTES)
-        except OSError:
-            arguments = b""
-        if arguments != self._arguments:
-            self._arguments = arguments
-            command = parse_command(arguments)
-            self._command = None if command is None else clip_text(command)
 
     def usage(self, now_ns: int) -> HostUsage:
         """Return its use between the last two reads."""
         stat = self.stat or ProcessStat(0, 0, 0)
-        bytes_read, bytes_written = self._disk_bytes()
+        try:
+            bytes_read, bytes_written = parse_process_io(read_start(f"{self._folder}/io"))
+        except ValueError:  # only the owner and root may read it
+            bytes_read = bytes_written = None
         return (
             _scaled(self._cpu.update(stat.cpu, now_ns), 100 / _TICKS_PER_SECOND),
             stat.resident * _PAGE >> 20,
             _scaled(self._read.update(bytes_read, now_ns), 1 / _MB),
             _scaled(self._written.update(bytes_written, now_ns), 1 / _MB),
         )
-
-    def _disk_bytes(self) -> Tuple[Optional[int], Optional[int]]:
-        try:
-            return parse_process_io(self._io.read())
-        except OSError:  # only the owner and root may read it
-            return None, None
-
-    def close(self) -> None:
-        """Close its files, which open again when they are read."""
-        for file in (self._stat, self._cmdline, self._io):
-            file.close()
 
 
 class ProcessTable:
@@ -151,21 +131,14 @@ class ProcessTable:
         fit into a frame.
         """
         for gone in self._tracked.keys() - (set(pids) - set(skipped)):
-            self._tracked.pop(gone).close()
+            del self._tracked[gone]
         longest = _ALL_COMMANDS // max(1, len(pids))
-        hosts: Dict[int, HostProcess] = {}
-        for pid in set(pids):
-            hosts[pid] = UNKNOWN if pid in skipped else self._read(pid, now_ns, longest)
-            if pid in self._tracked and len(hosts) > _KEPT_OPEN:
-                self._tracked[pid].close()
-        return hosts
+        return {pid: UNKNOWN if pid in skipped else self._read(pid, now_ns, longest) for pid in set(pids)}
 
     def _read(self, pid: int, now_ns: int, longest: int) -> HostProcess:
         self._enter(pid)
         process = self._tracked.get(pid)
         if process is None or not process.refresh():
-            if process is not None:
-                process.close()
             process = self._tracked[pid] = _TrackedProcess(f"{self._proc}/{pid}")
         try:
             if process.stat is None:
@@ -177,8 +150,8 @@ class ProcessTable:
                 process.local_rank,
                 process.usage(now_ns),
             )
-        except (OSError, ValueError, LookupError):
-            self._tracked.pop(pid).close()
+        except (ValueError, LookupError):
+            del self._tracked[pid]
             return UNKNOWN
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from gswarm_agent.probes.procfs import KeptFile, UserNames, parse_process_uid, read_start
+from gswarm_agent.probes.procfs import UserNames, parse_process_uid, read_start
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, Optional
 
 _NAMES = frozenset(
     (
@@ -27,24 +27,6 @@ _NAMES = frozenset(
 """Names of processes, at most 15 characters as the kernel cuts them."""
 _PREFIXES = ("perf_", "perf-")
 """Debian's versions of perf are ``perf_6.1`` and the like."""
-_WITHOUT_COUNTERS = frozenset(
-    (
-        *("list", "report", "script", "annotate", "diff", "archive", "data", "evlist", "buildid-list"),
-        *(
-            "export",
-            "stats",
-            "analyze",
-            "status",
-            "sessions",
-            "--import",
-            "-i",
-            "--list-sets",
-            "--query-metrics",
-        ),
-        *("version", "help", "--version", "--help", "-v", "-h", "-a", "-e"),
-    )
-)
-"""First arguments with which a profiler only reads files or prints what it knows."""
 DCGM = "nv-hostengine"
 AGENT = "gswarm-agent"
 """Name of an agent's process, see ``server.py``; another one counts for another recording."""
@@ -88,7 +70,6 @@ class ProfilerWatch:
         self.own: Optional[int] = None
         self.dcgm: Optional[int] = None
         self._proc = proc
-        self._loadavg = KeptFile(f"{proc}/loadavg")
         self._users = UserNames()
         self._newest: Optional[int] = None
         self._young: Dict[int, int] = {}  # pid and until when it is examined
@@ -132,14 +113,10 @@ class ProfilerWatch:
         self._found = all_found[0] if all_found else None
         return self._found
 
-    def close(self) -> None:
-        """Close the file."""
-        self._loadavg.close()
-
     def _last_pid(self) -> Optional[int]:
         try:
-            return int(self._loadavg.read(128).split()[4])
-        except (OSError, ValueError, IndexError):
+            return int(read_start(f"{self._proc}/loadavg").split()[4])
+        except (ValueError, IndexError):
             return None
 
     def _stat(self, pid: int) -> Optional[_Stat]:
@@ -153,9 +130,6 @@ class ProfilerWatch:
             self.dcgm = pid
         if found.name not in _NAMES and not found.name.startswith(_PREFIXES):
             return None
-        words = read_start(f"{self._proc}/{pid}/cmdline").decode("utf-8", "replace").split("\0")
-        if _first_argument(words, found.name) in _WITHOUT_COUNTERS:
-            return None
         try:
             user = self._users.name(parse_process_uid(read_start(f"{self._proc}/{pid}/status")))
         except (ValueError, IndexError):
@@ -163,12 +137,6 @@ class ProfilerWatch:
         parent = self._stat(found.parent)
         of_agent = parent is not None and parent.name == AGENT
         return Profiler(pid, f"{AGENT}'s {found.name}" if of_agent else found.name, user, found.started)
-
-
-def _first_argument(words: List[str], name: str) -> str:
-    """Return the first argument of a program, which may be a script after its interpreter."""
-    own = next((at for at, word in enumerate(words) if os.path.basename(word).startswith(name)), 0)
-    return words[own + 1] if own + 1 < len(words) else ""
 
 
 def _parse_stat(text: bytes) -> Optional[_Stat]:
