@@ -98,7 +98,6 @@ def test_the_first_row_has_gauges_and_no_rates(host: FakeHost) -> None:
     assert {name for name, value in row.items() if value is None} == {
         name for name in PROC_COLUMNS if name not in ("load_1m", "memory_used_mib", "swap_used_mib")
     }
-    probe.close()
 
 
 def test_the_host_is_read_at_most_twice_a_second(host: FakeHost) -> None:
@@ -114,7 +113,6 @@ def test_the_host_is_read_at_most_twice_a_second(host: FakeHost) -> None:
     assert (row["net_rx_mb_s"], row["load_1m"]) == (4, 7.25)
     host.network(eth0=(4_000_000, 0), lo=(0, 0))
     assert read(probe, 1.1)["net_rx_mb_s"] == 2
-    probe.close()
 
 
 def test_cpu_metrics_are_shares_of_all_cores_time(host: FakeHost) -> None:
@@ -132,7 +130,6 @@ def test_cpu_metrics_are_shares_of_all_cores_time(host: FakeHost) -> None:
     assert row["cpu_system_pct"] == 7.5
     assert row["cpu_iowait_pct"] == 15
     assert row["cpu_busiest_pct"] == pytest.approx(100 * 88 / 98)
-    probe.close()
 
 
 def test_only_whole_physical_disks_are_summed(host: FakeHost) -> None:
@@ -146,7 +143,6 @@ def test_only_whole_physical_disks_are_summed(host: FakeHost) -> None:
     host.disks(**dict.fromkeys(idle, (512000000, 51200000)))
     row = read(probe, 2)
     assert (row["disk_read_mb_s"], row["disk_write_mb_s"]) == (2 * 256, 2 * 25.6)
-    probe.close()
 
 
 def test_only_physical_interfaces_are_summed(host: FakeHost) -> None:
@@ -158,7 +154,6 @@ def test_only_physical_interfaces_are_summed(host: FakeHost) -> None:
     host.network(**dict.fromkeys(idle, (10000000, 3000000)))
     row = read(probe, 1)
     assert (row["net_rx_mb_s"], row["net_tx_mb_s"]) == (20, 6)
-    probe.close()
 
 
 def test_a_new_disk_counts_from_its_second_reading(host: FakeHost) -> None:
@@ -169,7 +164,6 @@ def test_a_new_disk_counts_from_its_second_reading(host: FakeHost) -> None:
     assert read(probe, 1)["disk_read_mb_s"] == 0
     host.disks(vda=(0, 0), sdb=(512 * 10**9 + 512 * 10**5, 0))
     assert read(probe, 2)["disk_read_mb_s"] == 51.2
-    probe.close()
 
 
 def test_pressure_is_the_share_of_time_some_task_waited(host: FakeHost) -> None:
@@ -180,7 +174,6 @@ def test_pressure_is_the_share_of_time_some_task_waited(host: FakeHost) -> None:
     row = read(probe, 2)
     assert (row["psi_cpu_pct"], row["psi_memory_pct"]) == (12.5, 0)
     assert row["psi_io_pct"] == pytest.approx(100.005), "not clipped"
-    probe.close()
 
 
 def test_infiniband_ports_count_words_of_four_bytes(host: FakeHost) -> None:
@@ -193,7 +186,6 @@ def test_infiniband_ports_count_words_of_four_bytes(host: FakeHost) -> None:
     row = read(probe, 1)
     assert (row["ib_rx_mb_s"], row["ib_tx_mb_s"]) == (300, 4)
     assert probe.reasons == {}
-    probe.close()
 
 
 def test_a_metric_that_the_kernel_lacks_is_none_with_a_reason(host: FakeHost) -> None:
@@ -210,7 +202,6 @@ def test_a_metric_that_the_kernel_lacks_is_none_with_a_reason(host: FakeHost) ->
         name for name in PROC_COLUMNS if name.startswith("cpu_")
     }
     assert probe.take_notes() == []
-    probe.close()
 
 
 def test_a_metric_that_fails_is_noted_once_and_can_return(host: FakeHost) -> None:
@@ -227,14 +218,12 @@ def test_a_metric_that_fails_is_noted_once_and_can_return(host: FakeHost) -> Non
     assert read(probe, 3)["load_1m"] == 3
     assert "load_1m" not in probe.reasons
     assert probe.take_notes() == []
-    probe.close()
 
 
 def test_a_host_without_any_file_still_has_a_row(tmp_path: Path) -> None:
     probe = HostProbe(str(tmp_path / "proc"), str(tmp_path / "sys"))
     assert set(read(probe, 0).values()) == {None}
     assert set(probe.reasons) == set(PROC_COLUMNS)
-    probe.close()
 
 
 def test_host_facts_come_from_proc(host: FakeHost) -> None:
@@ -257,4 +246,3 @@ def test_this_machine_is_measured() -> None:
     assert row["cpu_pct"] is not None
     assert 0 <= row["cpu_pct"] <= 100
     assert row["memory_used_mib"]
-    probe.close()

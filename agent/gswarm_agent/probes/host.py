@@ -13,13 +13,13 @@ from gswarm_agent.metrics import PROC_COLUMNS
 from gswarm_agent.probes.procfs import (
     CoreTimes,
     CpuTimes,
-    KeptFile,
     parse_diskstats,
     parse_loadavg,
     parse_meminfo,
     parse_net_dev,
     parse_pressure,
     parse_stat,
+    read_file,
     read_start,
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
@@ -53,7 +53,7 @@ class HostSource(ABC):
 
     def __init__(self, proc: str, sys: str) -> None:
         self._sys = sys
-        self._file = KeptFile(f"{proc}/{self.file_name}")
+        self._path = f"{proc}/{self.file_name}"
 
     @abstractmethod
     def read(self, now_ns: int) -> HostValues:
@@ -61,10 +61,6 @@ class HostSource(ABC):
 
         Raises OSError if a file can't be read, ValueError or LookupError if its content has another form.
         """
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 class Cpu(HostSource):
@@ -76,7 +72,7 @@ class Cpu(HostSource):
 
     def read(self, now_ns: int) -> HostValues:
         """Return percentages, None at the first reading."""
-        before, (now, cores) = self._before, parse_stat(self._file.read())
+        before, (now, cores) = self._before, parse_stat(read_file(self._path))
         self._before = (now, cores)
         if before is None:
             return (None,) * len(self.columns)
@@ -115,7 +111,7 @@ class Load(HostSource):
 
     def read(self, now_ns: int) -> HostValues:
         """Return the load average."""
-        return (parse_loadavg(self._file.read()),)
+        return (parse_loadavg(read_file(self._path)),)
 
 
 class Memory(HostSource):
@@ -126,7 +122,7 @@ class Memory(HostSource):
 
     def read(self, now_ns: int) -> HostValues:
         """Return memory and swap in use, in MiB."""
-        kib = parse_meminfo(self._file.read())
+        kib = parse_meminfo(read_file(self._path))
         memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
         return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
 
@@ -148,7 +144,7 @@ class DeviceTraffic(HostSource):
 
     def read(self, now_ns: int) -> HostValues:
         """Return MB/s, None at the first reading."""
-        counts = self.parse(self._file.read())
+        counts = self.parse(read_file(self._path))
         names = list(counts)
         if names != self._known:
             self._known, self._selected = names, self.select(names)
@@ -198,7 +194,7 @@ class Pressure(HostSource):
 
     def read(self, now_ns: int) -> HostValues:
         """Return a percentage, None at the first reading. It may exceed 100: the kernel has its own clock."""
-        rate = self._rate.update(parse_pressure(self._file.read()), now_ns)
+        rate = self._rate.update(parse_pressure(read_file(self._path)), now_ns)
         return (None if rate is None else rate * _US_TO_PERCENT,)
 
 
@@ -211,8 +207,8 @@ class Fabric(HostSource):
 
     def __init__(self, proc: str, sys: str) -> None:
         folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
-        files = [(KeptFile(f"{f}/port_rcv_data"), KeptFile(f"{f}/port_xmit_data")) for f in folders]
-        self._ports = [pair for pair in files if all(exists(file.path) for file in pair)]
+        files = [(f"{folder}/port_rcv_data", f"{folder}/port_xmit_data") for folder in folders]
+        self._ports = [pair for pair in files if all(map(exists, pair))]
         self._rates = SummedRates(2)
 
     def read(self, now_ns: int) -> HostValues:
@@ -223,18 +219,12 @@ class Fabric(HostSource):
         failed: List[OSError] = []
         for received, sent in self._ports:
             try:
-                counts[received.path] = int(received.read()) * self._WORD, int(sent.read()) * self._WORD
+                counts[received] = int(read_file(received)) * self._WORD, int(read_file(sent)) * self._WORD
             except OSError as error:
                 failed.append(error)
         if not counts:
             raise failed[0]
         return _mb_s(self._rates.update(counts, now_ns))
-
-    def close(self) -> None:
-        """Close the files."""
-        for pair in self._ports:
-            for file in pair:
-                file.close()
 
 
 def all_sources(proc: str, sys: str) -> List[HostSource]:
@@ -255,7 +245,6 @@ class HostProbe:
         self._failing: Set[HostSource] = set()
         for source in all_sources(proc, sys):
             self._read(source, 0)
-            source.close()
         self._notes.clear()
         self._failing.clear()
         self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
@@ -281,11 +270,6 @@ class HostProbe:
         """Return the notes since the last call."""
         notes, self._notes = self._notes, []
         return notes
-
-    def close(self) -> None:
-        """Close the files."""
-        for source in self._sources:
-            source.close()
 
     def _read(self, source: HostSource, now_ns: int) -> Sequence[Optional[Number]]:
         try:

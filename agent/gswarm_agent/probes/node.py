@@ -58,10 +58,9 @@ class NodeProbe:
         self._gpus.switch(columns_off(groups), processes=PROCESSES in groups)
         self._with_counters = COUNTERS in groups
         self._counters.switch(on=self._with_counters)
-        if HOST not in groups and self._host is not None:
-            self._host.close()
+        if HOST not in groups:
             self._host = None
-        elif HOST in groups and self._host is None:
+        elif self._host is None:
             self._host = HostProbe(self._proc, self._sys)
 
     def read(self, now_ns: int) -> TickSamples:
@@ -83,5 +82,3 @@ class NodeProbe:
         """See Probe."""
         self._gpus.close()
         self._counters.close()
-        if self._host is not None:
-            self._host.close()

@@ -1,4 +1,4 @@
-"""Files of /proc and /sys: read once, or kept open for reading again, and parsers without I/O.
+"""Files of /proc and /sys, and parsers without I/O.
 
 A parser raises ValueError or LookupError for text of another form.
 """
@@ -13,37 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
 
-_CHUNK = 65536
-_SHORT = 2048
-"""A shorter read reached the end: the kernel returns at least a page, less a line that didn't fit."""
 
-
-class KeptFile:
-    """A file in /proc or /sys that stays open and is read from its beginning each time."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._descriptor: Optional[int] = None
-
-    def read(self, most: int = _CHUNK * _CHUNK) -> bytes:
-        """Return its content, or about the first ``most`` bytes. An OSError closes the file."""
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = chunk = os.pread(self._descriptor, min(_CHUNK, most), 0)
-            while len(chunk) >= _SHORT and len(text) < most:
-                chunk = os.pread(self._descriptor, _CHUNK, len(text))
-                text += chunk
-        except OSError as error:
-            self.close()
-            raise OSError(error.errno, error.strerror, self.path) from None
-        return text
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+def read_file(path: str) -> bytes:
+    """Return a file's content. Raises OSError with its path."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 def read_start(path: str, most: int = 4096) -> bytes:

@@ -110,7 +110,6 @@ class _Server:
             if len(unread) >= LENGTH.size and len(unread) == LENGTH.size + LENGTH.unpack_from(unread)[0]:
                 self._handle(marshal.loads(unread[LENGTH.size :]))  # noqa: S302  # the agent's own request
                 unread = b""
-        self._vendor.close()
 
     def _handle(self, request: Tuple[Any, ...]) -> None:
         """Answer one request.

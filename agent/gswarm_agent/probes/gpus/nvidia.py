@@ -20,7 +20,9 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 class Nvidia:
-    """See ``Vendor``. ``proc`` and ``sys`` are the folders of the kernel's files.
+    """See ``Vendor``. NVML is not shut down, as threads may be in a call; the driver cleans up itself.
+
+    ``proc`` and ``sys`` are the folders of the kernel's files.
 
     The agent itself asks for ``absence`` only, so everything else is imported by the process that reads GPUs.
     """
@@ -103,9 +105,6 @@ class Nvidia:
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """See Vendor."""
         return self._links.read(now_ns)
-
-    def close(self) -> None:
-        """See Vendor. NVML is not shut down, as threads may be in a call; the driver cleans up itself."""
 
 
 def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:

@@ -256,9 +256,6 @@ class SimulatedGpus:
         """See Vendor. The node has NVSwitches and a network adapter for each GPU."""
         return _links(len(self._gpus))
 
-    def close(self) -> None:
-        """See Vendor."""
-
 
 @lru_cache(maxsize=8)
 def _links(gpus: int) -> Tuple[GpuLink, ...]:

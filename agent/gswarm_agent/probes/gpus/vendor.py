@@ -93,6 +93,3 @@ if TYPE_CHECKING:
 
         def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
             """Return how the GPUs that answer are connected; notes tell of faults."""
-
-        def close(self) -> None:
-            """Release the driver."""
