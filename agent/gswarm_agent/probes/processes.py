@@ -100,10 +100,12 @@ class _TrackedProcess:
     def usage(self, now_ns: int) -> HostUsage:
         """Return its use between the last two reads."""
         stat = self.stat or ProcessStat(0, 0, 0)
+        bytes_read: Optional[int] = None
+        bytes_written: Optional[int] = None
         try:
             bytes_read, bytes_written = parse_process_io(read_start(f"{self._folder}/io"))
         except ValueError:  # only the owner and root may read it
-            bytes_read = bytes_written = None
+            pass
         return (
             _scaled(self._cpu.update(stat.cpu, now_ns), 100 / _TICKS_PER_SECOND),
             stat.resident * _PAGE >> 20,
