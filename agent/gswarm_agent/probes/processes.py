@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gswarm_agent.probes.procfs import (
@@ -102,10 +103,8 @@ class _TrackedProcess:
         stat = self.stat or ProcessStat(0, 0, 0)
         bytes_read: Optional[int] = None
         bytes_written: Optional[int] = None
-        try:
+        with suppress(ValueError):  # only the owner and root may read it
             bytes_read, bytes_written = parse_process_io(read_start(f"{self._folder}/io"))
-        except ValueError:  # only the owner and root may read it
-            pass
         return (
             _scaled(self._cpu.update(stat.cpu, now_ns), 100 / _TICKS_PER_SECOND),
             stat.resident * _PAGE >> 20,

@@ -33,8 +33,6 @@ START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
 PATIENCE_S = 2.0
 """Time limit for the calls that read one GPU or process once."""
-_TRIAL_S = 2 * PATIENCE_S
-"""Time limit for opening a GPU again that hung."""
 RETRY_NS = 60 * SECOND_NS
 """Pause before what hung is tried again."""
 _PROCESSES_NS = 1_950_000_000
@@ -243,7 +241,7 @@ class GpuReader:
                 if place[0] >= 0 and at <= self._now_ns:
                     others = {(index, 0) for index in range(len(self.facts))} - {place}
                     child = _Child(vendor, self._proc, others)
-                    self._trial = child, place, time.monotonic() + _TRIAL_S
+                    self._trial = child, place, time.monotonic() + 2 * PATIENCE_S
                     return
             return
         child, place, until = self._trial
