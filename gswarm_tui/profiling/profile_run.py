@@ -85,8 +85,13 @@ class ProfileRun:
                 if reports:
                     check_room(folder, sum(report.size for report in reports))
                 for report in reports:
+                    # srun may lose output of a step that ends before it has read its input, so it gets none.
                     step = allocation.step(
-                        "--nodes=1", "--ntasks=1", f"--nodelist={report.node}", "--unbuffered"
+                        "--nodes=1",
+                        "--ntasks=1",
+                        f"--nodelist={report.node}",
+                        "--unbuffered",
+                        "--input=none",
                     )
                     async with kept([*step, "cat", report.path]) as command:
                         path = await receive(report, folder, command.read, progress)
@@ -234,7 +239,9 @@ class ProfileRun:
     async def _list(self, allocation: Allocation) -> list[RemoteReport]:
         """Return the reports on the nodes, and say why a rank has none."""
         nodes = allocation.job.nodes
-        step = allocation.step(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1")
+        step = allocation.step(
+            f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--input=none"
+        )
         _, text = await output([*step, *self._shell(LIST), self._token])
         reports, pieces = [], defaultdict[tuple[str, str], str](str)
         for line in text.splitlines():

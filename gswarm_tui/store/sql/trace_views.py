@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS
+from gswarm_tui.store.sql.view_columns import OF_PROFILE, View, columns, event_columns
+
 OPS = """
 SELECT make_timestamp(epoch_us(p.zero_at) + e.start_ns // 1000) AS ts,
        p.file AS profile, p.node, p.rank, n.name, e.* EXCLUDE (name_id), p.node_id, p.recording_id
@@ -140,3 +143,44 @@ FROM matched WHERE ranks > 1
 ORDER BY wait_ns DESC
 """  # noqa: S608 (own names)
 """PyTorch 2.11 doesn't number collectives: without numbers, they are matched by their places, shifted."""
+
+VIEWS = {
+    "trace_ops": View(
+        "Each operator, annotation, call and Python function in traces of PyTorch",
+        OPS,
+        event_columns(TRACE_OP_EVENTS, OF_PROFILE),
+    ),
+    "trace_kernels": View(
+        "Each kernel, copy and memory set in traces of PyTorch",
+        KERNELS,
+        event_columns(TRACE_KERNEL_EVENTS, OF_PROFILE),
+    ),
+    "trace_iterations": View(
+        "Each iteration in traces of PyTorch: ProfilerStep with its number, else from one optimizer step "
+        "to the next, from 0, alike on all ranks traced at one time. A trace without any has one row for all "
+        "of it",
+        ITERATIONS,
+        columns(f"ts {OF_PROFILE} iteration duration_ns start_ns end_ns profile_id recording_id"),
+    ),
+    "trace_ranks": View(
+        "Time of each rank's GPU in each traced iteration: computing, communicating without computing, "
+        "copying without both, idle; NULL if the trace has no GPU. overlapped_ms is communication beside "
+        "computing",
+        RANKS,
+        columns(
+            f"ts {OF_PROFILE} iteration duration_ms compute_ms communication_ms copy_ms idle_ms "
+            "overlapped_ms profile_id recording_id"
+        ),
+    ),
+    "trace_waits": View(
+        "Each collective of each traced rank: it waited for last_rank, which joined last. Ranks are matched "
+        "by the number of the collective in its process group, else by when it ended, among traces "
+        "whose times overlap. With fewer "
+        "ranks than group_size, one without a trace may have joined even later",
+        WAITS,
+        columns(
+            f"ts {OF_PROFILE} collective process_group sequence ranks group_size duration_ms wait_ms "
+            "last_rank profile_id recording_id"
+        ),
+    ),
+}

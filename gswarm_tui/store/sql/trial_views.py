@@ -1,8 +1,9 @@
-"""SQL of the views of trials, which are events with JSON objects as their details."""
+"""Views of trials, which are events with JSON objects as their details."""
 
 from __future__ import annotations
 
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
+from gswarm_tui.store.sql.view_columns import View, columns
 
 TRIALS = f"""
 SELECT ts, plan ->> 'trial_id' AS trial, message AS command, plan, recording_id
@@ -35,3 +36,19 @@ FROM (
 LEFT JOIN sessions s ON abs(epoch_us(s.started_at) - epoch_us(r.started_at)) < 1000
 ORDER BY 1
 """  # noqa: S608 (own names)
+
+VIEWS = {
+    "trials": View(
+        "Each trial: its command, and its plan as a JSON object",
+        TRIALS,
+        columns("ts trial command plan recording_id"),
+    ),
+    "trial_runs": View(
+        "Each run of a trial that ended, with its session; only those with status ok are compared",
+        TRIAL_RUNS,
+        columns(
+            "ts trial run nodes gpus_per_node placement repeat warm_up status wall_s throughput exit_status "
+            "reason node_list job session_id recording_id"
+        ),
+    ),
+}

@@ -24,6 +24,8 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
 )
 
+OF_PROFILE, OF_PROFILE_GPU = "profile node rank", "profile node rank gpu_index"
+
 _RENAMED = {
     GPU_SAMPLES: {"energy_j": "energy_counter_j"},
     HOST_SAMPLES: {"memory_used_mib": "host_memory_used_mib"},
@@ -43,6 +45,15 @@ class ViewColumn:
     name: str
     meaning: str
     sql: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of a recording: what it has, its query, and the columns of that which it shows."""
+
+    meaning: str
+    query: str
+    columns: tuple[ViewColumn, ...]
 
 
 MEANINGS = {
@@ -163,7 +174,7 @@ MEANINGS = {
     "placement": "packed (on the fewest nodes) or spread (the same GPUs on as many nodes as there are)",
     "repeat": "Number of the repeat of this placement, from 1",
     "warm_up": "Whether it is the warm-up run, which isn't compared",
-    "status": "ok, failed, refused (by Slurm), timeout, requeued, node_lost, interrupted or over_limit",
+    "status": "ok, failed, refused (by Slurm), timeout or interrupted",
     "wall_s": "Wall time of the command [s]",
     "throughput": "Throughput that the command printed, in its unit; NULL without one",
     "exit_status": "Exit status of the command; NULL if it didn't start or was ended",
@@ -193,3 +204,9 @@ def table_columns(table: TableSchema, first: str, last: str, **sql: str) -> tupl
             middle.append(name)
             known[name] = ViewColumn(name, meaning, value)
     return tuple(known[name] for name in dict.fromkeys([*first.split(), *middle, *last.split()]))
+
+
+def event_columns(table: TableSchema, first: str, last: str = "") -> tuple[ViewColumn, ...]:
+    """Return the columns of a view of a profile's events, with names in the place of their ids."""
+    found = table_columns(table, f"ts {first} name duration_ns", f"{last} profile_id node_id recording_id")
+    return tuple(column for column in found if column.name not in ("name_id", "short_name_id"))
