@@ -270,7 +270,7 @@ def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, 
         before = db.read_bytes()
         status, said = told(terminal, f"--nodes gpu01 --db {db}")
         sentence = "can't be written because its file system is read-only; name another file with --db"
-        assert (status, said) == (1, f"gswarm-tui: {db} {sentence}")
+        assert (status, said) == (1, f"gswarm-tui: {db} {sentence}.")
         assert told(terminal, f"recover --db {db}") == (
             0,
             f"nothing to recover: all recordings in {db} are closed",

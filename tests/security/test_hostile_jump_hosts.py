@@ -1,21 +1,18 @@
-"""Jump hosts and nodes that accept the user and then hang, flood, send garbage or close the connection."""
+"""Jump hosts and nodes that accept the user and then hang, send garbage or close the connection."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import asyncssh
 import pytest
-from asyncssh.packet import String
 
-from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
-from tests.integration.sshd import SshServer
-from tests.security.test_flooding_servers import IGNORE, flood, server
-
-__all__ = ["server"]
+from tests.integration.sshd import SshServer, new_key
 
 Reader = asyncssh.SSHReader[bytes]
 Writer = asyncssh.SSHWriter[bytes]
@@ -62,23 +59,28 @@ async def never() -> asyncssh.SSHTCPSession[bytes]:
 class HostileJumpHost(asyncssh.SSHServer):
     """A server that accepts every user and treats forwarded connections in one of these ways."""
 
-    def __init__(self, handler: Handler | None, *, floods: bool = False) -> None:
+    def __init__(self, handler: Handler | None) -> None:
         self._handler = handler
-        self._floods = floods
 
     def begin_auth(self, username: str) -> bool:
         return False
-
-    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        if self._floods:
-            self._task = asyncio.create_task(
-                flood(conn, lambda: conn.send_packet(IGNORE, String(b"x" * 999)))
-            )
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> Handler | Awaitable[asyncssh.SSHTCPSession[bytes]]:
         return self._handler or never()
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SshServer:
+    """Return the client's settings for a server that the test starts."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    server = SshServer(tmp_path)
+    new_key(server.user_key)
+    new_key(tmp_path / "host")
+    server.trust()
+    return server
 
 
 @pytest.fixture(autouse=True)
@@ -126,14 +128,6 @@ async def test_hostile_jump_host_ends_the_attempt_with_a_sentence(
 ) -> None:
     error = await outcome(server, lambda: HostileJumpHost(handler))
     assert error.reason.startswith(reason)
-
-
-async def test_jump_host_that_floods_is_cut_off(server: SshServer) -> None:
-    error = await outcome(server, lambda: HostileJumpHost(None, floods=True))
-    assert error.reason == (
-        "the jump host gpujump can't be used: its SSH server sent too much besides connections to nodes"
-    )
-    assert error.retry is Retry.CUT_OFF
 
 
 class HangingNode(asyncssh.SSHServer):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import asyncssh
@@ -78,17 +78,6 @@ def match_known_hosts(known: asyncssh.SSHKnownHosts, host: str, port: int | None
 def signature_algorithms(keys: Iterable[asyncssh.SSHKey]) -> list[str]:
     """Return the algorithms with which these keys can sign."""
     return [algorithm.decode() for key in keys for algorithm in key.sig_algorithms]
-
-
-def watch_received(connection: asyncssh.SSHClientConnection, watch: Callable[[int], bool]) -> None:
-    """Call ``watch`` with the size of each received chunk; a chunk for which it returns False is dropped."""
-    take = connection.data_received
-
-    def received(data: bytes, datatype: asyncssh.DataType = None) -> None:
-        if watch(len(data)):
-            take(data, datatype)
-
-    setattr(connection, "data_received", received)  # noqa: B010  # mypy knows it as a method
 
 
 def is_revoked(error: asyncssh.HostKeyNotVerifiable) -> bool:

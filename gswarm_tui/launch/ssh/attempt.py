@@ -9,7 +9,6 @@ import contextlib
 import copy
 import functools
 import os
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import cast
 
 import asyncssh
 
-from gswarm_tui.launch.base import LaunchError, Retry, clean
 from gswarm_tui.launch.ssh.asyncssh_internals import (
     TrustedKeys,
     configured,
@@ -25,7 +23,6 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     match_known_hosts,
     parse_known_hosts,
     signature_algorithms,
-    watch_received,
 )
 
 FileVersions = tuple[tuple[Path, int], ...]
@@ -46,11 +43,6 @@ _KEYSIGNS = tuple(
 )
 _SSH_PORT = 22
 _LONGEST_BANNER = 4096
-MAX_OVERHEAD_BYTES = 128 * 1024
-OVERHEAD_BYTES_PER_S = 1024
-"""Limits for what a server sends beyond twice the agent's bytes; a login takes about 5 kB."""
-JUMP_HOST_FACTOR = 16
-"""A jump host may send this many times more: it reports each connection that it can't make."""
 
 
 @dataclass
@@ -58,9 +50,7 @@ class Attempt(asyncssh.SSHClient):
     """One attempt to connect to a host, with all that explains its failure.
 
     ``options`` is what the SSH configuration sets for the host, None until it is read; ``command`` is the ssh
-    command that connects in the same way. A connection through
-    which the server sends much more than ``carried`` bytes of the agent is aborted. So is that of a jump
-    host, whose ``carried`` bytes are those of the connections through it.
+    command that connects in the same way.
     """
 
     host: str
@@ -70,31 +60,7 @@ class Attempt(asyncssh.SSHClient):
     wants_password: bool = False
     is_jump_host: bool = False
     command: str = ""
-    jump_host: Attempt | None = None
-    flooded: LaunchError | None = None
-    carried: int = 0
-    _received: int = 0
     _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
-
-    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        """Count received bytes: packets that SSH ignores or refuses cost the head as much time as others."""
-        began = time.monotonic()
-
-        def watch(size: int) -> bool:
-            allowed = MAX_OVERHEAD_BYTES + OVERHEAD_BYTES_PER_S * (time.monotonic() - began)
-            if self.is_jump_host:
-                allowed *= JUMP_HOST_FACTOR
-            if self.jump_host is not None:
-                self.jump_host.carried += size
-            if self._received - 2 * self.carried > allowed and self.flooded is None:
-                what = "connections to nodes" if self.is_jump_host else "the agent's data"
-                reason = f"its SSH server sent too much besides {what}"
-                self.flooded = LaunchError(reason, "check the sshd process on that node", Retry.CUT_OFF)
-                conn.abort()
-            self._received += size
-            return self.flooded is None
-
-        watch_received(conn, watch)
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep the server's banner: it often explains why the server refuses the user."""
@@ -107,14 +73,6 @@ class Attempt(asyncssh.SSHClient):
     def kbdint_auth_requested(self) -> None:
         """Note that the server would ask for a password or a code."""
         self.wants_password = True
-
-    @property
-    def cut_off(self) -> LaunchError | None:
-        """Why this connection or its jump host's was aborted, None if it wasn't."""
-        if self.flooded is not None or self.jump_host is None:
-            return self.flooded
-        error = self.jump_host.cut_off
-        return None if error is None else of_jump_host(self.jump_host.host, error)
 
     def is_set(self, name: str) -> bool:
         """Return whether the SSH configuration sets an option, and not to ``no``."""
@@ -183,13 +141,6 @@ class Attempt(asyncssh.SSHClient):
         trusted = self._trusted[host, port]
         self.host_is_known = bool(trusted[0] or trusted[1])
         return trusted
-
-
-def of_jump_host(host: str, error: LaunchError) -> LaunchError:
-    """Return the error of a connection through a jump host that failed with this error."""
-    return LaunchError(
-        clean(f"the jump host {host} can't be used: {error.reason}"), error.remedy, error.retry, error.step
-    )
 
 
 def file_versions(paths: Iterable[Path]) -> FileVersions:

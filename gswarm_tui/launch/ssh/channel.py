@@ -9,7 +9,6 @@ import asyncssh
 
 from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.process import describe_end, describe_status
-from gswarm_tui.launch.ssh.attempt import Attempt
 
 _CLOSE_TIMEOUT_S = 2.0
 
@@ -23,8 +22,6 @@ class CommandChannel(Inbox, asyncssh.SSHClientSession[bytes]):
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__()
         self._connection = connection
-        owner = connection.get_owner()
-        self.attempt = owner if isinstance(owner, Attempt) else None
         self._session: asyncssh.SSHClientChannel[bytes] | None = None
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
@@ -33,8 +30,6 @@ class CommandChannel(Inbox, asyncssh.SSHClientSession[bytes]):
 
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
         """Take in the agent's messages, or its output to stderr."""
-        if self.attempt is not None:
-            self.attempt.carried += len(data)
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
             self.received_stderr(data)
         else:
@@ -47,7 +42,7 @@ class CommandChannel(Inbox, asyncssh.SSHClientSession[bytes]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the session is closed."""
-        self.ended((self.attempt and self.attempt.cut_off) or exc)
+        self.ended(exc)
 
     def write(self, data: bytes) -> None:
         """Send bytes to the agent."""

@@ -25,7 +25,7 @@ from gswarm_tui.launch.base import (
 )
 from gswarm_tui.launch.bootstrap import SHELL, Bootstrap, greet
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
-from gswarm_tui.launch.ssh.attempt import Attempt, of_jump_host
+from gswarm_tui.launch.ssh.attempt import Attempt
 from gswarm_tui.launch.ssh.channel import CommandChannel
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
 
@@ -96,7 +96,6 @@ class SshLauncher(Launcher):
     ) -> CommandChannel:
         """Run the agent with these arguments."""
         channel = CommandChannel(connection)
-        attempt = channel.attempt
         try:
             async with asyncio.timeout(LOGIN_S):
                 await connection.create_session(
@@ -109,8 +108,6 @@ class SshLauncher(Launcher):
                 reason, f"try `{self._settings.command(node)} true`", step=Step.COMMAND
             ) from None
         except (asyncssh.Error, OSError) as error:
-            if attempt is not None and (cut_off := attempt.cut_off) is not None:
-                raise cut_off from None
             if connection.is_closed():
                 raise LaunchError("the connection broke off", step=Step.COMMAND) from None
             connection.abort()
@@ -155,8 +152,6 @@ class SshLauncher(Launcher):
             options = attempt.options = await asyncio.to_thread(read_options, host, files, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
-            if tunnel is not None and isinstance(owner := tunnel.get_owner(), Attempt):
-                attempt.jump_host = owner
             named = [
                 path for path in attempt.files("IdentityFile") if path.exists()
             ]  # ssh skips missing keys
@@ -185,7 +180,7 @@ class SshLauncher(Launcher):
         except asyncssh.PermissionDenied:
             raise await explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
-            raise attempt.cut_off or explain(error, attempt) from None
+            raise explain(error, attempt) from None
 
     async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         """Return the shared connection to the last of these jump hosts, ``[user@]host[:port],…``."""
@@ -202,7 +197,8 @@ class SshLauncher(Launcher):
             check_name(host, "--jump")
             return await self._connect(host, user, before, (*through, jump), port)
         except LaunchError as error:
-            raise of_jump_host(host, error) from None
+            reason = clean(f"the jump host {host} can't be used: {error.reason}")
+            raise LaunchError(reason, error.remedy, error.retry, error.step) from None
 
 
 def split_jump(jump: str) -> tuple[str, str, str, int]:
