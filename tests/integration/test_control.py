@@ -83,12 +83,16 @@ def path(tmp_path: Path) -> Path:
 class RunningHead:
     """A head without a screen: hub, recorder and its socket."""
 
-    def __init__(self, path: Path | None, environ: Mapping[str, str], uid: str = "") -> None:
+    def __init__(
+        self, path: Path | None, environ: Mapping[str, str], uid: str = "", *, commit_every_s: float = 0.05
+    ) -> None:
         self.hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
         self.hub.started_at = T0
         self.recorder: Recorder | None = None
         if path is not None:
-            self.recorder = Recorder(path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=0.05)
+            self.recorder = Recorder(
+                path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=commit_every_s
+            )
             self.recorder.open()
             self.hub.sinks.append(self.recorder)
         self.end_requested = asyncio.Event()
@@ -197,6 +201,37 @@ async def test_client_that_reads_slowly_gets_the_whole_result(
                 await asyncio.to_thread(int)
     assert received.count(b"x" * length) == 8
     assert received.endswith(encode({"end": True}))
+
+
+async def test_recording_goes_on_while_a_result_of_long_texts_is_sent(
+    running: RunningHead, environ: Mapping[str, str]
+) -> None:
+    head = await asyncio.to_thread(only_head, environ)
+    source = RecorderSource.of_head(head, head.path or Path())
+    result = await asyncio.to_thread(source.query, "SELECT repeat('x', 5000000) FROM range(200)")
+    loop = asyncio.get_running_loop()
+    reading = asyncio.create_task(asyncio.to_thread(lambda: sum(map(len, result.batches))))
+    longest, last = 0.0, loop.time()
+    while not reading.done():
+        await asyncio.sleep(0.01)
+        longest, last = max(longest, loop.time() - last), loop.time()
+    assert await reading == 200
+    assert longest < 1
+
+
+async def test_what_an_intent_changed_is_in_the_file_when_it_is_answered(
+    path: Path, environ: Mapping[str, str]
+) -> None:
+    running = RunningHead(path, environ, commit_every_s=600.0)
+    await running.control.start()
+    try:
+        head = await asyncio.to_thread(only_head, environ)
+        await asyncio.to_thread(carry_out, head, StartSession("load"))
+        assert await run_query(head, "SELECT name, status FROM sessions") == [("load", "running")]
+        await asyncio.to_thread(carry_out, head, StopSession("load"))
+        assert await run_query(head, "SELECT name, status FROM sessions") == [("load", "stopped")]
+    finally:
+        await running.close()
 
 
 async def test_query_error_reaches_the_client(running: RunningHead, environ: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 2_048
 """The size of DuckDB's own batches."""
+BATCH_S = 0.05
+"""A batch that takes longer ends early, so that long rows don't fill the memory."""
+ROWS_AT_ONCE = 16
 
 _CANCELLED = "the query was cancelled"
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[\w\s,]*\)\s*)?", re.IGNORECASE)
@@ -101,10 +105,17 @@ class RunningQuery:
         self._cursor.execute(sql, list(values))
 
     def _batches(self) -> Iterator[list[tuple[Any, ...]]]:
-        rows = [()]
-        while rows:
-            with self._checked():
-                rows = [] if self.closed else self._cursor.fetchmany(BATCH_ROWS)
+        more = True
+        while more:
+            rows: list[tuple[Any, ...]] = []
+            began = time.monotonic()
+            while more and len(rows) < BATCH_ROWS and time.monotonic() - began < BATCH_S:
+                # DuckDB holds the GIL while it makes Python's values of all these rows. Few rows at a time
+                # let the recorder take frames meanwhile, even if each row has megabytes.
+                with self._checked():
+                    fetched = [] if self.closed else self._cursor.fetchmany(ROWS_AT_ONCE)
+                rows += fetched
+                more = len(fetched) == ROWS_AT_ONCE
             if rows:
                 yield rows
         self.close()
