@@ -10,7 +10,7 @@ from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.exchange.gswarm_profiler_import import ImportCounts, ProfilerImport
+from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report, is_report
@@ -58,7 +58,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
-            counted = ProfilerImport(target, path, arguments.gpu_memory_mib).read(progress.report)
+            counted = JsonImport(target, path, arguments.gpu_memory_mib).read(progress.report)
         profiles = f", {plural(target.profiles, 'profile')}" if target.profiles else ""
     gpus = f" of {plural(counted.gpus, 'GPU')}" if counted.gpus else ""
     print(printable(f"{db}: {plural(counted.samples, 'sample')}{gpus}{profiles} from {path}"))

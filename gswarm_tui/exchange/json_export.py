@@ -2,7 +2,7 @@
 
 Fields and units follow the README of gswarm-profiler, "Output Format": percent as 0-100, bandwidths in GB/s
 (10**9 bytes) over PCIe (``dram_bandwidth``; rx is what the GPU received) and over NVLink (``gpu_bandwidth``).
-Its program writes other values (``gswarm_profiler_import``), and as ``gpu_bandwidth`` the capacity of pairs.
+Its program writes other values (``json_import``), and as ``gpu_bandwidth`` the capacity of pairs.
 
 Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads a missing field as
 zeros. So every frame has all GPUs of the session in the same order, an unmeasured value is the text "NaN",
@@ -10,8 +10,8 @@ which ``float`` reads and JSON allows, and a field that was never measured is le
 needs it.
 
 Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, the time that each value covers (``interval_ms``), by
-which means are weighted, and the members ``made_by``, ``recording``, ``session`` and ``devices``. Times are
-in UTC.
+which means are weighted, and members that an import needs: ``made_by``, ``recording``, ``session``,
+``devices`` and ``events`` (changes of the sampling interval). Times are in UTC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import iso, sample_in, sample_span, utc_micros, windows
-from gswarm_tui.fleet.events import new_interval_ms
+from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.figures.definitions import MINE, inside_us
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.run_names import RUN
@@ -119,6 +119,13 @@ WHERE recording_id = ? AND kind = 'interval_changed' AND ts < make_timestamp(?::
 ORDER BY ts DESC LIMIT 1
 """
 
+_INTERVAL_CHANGES = """
+SELECT ts, kind, message, detail FROM events
+WHERE recording_id = ? AND kind = 'interval_changed'
+  AND ts >= make_timestamp(?::BIGINT) AND ts <= make_timestamp(?::BIGINT)
+ORDER BY ts
+"""
+
 
 @dataclass(frozen=True)
 class ExportCounts:
@@ -181,6 +188,11 @@ def write_json(
         "interval_ms"
     ]
     head = _head(period, recording, devices, layout.names)
+    changes = source.query(_INTERVAL_CHANGES, period.recording_id, begin, last).dicts()
+    head["events"] = [
+        {"time": iso(change.pop("ts")), **change, "detail": json_object(change["detail"])}
+        for change in changes
+    ]
     out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())
     out.write(' "frames": [')
     interval = (recording["interval_ms"] or 1000) * 1000

@@ -230,7 +230,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.common": 950,
     "gswarm_tui.control": 2_550,
     "gswarm_tui.doctor": 600,
-    "gswarm_tui.exchange": 950,
+    "gswarm_tui.exchange": 1_050,
     "gswarm_tui.fleet": 3_300,
     "gswarm_tui.launch": 1_950,
     "gswarm_tui.link": 1_500,

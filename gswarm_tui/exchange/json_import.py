@@ -1,9 +1,10 @@
-"""Import of a file that gswarm-profiler wrote, as a recording with one session.
+"""Import of a JSON export, or of a file that gswarm-profiler wrote, as a recording with one session.
 
-Its program (``collect_gpu_metrics`` and ``collect_and_store_frame`` of 0.4) writes shares from 0 to 1 and
+An export of this program says so in ``made_by`` and has the units of ``json_export``. The program of
+gswarm-profiler (``collect_gpu_metrics`` and ``collect_and_store_frame`` of 0.4) writes shares from 0 to 1 and
 PCIe in KiB/s, with bytes that the GPU sent in ``dram_bandwidth_rx`` and those that it received in
-``dram_bandwidth_tx``. ``gpu_bandwidth`` is the capacity of NVLink, which is no sample. ``gpu_memory`` is a
-share, so it needs the memory of the GPUs, which the file doesn't contain.
+``dram_bandwidth_tx``. Its ``gpu_bandwidth`` is the capacity of NVLink, which is no sample. ``gpu_memory`` is
+a share, so it needs the memory of the GPUs, which gswarm-profiler's file doesn't contain.
 
 A frame becomes a sample of each of its GPUs, and a host sample without values of each of their nodes.
 """
@@ -11,6 +12,7 @@ A frame becomes a sample of each of its GPUs, and a host sample without values o
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -22,12 +24,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.json_export import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError, json_lines
 from gswarm_tui.exchange.time_windows import utc_micros
+from gswarm_tui.fleet.events import INTERVAL_CHANGED
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.sql.schema import (
+    EVENTS,
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -47,12 +52,31 @@ LINES_SUFFIX = ".jsonl"
 FIRST_YEAR, LAST_YEAR = 1971, 2500
 
 Values = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
-_KIB_S = 1024e-6  # in MB/s
+_SHARE, _KIB_S = (100.0, 100.0), (1024e-6, 1e8)
+_PERCENT, _GB_S = (1.0, 100.0), (1000.0, 1e8)
+"""Factor of a unit to the column's (%, MB/s), and the column's largest value."""
+_OF_PROFILER = {
+    "util_pct": ("gpu_util", *_SHARE),
+    "mem_used_mib": ("gpu_memory", *_SHARE),
+    "pcie_rx_mb_s": ("dram_bandwidth_tx", *_KIB_S),
+    "pcie_tx_mb_s": ("dram_bandwidth_rx", *_KIB_S),
+}
+"""Field of gswarm-profiler's program for each column of samples."""
+_OF_EXPORT = {
+    "util_pct": ("gpu_util", *_PERCENT),
+    "mem_used_mib": ("gpu_memory", *_PERCENT),
+    "pcie_rx_mb_s": ("dram_bandwidth_rx", *_GB_S),
+    "pcie_tx_mb_s": ("dram_bandwidth_tx", *_GB_S),
+    "nvlink_rx_mb_s": ("gpu_bandwidth_rx", *_GB_S),
+    "nvlink_tx_mb_s": ("gpu_bandwidth_tx", *_GB_S),
+}
 _LONGEST_TEXT = 1000
 _GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
 _SKIPPED = ("request_time_info", "summary_by_client")
+_HEAD = ("session_name", "start_time", "end_time", "recording", "session", "devices", "events")
+"""Members that an export has before its frames."""
+_RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "command", "tool_version")
 
 
 class WrongValueError(ValueError):
@@ -89,25 +113,26 @@ class _Rows:
         self.pieces, self.count = {}, 0
 
 
-class ProfilerImport:
-    """Importer of one file of gswarm-profiler into a recording file."""
+class JsonImport:
+    """Importer of one JSON file into a recording file."""
 
     def __init__(self, target: Importing, path: Path, total_mib: int | None = None) -> None:
-        """``total_mib`` is the memory of each GPU."""
+        """``total_mib`` is the memory of each GPU where the file doesn't contain it."""
         self._target = target
         self._path = path
         self._total_mib = total_mib
         self._first_node, self._first_gpu = target.next_free("node_id"), target.next_free("gpu_id")
         self._name = ""
-        self._nodes: dict[str, int] = {}
+        self._fields = _OF_PROFILER
+        self._head: dict[str, Any] = {}
+        self._nodes: dict[str, dict[str, Any]] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
-        self._node_of: list[int] = []
         self._before_us: int | None = None
-        self._before: Places = np.zeros(0, np.int64)
+        self._before: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
         self._frames = self._samples = 0
         self._began_us, self._ended_us = 0, 0
-        self._has_memory = False
+        self._lacks_size = False
         self._skipped: list[str] = []
 
     def read(self, report: Callable[[float], None]) -> ImportCounts:
@@ -126,7 +151,9 @@ class ProfilerImport:
                         where = f", frame {self._frames}"
                         self._frame(value)
                     elif name == "made_by" and str(value).startswith(MADE_BY):
-                        raise WrongValueError("it is an export of gswarm-tui; export Parquet to import it")
+                        self._fields = _OF_EXPORT
+                    elif name in _HEAD:
+                        self._head[name] = value
                     elif name in _SKIPPED and value:
                         self._skipped.append(name)
                     where = ""
@@ -137,7 +164,7 @@ class ProfilerImport:
         except OSError as error:
             raise StoreError(f"{self._path} can't be read: {error.strerror}") from error
         notices = []
-        if self._has_memory and self._total_mib is None:
+        if self._lacks_size:
             notices.append(
                 "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
                 "set it with --gpu-memory-mib."
@@ -157,62 +184,66 @@ class ProfilerImport:
         self._name = _text(frame.get("session_name", self._name))  # each line of frames.jsonl has it
         us = _moment(frame.get("time"))
         self._began_us, self._ended_us = min(us, self._began_us or us), max(us, self._ended_us)
-        util, memory = (_column(frame, name, 100, 100) for name in ("gpu_util", "gpu_memory"))
-        sent, received = (_column(frame, f"dram_bandwidth_{way}", _KIB_S, 1e8) for way in ("rx", "tx"))
-        self._has_memory |= not np.isnan(memory).all()
-        measured = ~np.isnan([util, memory, sent, received]).all(axis=0)
-        places = np.array([self._place(name) for name in names], np.int64)[measured]
-        nodes, node_at = np.unique(np.array(self._node_of, np.int64)[places], return_index=True)
-        intervals = self._intervals(places, us)
-        self._samples += places.size
+        columns = {name: _column(frame, *field) for name, field in self._fields.items()}
+        measured = ~np.isnan(list(columns.values())).all(axis=0)
+        gpus = [self._gpu(name) for name in names]
+        totals = np.array([gpu["memory_total_mib"] for gpu in gpus], np.float64)
+        self._lacks_size |= bool((np.isnan(totals) & ~np.isnan(columns["mem_used_mib"])).any())
+        columns["mem_used_mib"] = np.round(columns["mem_used_mib"] / 100 * totals)
+        columns["util_pct"] = np.round(columns["util_pct"])
+        gpu_ids = np.array([gpu["gpu_id"] for gpu in gpus], np.int64)[measured]
+        nodes, node_at = np.unique(
+            np.array([gpu["node_id"] for gpu in gpus], np.int64)[measured], return_index=True
+        )
+        if self._fields is _OF_EXPORT:
+            intervals = _column(frame, "interval_ms", 1, 1e7)[measured]
+        else:
+            intervals = self._intervals(gpu_ids, us)
+        self._samples += gpu_ids.size
         self._gpu_rows.add(
-            places.size,
+            gpu_ids.size,
             ts=np.int64(us),
-            gpu_id=self._first_gpu + places,
+            gpu_id=gpu_ids,
             interval_ms=intervals,
-            util_pct=np.round(util[measured]),
-            mem_used_mib=np.round(memory[measured] / 100 * (self._total_mib or math.nan)),
-            pcie_rx_mb_s=received[measured],
-            pcie_tx_mb_s=sent[measured],
+            **{name: values[measured] for name, values in columns.items()},
         )
-        self._host_rows.add(
-            nodes.size,
-            ts=np.int64(us),
-            node_id=self._first_node + nodes,
-            interval_ms=intervals[node_at],
-        )
+        self._host_rows.add(nodes.size, ts=np.int64(us), node_id=nodes, interval_ms=intervals[node_at])
         if self._gpu_rows.count >= ROWS_AT_ONCE:
             self._flush()
 
-    def _intervals(self, places: Places, us: int) -> Values:
+    def _intervals(self, gpu_ids: npt.NDArray[np.int64], us: int) -> Values:
         """Return the time since the frame before in ms; NaN for GPUs that it lacks, and after a gap.
 
         A time close to a second becomes it: a frame has one time for all its GPUs.
         """
         before_us, before = self._before_us, self._before
-        self._before_us, self._before = us, places
+        self._before_us, self._before = us, gpu_ids
         passed: float = math.nan if before_us is None else round((us - before_us) / 1000)
         if abs(passed - INTERVAL_MS) * 5 < INTERVAL_MS:
             passed = INTERVAL_MS
         elif not 0 < passed <= 3 * INTERVAL_MS:
             passed = math.nan
-        return np.where(np.isin(places, before), passed, math.nan)
+        return np.where(np.isin(gpu_ids, before), passed, math.nan)
 
-    def _place(self, gpu: str) -> int:
-        """Return a GPU's number in the order of first appearance; register a new one and its node."""
-        if gpu not in self._gpus:
-            if (parts := _GPU_ID.fullmatch(gpu)) is None:
-                raise WrongValueError(f"{quote(gpu)} isn't hostname:index:name")
-            node = self._nodes.setdefault(_text(parts[1]), len(self._nodes))
-            self._node_of.append(node)
-            self._gpus[gpu] = {
-                "number": len(self._gpus),
-                "node_id": self._first_node + node,
+    def _gpu(self, name: str) -> dict[str, Any]:
+        """Return a GPU's row, made at its first appearance with that of its node."""
+        if name not in self._gpus:
+            facts = _object(_object(self._head.get("devices")).get(name))
+            if (parts := _GPU_ID.fullmatch(name)) is None:
+                raise WrongValueError(f"{quote(name)} isn't hostname:index:name")
+            node = _text(facts.get("node", parts[1]))
+            simulated = facts["simulated"] is True if "simulated" in facts else None
+            row = {"node_id": self._first_node + len(self._nodes), "simulated": simulated}
+            size = _whole(facts.get("memory_total_mib"))
+            self._gpus[name] = {
+                "gpu_id": self._first_gpu + len(self._gpus),
+                "node_id": self._nodes.setdefault(node, row)["node_id"],
                 "gpu_index": int(parts[2]),
-                "name": _text(parts[3]),
-                "memory_total_mib": self._total_mib,
+                "uuid": _text(facts.get("uuid") or "") or None,
+                "name": _text(facts.get("name", parts[3])),
+                "memory_total_mib": self._total_mib if size is None else size,
             }
-        return int(self._gpus[gpu]["number"])
+        return self._gpus[name]
 
     def _flush(self) -> None:
         self._gpu_rows.flush(self._target)
@@ -222,37 +253,53 @@ class ProfilerImport:
         if not self._samples:
             raise WrongValueError("no frame has values of GPUs: this isn't a file of gswarm-profiler")
         self._flush()
-        began, ended = self._began_us, self._ended_us + INTERVAL_MS * 1000
-        recording_id = self._target.next_free("recording_id")
+        head, facts, session = self._head, _object(self._head.get("recording")), self._head.get("session", {})
+        interval_ms = _whole(facts.get("interval_ms")) or INTERVAL_MS
+        began, ended = self._began_us, self._ended_us + interval_ms * 1000
+        if self._fields is _OF_EXPORT:
+            began, ended = _moment(head.get("start_time")), _moment(head.get("end_time"))
         with self._path.open("rb") as file:
             digest = f"json-{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+        recording_id = self._target.next_free("recording_id")
+        texts = {"command": "gswarm-profiler"} if self._fields is _OF_PROFILER else {}
+        texts |= {name: _text(facts[name]) for name in _RECORDING_TEXTS if facts.get(name) is not None}
         self._add(
             RECORDINGS,
             recording_id=recording_id,
-            started_at=began,
-            ended_at=ended,
-            interval_ms=INTERVAL_MS,
+            started_at=_moment(facts["started_at"]) if facts.get("started_at") else began,
+            ended_at=_moment(facts["ended_at"]) if facts.get("ended_at") else ended,
+            interval_ms=interval_ms,
             schema_version=SCHEMA_VERSION,
-            options=mark(self._path.name, digest),
-            command="gswarm-profiler",
+            options=mark(self._path.name, _text(facts.get("run") or digest)),
+            **texts,
         )
-        for name, number in self._nodes.items():
-            node_id = self._first_node + number
-            self._add(NODES, node_id=node_id, recording_id=recording_id, node=name, hostname=name)
-        for number, facts in enumerate(self._gpus.values(), self._first_gpu):
+        for name, row in self._nodes.items():
+            self._add(NODES, recording_id=recording_id, node=name, hostname=name, **row)
+        for gpu in self._gpus.values():
+            self._add(GPUS, **gpu)
+        for event in map(_object, head.get("events") or ()):
+            if event.get("kind") == INTERVAL_CHANGED:
+                self._add(
+                    EVENTS,
+                    ts=_moment(event.get("time")),
+                    recording_id=recording_id,
+                    kind=INTERVAL_CHANGED,
+                    severity=INFO,
+                    message=_text(event.get("message") or ""),
+                    detail=json.dumps(_object(event.get("detail"))),
+                )
+        if session is not None:  # that of a whole recording is null
+            status = _text(_object(session).get("status") or "stopped")
             self._add(
-                GPUS, gpu_id=number, **{name: value for name, value in facts.items() if name != "number"}
+                SESSIONS,
+                session_id=self._target.next_free("session_id"),
+                recording_id=recording_id,
+                name=_text(head.get("session_name") or self._name or self._path.stem),
+                started_at=began,
+                ended_at=ended,
+                status="ended" if status == "running" else status,
+                note=_text(_object(session).get("note") or ""),
             )
-        self._add(
-            SESSIONS,
-            session_id=self._target.next_free("session_id"),
-            recording_id=recording_id,
-            name=self._name or self._path.stem,
-            started_at=began,
-            ended_at=ended,
-            status="stopped",
-            note="",
-        )
         self._target.refuse_repeated(self._path)
 
     def _add(self, table: TableSchema, **row: Any) -> None:
@@ -298,3 +345,17 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         raise WrongValueError(f"a name should be a string of at most {_LONGEST_TEXT} characters")
     return "".join(sign if sign.isprintable() else " " for sign in value)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return an object, an empty one for null. Raises WrongValueError."""
+    if not isinstance(value, dict | None):
+        raise WrongValueError("recording, session, and each of devices and events should be objects")
+    return value or {}
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number of up to 31 bits. Raises WrongValueError."""
+    if value is not None and not (type(value) is int and 0 <= value < 2**31):
+        raise WrongValueError(f"{quote(str(value)[:60])} isn't a whole number below {2**31}")
+    return value
