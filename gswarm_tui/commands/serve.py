@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -25,8 +26,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     settings = server_settings(arguments.http, vars(arguments))
     from gswarm_tui.control.routes import SocketRoute
-    from gswarm_tui.run.http_server import Listener, run_server
+    from gswarm_tui.run import log_file
+    from gswarm_tui.run.http_server import Listener, serve
 
     choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui serve RECORDING")
     choose()  # before the port is taken
-    return run_server(SocketRoute(environ, choose), Listener.open(settings))
+    listener = Listener.open(settings)
+    log_file.begin()
+    asyncio.run(serve(SocketRoute(environ, choose), listener))
+    return 0

@@ -57,52 +57,65 @@ class Listener(NamedTuple):
         return f"HTTP server at {url_of(*self)}, token in {token_path(uid)}"
 
 
-def run_server(route: Route, listener: Listener) -> int:
-    """Serve the recorder at the end of a route until it ends or a signal comes. Raises UserError."""
-    log_file.begin()
-    return asyncio.run(_serve(route, listener))
+async def serve(route: Route, listener: Listener, lifeline: int | None = None) -> None:
+    """Serve the recorder at the end of a route until it, the ``lifeline`` or a signal ends the server.
 
-
-async def _serve(route: Route, listener: Listener, lifeline: int | None = None) -> int:
-    """Serve until the recording or the ``lifeline`` ends; return the exit status. Raises UserError.
-
-    Without a lifeline, print where the server is and why it ends.
+    Without a lifeline, print where the server is and why it ends. Raises UserError.
     """
     from gswarm_tui.control.attached import AttachedRun
-    from gswarm_tui.server.service import Service
+    from gswarm_tui.server.api import api_router
+    from gswarm_tui.server.application import HttpServer, build_app
+    from gswarm_tui.server.event_stream import FrameStream
+    from gswarm_tui.server.gswarm_profiler_api import gswarm_profiler_router
+    from gswarm_tui.server.guard import Guard
+    from gswarm_tui.server.requests import RecorderRequests
+    from gswarm_tui.server.scrape import metrics_router
+    from gswarm_tui.server.session_exports import SessionExports
+
+    settings = listener.settings
 
     attached = AttachedRun(route)
     following = None
     try:
         await attached.start()
         delay_garbage_collection()  # which would hold up requests
-        service = Service(attached, listener.settings, read_tokens(attached.uid))
-        call_at_signals(service.end)
+        tokens = read_tokens(attached.uid)
+        requests, stream = RecorderRequests(attached), FrameStream(attached, tokens)
+        exports = SessionExports(attached)
+        attached.flushed.append(stream.check)
+        app = build_app(
+            gswarm_profiler_router(attached, requests, exports),
+            api_router(attached, requests, stream, exports),
+            metrics_router(attached),
+            openapi_url="/api/v1/openapi.json",
+        )
+        server = HttpServer(Guard(app, tokens, settings.origins), settings, stream.close)
+        call_at_signals(server.end)
         following = asyncio.create_task(attached.run(), name="viewer")
-        following.add_done_callback(lambda _: service.end())
+        following.add_done_callback(lambda _: server.end())
         if lifeline is not None:
-            asyncio.get_running_loop().add_reader(lifeline, _ended_lifeline, lifeline, service.end)
+            loop = asyncio.get_running_loop()
+
+            def end(pipe: int = lifeline) -> None:
+                # The recorder writes nothing more to its pipe, so it is readable once it has ended.
+                loop.remove_reader(pipe)
+                server.end()
+
+            loop.add_reader(lifeline, end)
         else:
             print_notice(listener.describe(attached.uid))
-        await service.run(listener.socket)
+        await server.serve(sockets=[listener.socket])
+        await exports.finish()
         if lifeline is None and attached.ended:
             print_notice("the recording ended")
         if following.done():
             await following
-        return 0
     finally:
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         attached.close()
         await route.close()
-
-
-def _ended_lifeline(lifeline: int, end: Callable[[], None]) -> None:
-    """End the server: the recorder has ended, as nothing else closes its pipe."""
-    if not os.read(lifeline, 4096):
-        asyncio.get_running_loop().remove_reader(lifeline)
-        end()
 
 
 async def keep_running(listener: Listener, uid: str, report: Callable[[str], None]) -> None:
@@ -159,7 +172,8 @@ def main() -> int:
     listener = Listener(ServerSettings(**settings | tls), socket.socket(fileno=start["socket"]))
     route = SocketRoute(os.environ, partial(recording_head, start["uid"], os.environ))
     try:
-        return asyncio.run(_serve(route, listener, lifeline=0))
+        asyncio.run(serve(route, listener, lifeline=0))
+        return 0
     except KeyboardInterrupt:
         return 1
     except UserError as error:  # its recorder has ended, or has just been killed

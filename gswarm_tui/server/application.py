@@ -85,6 +85,10 @@ class HttpServer(uvicorn.Server):
         """Leave the signals to those who run the server."""
         yield
 
+    def end(self) -> None:
+        """Close all connections, and end."""
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then all connections."""
         self._closing()

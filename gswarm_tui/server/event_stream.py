@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from gswarm_tui.control.attached import AttachedRun
@@ -66,36 +67,24 @@ class FrameStream:
         try:
             seen = sent = 0
             while not self._attached.ended:
-                is_new = seen != self._number or await self._wait()
+                if seen == self._number:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), KEEP_ALIVE_S)
                 if self._closed or are_replaced(self._tokens):
                     return
-                if not is_new:
+                if seen == self._number:
                     yield _KEEP_ALIVE
-                    continue
-                if not self._attached.ended:
+                elif not self._attached.ended:
                     seen = self._number
-                    yield await asyncio.shield(self._encoded(metrics))
+                    if metrics not in self._encoding:  # the first reader encodes the newest message
+                        self._encoding[metrics] = asyncio.create_task(self._encode(metrics, seen))
+                    yield await asyncio.shield(self._encoding[metrics])
                     sent += 1
                     if sent == limit:
                         return
             yield _END
         finally:
             self._readers -= 1
-
-    async def _wait(self) -> bool:
-        """Wait for the next message; return False if there is none for a while."""
-        try:
-            async with asyncio.timeout(KEEP_ALIVE_S):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _encoded(self, metrics: Metrics) -> asyncio.Task[bytes]:
-        """Return the newest message, which the first reader encodes."""
-        if metrics not in self._encoding:
-            self._encoding[metrics] = asyncio.create_task(self._encode(metrics, self._number))
-        return self._encoding[metrics]
 
     async def _encode(self, metrics: Metrics, number: int) -> bytes:
         now = self._attached.now()

@@ -19,8 +19,15 @@ from gswarm_tui.control.intents import IntentError, SetMark, StartSession, StopS
 from gswarm_tui.fleet.gpu_links import HOST, NVSWITCH, gpu_index
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.server.answers import SessionName, json_answer, problems, sentence
-from gswarm_tui.server.requests import BAD_REQUEST, CONFLICT, RecorderRequests
+from gswarm_tui.server.requests import (
+    BAD_REQUEST,
+    CONFLICT,
+    RecorderRequests,
+    SessionName,
+    json_answer,
+    problems,
+    sentence,
+)
 from gswarm_tui.server.session_exports import SessionExports
 
 NAME = "GSwarm Profiler HTTP API"

@@ -1,8 +1,8 @@
-"""Bodies and short answers of ``/api/v1``, from which its OpenAPI document is made.
+"""Bodies of ``/api/v1``, from which its OpenAPI document is made.
 
-States of the recording, its nodes and GPUs are objects of ``control.status`` and ``fleet.snapshot``. Names
-are those of a recording's columns and of ``--json``. Values that weren't measured are null, times are UTC in
-ISO 8601. Bodies are strict: a wrong type or an unknown field is an error.
+Answers are objects of ``control.status`` and ``fleet.snapshot``. Names are those of a recording's columns and
+of ``--json``. Values that weren't measured are null, times are UTC in ISO 8601. Bodies are strict: a wrong
+type or an unknown field is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -30,8 +30,7 @@ from gswarm_agent.metrics import (
 )
 from gswarm_tui.control.intents import MAX_TIME
 from gswarm_tui.fleet.session_texts import MAX_NOTE
-from gswarm_tui.server.answers import SessionName
-from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS
+from gswarm_tui.server.requests import MAX_QUERY_S, MAX_ROWS, SessionName
 
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
@@ -129,63 +128,3 @@ class Query(Body):
     sql: Annotated[StrictStr, Field(min_length=1, max_length=MOST_SQL)]
     max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS), BeforeValidator(_whole)] = 1000
     timeout_s: Annotated[StrictFloat, Field(ge=0.1, le=MAX_QUERY_S, allow_inf_nan=False)] = 10.0
-
-
-class QueryColumn(BaseModel):
-    """Column of a result, with DuckDB's name of its type."""
-
-    name: str
-    type: str
-
-
-class QueryResult(BaseModel):
-    """Rows of a query; ``truncated`` if there are more than ``max_rows``, or more than 32 MiB."""
-
-    columns: list[QueryColumn]
-    rows: list[list[Any]]
-    truncated: bool
-
-
-class SessionState(BaseModel):
-    """A session and its figures: means over its GPUs, the energy of all."""
-
-    session_id: int
-    name: str
-    started_at: str
-    ended_at: str | None
-    duration_s: float
-    note: str
-    mean_util_pct: float | None
-    mean_power_w: float | None
-    energy_j: float | None
-
-
-class Sessions(BaseModel):
-    """Sessions in the order of their start."""
-
-    sessions: list[SessionState]
-
-
-class LoggedEvent(BaseModel):
-    """An event; ``detail`` has its values, of a mark for example."""
-
-    at: str
-    kind: str
-    severity: str
-    message: str
-    node: str | None
-    gpu: int | None
-    detail: Any
-
-
-class Events(BaseModel):
-    """Events, the oldest first."""
-
-    events: list[LoggedEvent]
-
-
-class MarkSet(BaseModel):
-    """A mark that was set."""
-
-    name: str
-    at: str

@@ -10,7 +10,6 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 
 from gswarm_tui.control.attached import AttachedRun
-from gswarm_tui.server.answers import problems
 from gswarm_tui.server.exposition import (
     OPENMETRICS,
     PLAIN,
@@ -19,6 +18,7 @@ from gswarm_tui.server.exposition import (
     exposition_text,
     fleet_tables,
 )
+from gswarm_tui.server.requests import problems
 
 _TEXT = {"schema": {"type": "string"}}
 

@@ -123,7 +123,7 @@ class WebServer:
 
     def end(self) -> None:
         """Close all connections; the pages try to reconnect."""
-        self._server.should_exit = True
+        self._server.end()
 
     async def close(self, why: str) -> None:
         """Close all screens and connections; the pages show ``why``."""

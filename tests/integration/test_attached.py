@@ -130,9 +130,11 @@ async def recording(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator
 
 
 @asynccontextmanager
-async def attached(route: Route, *, read_only: bool = False) -> AsyncIterator[AttachedRun]:
+async def attached(
+    route: Route, *, read_only: bool = False, screen: bool = False
+) -> AsyncIterator[AttachedRun]:
     """Follow a recorder."""
-    run = AttachedRun(route, read_only=read_only)
+    run = AttachedRun(route, read_only=read_only, screen=screen)
     following: asyncio.Task[None] | None = None
     try:
         await run.start()
@@ -161,6 +163,16 @@ async def on_screen(
         )
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
             yield app, run, pilot
+
+
+async def test_only_screens_count_as_somebody_who_is_there(recording: Recording) -> None:
+    control = recording.control
+    assert control is not None
+    async with attached(recording.route()):  # as serve and --http follow a recorder
+        assert control.screens == 0
+        async with attached(recording.route(), screen=True, read_only=True):  # as attach does, also in a page
+            assert control.screens == 1
+        await recording.until(lambda: control.screens == 0, "the screen's end")
 
 
 async def test_key_of_a_viewer_requests_a_trace_from_the_recorder(
