@@ -147,7 +147,10 @@ class Importing:
 
     def _add_run(self, folder: Path, run: str, report: Callable[[float], None]) -> int:
         """Add a run, whose ids are its own, and return the number of GPU samples."""
-        found = {table: _files(folder / table.name / run) for table in (*SMALL, *SAMPLES, *OF_PROFILES)}
+        found = {
+            table: sorted(file for file in (folder / table.name / run).rglob("*.parquet") if file.is_file())
+            for table in (*SMALL, *SAMPLES, *OF_PROFILES)
+        }
         for table in (RECORDINGS, NODES, GPUS):
             if not found[table]:
                 raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {table.name}/{run}")
@@ -166,7 +169,10 @@ class Importing:
             self.connection.execute(_END_RECORDINGS)
             self.connection.execute(_END_SESSIONS)
         except duckdb.Error as error:
-            raise StoreError(_explain(error, folder, self._path)) from error
+            why = f"{folder} can't be imported: {str(error).strip().splitlines()[0]}"
+            if isinstance(error, (duckdb.IOException, duckdb.FatalException)) and not is_about_parquet(error):
+                why = explain(error, self._path)
+            raise StoreError(why) from error
         return samples
 
     def _renumber(self, column: str, table: TableSchema, reading: str, folder: Path) -> None:
@@ -175,7 +181,13 @@ class Importing:
         if column not in columns:
             raise StoreError(f"{folder / table.name} has no column {column}")
         if table is RECORDINGS:
-            self._check_version(reading, columns, folder)
+            if "schema_version" not in columns:
+                raise StoreError(
+                    f"{folder} is not an export of gswarm-tui: its recordings have no schema_version"
+                )
+            newest = self.connection.execute(f"SELECT max(schema_version) FROM {reading}").fetchall()[0][0]  # noqa: S608
+            if newest is not None and newest > SCHEMA_VERSION:
+                raise StoreError(f"{folder} was made by a newer gswarm-tui; update gswarm-tui to import it")
         first = self.next_free(column)
         self.connection.execute(
             f"CREATE OR REPLACE TEMP TABLE new_{column} AS SELECT CAST({column} AS BIGINT) AS old, "  # noqa: S608
@@ -184,15 +196,6 @@ class Importing:
         query = f"SELECT count(*) - count(DISTINCT old) FROM new_{column}"  # noqa: S608 (own names)
         if self.connection.execute(query).fetchall()[0][0]:
             raise StoreError(f"{folder / table.name} has a {column} that is empty or occurs twice")
-
-    def _check_version(self, reading: str, columns: set[str], folder: Path) -> None:
-        if "schema_version" not in columns:
-            raise StoreError(
-                f"{folder} is not an export of gswarm-tui: its recordings have no schema_version"
-            )
-        newest = self.connection.execute(f"SELECT max(schema_version) FROM {reading}").fetchall()[0][0]  # noqa: S608
-        if newest is not None and newest > SCHEMA_VERSION:
-            raise StoreError(f"{folder} was made by a newer gswarm-tui; update gswarm-tui to import it")
 
     def _columns(self, reading: str) -> set[str]:
         return {row[0] for row in self.connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
@@ -290,10 +293,6 @@ def mark(name: str, run: str) -> str:
     return json.dumps({"imported_from": name, "imported_run": run})
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
-
-
 def _reading(files: Sequence[Path]) -> str:
     names = ", ".join(literal(str(file)) for file in files)
     return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
@@ -309,12 +308,6 @@ def _checked(column: ColumnSchema) -> str:
     if column.type in {"FLOAT", "DOUBLE"}:
         return f"CASE WHEN isfinite({value}) THEN {value} END"
     return value
-
-
-def _explain(error: duckdb.Error, folder: Path, path: Path) -> str:
-    if isinstance(error, (duckdb.IOException, duckdb.FatalException)) and not is_about_parquet(error):
-        return explain(error, path)
-    return f"{folder} can't be imported: {str(error).strip().splitlines()[0]}"
 
 
 def _array(column: ColumnSchema, values: Values) -> Any:

@@ -304,11 +304,11 @@ def write_parquet(result: Result, path: Path, known: Mapping[str, str] | None = 
                 columns = (np.array([*column, None], dtype=object)[:-1] for column in zip(*rows, strict=True))
                 connection.register("incoming", dict(zip(names, columns, strict=True)))
                 connection.execute("INSERT INTO result FROM incoming")
-            shown = zip(names, result.types, result.names, strict=True)
+            quoted = ('"' + title.replace('"', '""') + '"' for title in result.names)
             # DuckDB numbers repeated names.
             named = ", ".join(
-                f"{_portable_result(connection, name, kind)} AS {_quoted(title)}"
-                for name, kind, title in shown
+                f"{_portable_result(connection, name, kind)} AS {title}"
+                for name, kind, title in zip(names, result.types, quoted, strict=True)
             )
             known = meanings(result.names) if known is None else known
             _copy(connection, f"SELECT {named} FROM result", path, known)  # noqa: S608 (quoted names)
@@ -352,7 +352,3 @@ def _copy(connection: duckdb.DuckDBPyConnection, query: str, path: Path, known: 
     described = ", ".join(f"{literal(name)}: {literal(known[name])}" for name in names if name in known)
     metadata = f", KV_METADATA {{{described}}}" if described else ""
     connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd{metadata})")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
