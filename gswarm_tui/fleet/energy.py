@@ -77,7 +77,7 @@ class EnergyMeters(NamedTuple):
         """
         if isinstance(self.at, float):  # as usual: all counters were read at once, and are again
             grown, since_ms = counters - self.counter_mj, float(round((ts - self.at) * 1000))
-            if since_ms > 0 and grown.min(initial=0.0) >= 0:
+            if since_ms > 0 and (grown >= 0).all():
                 used = EnergyUsed(grown, np.full(len(grown), since_ms))
                 return used, EnergyMeters(counters, ts, self.used_mj + grown)
         used = self._decide(counters, power_w, ts, interval_s)

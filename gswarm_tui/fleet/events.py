@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -114,18 +113,6 @@ class FrameArrived:
     frame: Frame
     offset_s: float = 0.0
     energy: EnergyUsed | None = field(default=None, compare=False)
-
-    @cached_property
-    def weight(self) -> int:
-        """Approximate bytes in memory, computed once."""
-        frame, processes = self.frame, self.frame.processes
-        held = 1000 + len(frame.gpus.data) + len(frame.host.data)
-        if frame.notes:
-            held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
-        if processes is not None:
-            held += 300 * len(processes) + len(processes.numbers.data)
-            held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
-        return held
 
 
 @dataclass(frozen=True)
@@ -288,4 +275,13 @@ class RecorderStatus:
 
 def weight(event: Event) -> int:
     """Return the approximate size of an event in memory in bytes."""
-    return event.weight if isinstance(event, FrameArrived) else 500
+    if not isinstance(event, FrameArrived):
+        return 500
+    frame, processes = event.frame, event.frame.processes
+    held = 1000 + len(frame.gpus.data) + len(frame.host.data)
+    if frame.notes:
+        held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+    if processes is not None:
+        held += 300 * len(processes) + len(processes.numbers.data)
+        held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
+    return held

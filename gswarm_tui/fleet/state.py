@@ -9,7 +9,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -140,7 +139,12 @@ class Fleet:
         measured, logged = [], []
         for event, samples in zip(frames, frame_values([event.frame for event in frames]), strict=True):
             used, of_frame = self._frame(event, samples)
-            measured.append(event if used is event.energy else replace(event, energy=used))
+            at, ts, life, frame = event.at, event.ts, event.life, event.frame
+            measured.append(
+                event
+                if used is event.energy
+                else FrameArrived(event.node, at, ts, life, frame, event.offset_s, used)
+            )
             logged += of_frame
             if len(self._pending) >= BATCH_FRAMES:
                 self._count_pending()
