@@ -278,8 +278,8 @@ class Recorder:
 
     def _pause(self, pause_s: float) -> None:
         """Wait until the next commit; meanwhile do the work that others want done, unless the disk fails."""
-        until = time.monotonic() + pause_s
-        while (left := until - time.monotonic()) > 0:
+        until, left = time.monotonic() + pause_s, pause_s
+        while left >= 0:  # one piece of work is done also without a pause
             with self._changed:
                 self._changed.wait_for(
                     lambda: self._closing or self._awaited or (self._work and not self._error), left
@@ -291,6 +291,7 @@ class Recorder:
                 future.set_result(call())
             except Exception as error:  # the caller gets the error; recording continues
                 future.set_exception(error)
+            left = until - time.monotonic()
 
     def _drain(self) -> None:
         """Write all waiting events in one transaction; after a failure they wait again."""
