@@ -169,15 +169,6 @@ class GswarmApp(Viewer):
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
-    def name_interval(self, start: float, end: float) -> None:
-        """Ask for the name of a past interval, and save it as a session."""
-        if self.read_only:
-            self.show_notice(READ_ONLY)
-        else:
-            super().name_interval(start, end)
-
-    # Looking back
-
     async def action_play(self) -> None:
         """Look back; while looking back, play or pause."""
         if self.mode == PAST:
