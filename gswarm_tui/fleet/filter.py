@@ -46,13 +46,11 @@ class Filter:
     """A filter parsed from ``text``; ``names`` are its words that stand for a part of a node's name.
 
     ``match`` returns whether each GPU of a node matches; a node without GPUs has one value for itself.
-    ``with_units`` is the text with the unit that is meant after each number without one: the same filter.
     """
 
     text: str
     match: Test
     names: tuple[str, ...] = ()
-    with_units: str = ""
 
     def unknown_name(self, nodes: Iterable[str]) -> str:
         """Return a clause on a word that no node's name contains, with a suggestion; else nothing."""
@@ -143,11 +141,7 @@ def parse(text: str) -> Filter:
     test = parser.either()
     if (left := parser.peek()) is not None:
         raise FilterError(f"{left.text!r} has no opening parenthesis", left.position)
-    pieces, start = [], 0
-    for end, unit in parser.units_meant:
-        pieces.append(f"{text[start:end]} {unit}")
-        start = end
-    return Filter(text, test, tuple(parser.names), "".join([*pieces, text[start:]]))
+    return Filter(text, test, tuple(parser.names))
 
 
 class _FilterParser:
@@ -159,7 +153,6 @@ class _FilterParser:
         self._end = end
         self._depth = 0
         self.names: list[str] = []
-        self.units_meant: list[tuple[int, str]] = []
 
     def peek(self) -> _Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -191,7 +184,7 @@ class _FilterParser:
         while self._take("!"):
             negations += 1
         test = self._term()
-        return _not(test) if negations % 2 else test
+        return (lambda node, now: ~test(node, now)) if negations % 2 else test
 
     def _term(self) -> Test:
         if (opened := self._take("(")) is not None:
@@ -232,9 +225,9 @@ class _FilterParser:
             raise FilterError(f"{number.text!r} isn't a number{meant}", number.position)
         metric, unit = _NUMBERS[name.text], match[2]
         if not unit and metric.unit:
-            unit = self._unit_apart(metric.unit)
-            if not unit:
-                self.units_meant.append((number.position + len(number.text), metric.unit))
+            apart = self.peek()
+            if apart is not None and apart.text == metric.unit:  # as screens print it, after a space
+                self._at += 1
         try:
             value = float(match[1]) * metric.factor(unit)
         except KeyError:
@@ -243,14 +236,6 @@ class _FilterParser:
             raise FilterError(f"{name.text} has no unit {unit!r}{meant}", position) from None
         compare = _OPERATORS[operator.text]
         return lambda node, _: compare(metric.values(node), value)
-
-    def _unit_apart(self, unit: str) -> str:
-        """Take the unit that screens print if it follows its number after a space; else return nothing."""
-        token = self.peek()
-        if token is None or token.text != unit:
-            return ""
-        self._at += 1
-        return unit
 
 
 def _rows(node: NodeState) -> int:
@@ -269,21 +254,9 @@ def _and(one: Test, other: Test) -> Test:
     return lambda node, now: one(node, now) & other(node, now)
 
 
-def _not(test: Test) -> Test:
-    return lambda node, now: ~test(node, now)
-
-
 def _of_each_gpu(values: Callable[[NodeState], Floats]) -> Callable[[NodeState], Floats]:
     """Return the values of each GPU, NaN for a node without GPUs."""
     return lambda node: values(node) if node.facts else np.full(1, np.nan)
-
-
-def _gpu_metric(column: int) -> Callable[[NodeState], Floats]:
-    return _of_each_gpu(lambda node: node.gpus[:, column])
-
-
-def _host_metric(column: int) -> Callable[[NodeState], Floats]:
-    return lambda node: np.full(_rows(node), node.host[column])
 
 
 def _ranks(node: NodeState) -> Floats:
@@ -309,8 +282,8 @@ _NUMBERS: dict[str, _Number] = {
         unit if (unit := shown_unit(metric).name).lower() in written_units(metric) else "",
     )
     for metrics, columns, of_column in (
-        (HOST_METRICS, HOST_COLUMNS, _host_metric),
-        (GPU_METRICS, GPU_COLUMNS, _gpu_metric),
+        (HOST_METRICS, HOST_COLUMNS, lambda column: lambda node: np.full(_rows(node), node.host[column])),
+        (GPU_METRICS, GPU_COLUMNS, lambda column: _of_each_gpu(lambda node: node.gpus[:, column])),
     )
     for metric in metrics
     for name in (metric.short, metric.name)

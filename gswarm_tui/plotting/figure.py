@@ -17,7 +17,6 @@ from gswarm_tui.common.quantities import duration
 from gswarm_tui.plotting import panels, style
 from gswarm_tui.plotting.grid import MetricGrid
 from gswarm_tui.plotting.metric_choice import MAX
-from gswarm_tui.plotting.outliers import find_outliers, strongest
 from gswarm_tui.plotting.plot_data import PlotData
 from gswarm_tui.plotting.timescale import clock_ticks, moment, zone_name
 
@@ -37,7 +36,7 @@ _HEAD, _FOOT = 0.52, 0.5
 _TITLE, _CLOSE = 0.26, 0.08
 _CURVE, _VALUES = 0.78, 0.62
 _A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
-_NAME_LETTER, _VALUE_LETTER = style.SMALL * 0.6 / 72, style.SMALL * 0.54 / 72
+_NAME_LETTER = style.SMALL * 0.6 / 72
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def draw(data: PlotData, zone: tzinfo | None, kind: str, *, inline: bool = False
 class FigureBuilder:
     """Builder of one plot, with a heading above and a reading hint below.
 
-    ``inline`` is for a page that has these itself and that is light or dark: heatmaps are drawn for both.
+    ``inline`` is for a page that has these itself.
     """
 
     def __init__(self, data: PlotData, zone: tzinfo | None, *, inline: bool = False) -> None:
@@ -71,11 +70,7 @@ class FigureBuilder:
         self._names = panels.short_names(nodes)
         self._left = min(1.5, max(0.72, 0.3 + max(map(len, self._names.values()), default=0) * _NAME_LETTER))
         self._blocks = self._layout()
-        heatmaps = (block for block in self._blocks if block.kind == "heatmap")
-        self._outliers = {block.at: self._find_outliers(block) for block in heatmaps}
-        longest = max((len(text) for found, _ in self._outliers.values() for _, text in found), default=0)
-        self._right = _RIGHT + (panels.LEADER_IN + longest * _VALUE_LETTER if longest else 0.0)
-        self._inner = WIDTH - self._left - self._right
+        self._inner = WIDTH - self._left - _RIGHT
         self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
         self._head = 0.04 if inline else _HEAD
         self._strip_height = panels.LANE_IN * len(self._lanes)
@@ -85,14 +80,6 @@ class FigureBuilder:
             + sum(block.above + block.height for block in self._blocks)
             + (_FOOT - 0.16 if inline else _FOOT)
         )
-
-    def _find_outliers(self, block: _Block) -> tuple[list[tuple[float, str]], int]:
-        """Return the rows and names of a heatmap's outliers, as many as fit, and how many don't."""
-        grid = self._shown(block)
-        most = max(1, int(block.height / panels.LABEL_APART_IN))
-        found = find_outliers(grid, panels.scale(self._data.grids[block.at]))
-        kept, left_out = strongest(found, most if len(found) <= most else most - 1)
-        return [(one.row, panels.outlier_text(one, grid.metric, self._names)) for one in kept], left_out
 
     def _shown(self, block: _Block) -> MetricGrid:
         grid = self._data.grids[block.at]
@@ -159,14 +146,11 @@ class FigureBuilder:
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
             shown = self._shown(block)
-            panels.draw_heatmap(axes, shown, ends, data.incidents, both=self._inline)
-            panels.write_outliers(
-                axes, *self._outliers[block.at], len(shown.devices), (self._inner, block.height)
-            )
+            panels.draw_heatmap(axes, shown, ends, data.incidents)
             if grid.metric.unit != "bits":
                 left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
                 bar = figure.add_axes(self._rect(left, top, _BAR, height))
-                panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6, both=self._inline)
+                panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
         if block.kind == "curve" or not choice.curve:
             panels.write_title(axes, panels.title(grid.metric, host=grid.host), block.height)
         axes.set_xlim(0, self._seconds)

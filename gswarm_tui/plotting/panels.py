@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -23,7 +23,6 @@ from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.plotting import style
 from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark, kind_label
 from gswarm_tui.plotting.grid import Floats, MetricGrid
-from gswarm_tui.plotting.outliers import Outlier, spaced
 
 Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
@@ -33,8 +32,6 @@ MAX_POINTS = 1500
 FEW = 8
 """Up to this many GPUs or nodes get a line each; more are drawn as bands."""
 _PIXELS = (1500, 600)
-LABEL_APART_IN, LEADER_IN = 0.1, 0.14
-"""Least distance of two outliers' names, and the length of the lines to their rows."""
 _BOUNDARY: Any = {"color": style.FAINT, "linewidth": 0.6, "clip_on": False}
 _LEGEND: Any = {
     "loc": "lower right",
@@ -94,23 +91,15 @@ def draw_heatmap(
     grid: MetricGrid,
     ends: tuple[float, float],
     incidents: Sequence[Incident],
-    *,
-    both: bool = False,
 ) -> None:
-    """Draw a row for each device in the order of the grid, hatched where data is missing.
-
-    With ``both`` it has the colours of light and of dark pages, one over the other.
-    """
+    """Draw a row for each device in the order of the grid, hatched where data is missing."""
     rows, bins = grid.values.shape
     period = bins * grid.width_s
     axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, **style.ROWS_HATCHED))
     # Repeated cells stay sharp in viewers that smooth what they enlarge.
     across, down = max(1, _PIXELS[0] // bins), max(1, _PIXELS[1] // rows)
-    for name, ramp in ramps(grid.metric, both=both).items():
-        picture = coloured(grid.values, ends, ramp).repeat(across, axis=1).repeat(down, axis=0)
-        axes.imshow(
-            picture, extent=(0, period, rows, 0), aspect="auto", interpolation="none", zorder=1, gid=name
-        )
+    picture = coloured(grid.values, ends, ramp(grid.metric)).repeat(across, axis=1).repeat(down, axis=0)
+    axes.imshow(picture, extent=(0, period, rows, 0), aspect="auto", interpolation="none", zorder=1)
     axes.set_ylim(rows, 0)
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -142,61 +131,18 @@ def draw_heatmap(
         axes.legend(handles=handles, bbox_to_anchor=(1, 1), **_LEGEND)
 
 
-def ramps(metric: Metric, *, both: bool = False) -> dict[str, style.Ramp]:
-    """Return a metric's colours by the page that they are for: "on-light", and with ``both`` "on-dark"."""
-    if metric.unit == "bits":
-        light, dark = style.REASON_RAMP, style.DARK_REASON_RAMP
-    else:
-        light, dark = style.RAMP, style.DARK_RAMP
-    return {style.ON_LIGHT: light, style.ON_DARK: dark} if both else {style.ON_LIGHT: light}
+def ramp(metric: Metric) -> style.Ramp:
+    """Return a metric's colours."""
+    return style.REASON_RAMP if metric.unit == "bits" else style.RAMP
 
 
-def coloured(values: Floats, ends: tuple[float, float], ramp: style.Ramp = style.RAMP) -> Pixels:
+def coloured(values: Floats, ends: tuple[float, float], colours: style.Ramp = style.RAMP) -> Pixels:
     """Return values as RGBA colours, transparent where unmeasured."""
     low, high = ends
     share = np.clip((np.nan_to_num(values, nan=low) - low) / max(high - low, 1e-9), 0, 1)
-    picture: Pixels = ramp[np.round(share * (len(ramp) - 1)).astype(np.intp)]
+    picture: Pixels = colours[np.round(share * (len(colours) - 1)).astype(np.intp)]
     picture[~np.isfinite(values)] = 0
     return picture
-
-
-def write_outliers(
-    axes: Axes, found: Sequence[tuple[float, str]], left_out: int, rows: int, size_in: tuple[float, float]
-) -> None:
-    """Name outliers right of a heatmap, each with a line to its row; ``size_in`` is the panel's size."""
-    width, height = size_in
-    entries = [*found, *([(float(rows), f"{left_out} more")] if left_out else [])]
-    row_in = height / rows
-    places = spaced([row * row_in for row, _ in entries], LABEL_APART_IN, height)
-    for (row, text), place in zip(entries, places, strict=True):
-        axes.annotate(
-            text,
-            (1, row),
-            xycoords=("axes fraction", "data"),
-            xytext=(1 + LEADER_IN / width, place / row_in),
-            textcoords=("axes fraction", "data"),
-            ha="left",
-            va="center",
-            fontsize=style.SMALL,
-            color=style.INK if row < rows else style.DIM,
-            arrowprops={
-                "arrowstyle": "-",
-                "linewidth": 0.5 if row < rows else 0,
-                "color": style.DIM,
-                "shrinkA": 1,
-                "shrinkB": 0,
-                "relpos": (0, 0.5),
-            },
-        )
-
-
-def outlier_text(outlier: Outlier, metric: Metric, names: Mapping[str, str]) -> str:
-    """Return an outlier's name and value: "gpu07:3  2 %", "gpu04  no data"."""
-    name = names[outlier.node] + (f":{outlier.gpu}" if outlier.gpu is not None else "")
-    if outlier.value is None:
-        return f"{name}  no data"
-    unit, value = shown_unit(metric).name, outlier.value
-    return f"{name}  {value:.{0 if abs(value) >= 10 or value == 0 else 1}f} {unit}".rstrip()
 
 
 def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
@@ -243,14 +189,11 @@ def write_beside(
     )
 
 
-def draw_colour_bar(
-    axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool, both: bool = False
-) -> None:
-    """Draw the colour bar, with more labels if it is ``tall``; ``both`` as in ``draw_heatmap``."""
+def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool) -> None:
+    """Draw the colour bar, with more labels if it is ``tall``."""
     low, high = ends
-    for name, ramp in ramps(grid.metric, both=both).items():
-        bar = ramp[::-1, None, :].repeat(4, axis=1)
-        axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none", gid=name)
+    bar = ramp(grid.metric)[::-1, None, :].repeat(4, axis=1)
+    axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none")
     axes.set_xticks([])
     axes.yaxis.tick_right()
     axes.tick_params(axis="y", length=2, width=0.5, pad=2)

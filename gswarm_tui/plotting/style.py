@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import font_manager
 
-from gswarm_tui.common.colours import DARK_COLOURS, LIGHT_COLOURS, between
+from gswarm_tui.common.colours import LIGHT_COLOURS, between
 
 INK, DIM, FAINT = LIGHT_COLOURS.text, LIGHT_COLOURS.dim, LIGHT_COLOURS.faint
 LINE = LIGHT_COLOURS.anchors[5]
@@ -42,15 +42,10 @@ def _ramp(anchors: tuple[str, ...], steps: int = 128) -> Ramp:
 
 # The ramps of the screens, but 0 differs from paper: the row of an idle GPU is as thin as a line.
 RAMP = _ramp(("#f6eca4", *LIGHT_COLOURS.anchors[1:]))
-DARK_RAMP = _ramp(("#4d1f52", *DARK_COLOURS.anchors[1:]))
-ON_LIGHT, ON_DARK = "on-light", "on-dark"
-"""Names of what is drawn for one of two pages only."""
 
 REASONS = ("not throttled", "power cap", "slowed by heat or power brake")
-"""Words for the throttle levels 0, 0.5 and 1, whose colours are the ends and the middle of the ramps."""
-REASON_RAMP, DARK_REASON_RAMP = (
-    _ramp(colours.anchors, len(REASONS)) for colours in (LIGHT_COLOURS, DARK_COLOURS)
-)
+"""Words for the throttle levels 0, 0.5 and 1, whose colours are the ends and the middle of the ramp."""
+REASON_RAMP = _ramp(LIGHT_COLOURS.anchors, len(REASONS))
 REASON_COLOURS = LIGHT_COLOURS.anchors[::3]
 
 _FONTS = ("Arial", "Liberation Sans", "DejaVu Sans")

@@ -134,9 +134,8 @@ def _fitted(drawn: str, name: str, label: str) -> Markup:
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', body))
 
     def fit(found: re.Match[str]) -> str:
-        element = re.sub(rf'id="({style.ON_LIGHT}|{style.ON_DARK})"', r'class="\1"', found[0])
         element = re.sub(
-            r' id="([^"]*)"', lambda it: f' id="{name}-{it[1]}"' if it[1] in used else "", element
+            r' id="([^"]*)"', lambda it: f' id="{name}-{it[1]}"' if it[1] in used else "", found[0]
         )
         element = element.replace("url(#", f"url(#{name}-").replace("xlink:href=", "href=")
         element = element.replace('href="#', f'href="#{name}-')

@@ -43,7 +43,6 @@ from gswarm_tui.tui.screens.dialogs import (
     FormDialog,
     FormField,
     PickDialog,
-    SwitchDialog,
     ask,
 )
 from gswarm_tui.tui.viewer import UNTIL_READ_S, Viewer, ViewerOptions
@@ -234,15 +233,18 @@ class GswarmApp(Viewer):
     # Metric groups
 
     def action_switch_metrics(self) -> None:
-        """Ask which groups of metrics to measure."""
-        options, on = list(METRIC_GROUPS.items()), self.live.fleet.metrics
-        dialog = SwitchDialog("metric groups of all nodes", options, on, fixed=(CORE,))
-        ask(self, dialog, self._switch_metrics)
+        """Ask which group of metrics to switch on or off."""
+        on = self.live.fleet.metrics
+        options = [
+            (name, f"{'on ' if name in on else 'off'} {name}", text)
+            for name, text in METRIC_GROUPS.items()
+            if name != CORE
+        ]
+        ask(self, PickDialog("switch a metric group of all nodes", options), self._switch_metrics)
 
-    def _switch_metrics(self, groups: tuple[str, ...]) -> None:
-        if groups == self.live.fleet.metrics:
-            self.show_notice("the metric groups stay the same")
-            return
+    def _switch_metrics(self, switched: str) -> None:
+        on = {*self.live.fleet.metrics} ^ {switched}
+        groups = tuple(name for name in METRIC_GROUPS if name in on)
         self.change(f"measuring {', '.join(groups)}", lambda: ChangeMetrics(groups))
 
     # Traces

@@ -278,29 +278,6 @@ def test_512_gpus_are_one_image_with_thinned_names(tmp_path: Path) -> None:
     assert min(b - a for a, b in pairwise(places)) > 6  # points: a line of text
 
 
-@pytest.fixture(scope="module")
-def uneven_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Record 512 GPUs at 95 %, but gpu023:4 idle, gpu041:2 at 60 %, gpu012:6 unmeasured, gpu050 at 55 %."""
-    nodes = [f"gpu{number:03}" for number in range(1, 65)]
-    odd: dict[tuple[str, int], float | None] = {("gpu023", 4): 0.0, ("gpu041", 2): 60.0, ("gpu012", 6): None}
-    odd |= {("gpu050", gpu): 55.0 for gpu in range(8)}
-    events: list[Event] = [introduced(node, gpus=8) for node in nodes]
-    events += [
-        arrived(seq, [gpu_row(util_pct=odd.get((node, gpu), 95.0)) for gpu in range(8)], node=node)
-        for seq in range(1, 21)
-        for node in nodes
-    ]
-    path = tmp_path_factory.mktemp("uneven") / "run.duckdb"
-    record(path, [*events, *session("train", 0, 20)])
-    return path
-
-
-def test_plot_of_512_gpus_names_its_outliers(uneven_fleet: Path) -> None:
-    texts = svg_texts(drawn(material(uneven_fleet), "svg"))
-    named = [" ".join(text.split()) for text in texts if "  " in text and text.startswith("gpu")]
-    assert named == ["gpu012:6 no data", "gpu023:4 0 %", "gpu041:2 60 %", "gpu050 55 %"]
-
-
 def test_pdf_embeds_fonts(tmp_path: Path) -> None:
     data = drawn(material(small(tmp_path / "run.duckdb")), "pdf")
     assert data.startswith(b"%PDF")

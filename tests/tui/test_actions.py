@@ -191,6 +191,6 @@ async def test_palette_command_filters_idle_gpus() -> None:
                 await pilot.pause(0.01)
         await pilot.press("enter")
         async with asyncio.timeout(30):
-            while "filter util<20 %: " not in screen_text(app):
+            while "filter util<20: " not in screen_text(app):
                 await pilot.pause(0.01)
         assert app.front.SCREEN == "fleet"

@@ -174,22 +174,6 @@ def test_filter_error_has_a_message_and_position(text: str, position: int, words
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "with_units"),
-    [
-        ("mem<75", "mem<75 GiB"),
-        ("(mem < 75|util>5)&gpu01", "(mem < 75 GiB|util>5 %)&gpu01"),
-        ("mem<75MiB power>300 W", "mem<75MiB power>300 W"),
-        ("nvtx>100 hostmem<1 temp>80 clock<900", "nvtx>100 GB/s hostmem<1 GiB temp>80 °C clock<900 MHz"),
-        ("energy>2", "energy>2 kWh"),
-        ("ecc>0 rank>3 load>5 gpu01", "ecc>0 rank>3 load>5 gpu01"),
-    ],
-)
-def test_filter_names_the_units_that_are_meant(text: str, with_units: str) -> None:
-    assert parse(text).with_units == with_units
-    assert parse(with_units).with_units == with_units
-
-
 terms = st.one_of(
     st.builds(
         lambda metric, operator, number: f"{metric}{operator}{number}",
@@ -228,7 +212,6 @@ def test_operators_follow_boolean_logic(one: str, other: str, where: NodeState) 
     assert (parse(f"({one}) | ({other})").match(where, NOW) == (a | b)).all()
     assert (parse(f"!({one})").match(where, NOW) == ~a).all()
     assert (parse(f"{one} | {other} & {one}").match(where, NOW) == (a | (b & a))).all()
-    assert (parse(parse(one).with_units).match(where, NOW) == a).all()
 
 
 @given(st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=40).map("".join))

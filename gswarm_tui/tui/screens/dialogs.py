@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -253,77 +253,6 @@ class PickDialog(Dialog[str]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the picked option."""
         self.finish(event.option.id)
-
-
-class SwitchDialog(Dialog[tuple[str, ...]]):
-    """List of switches; returns the names of those that are on, None when cancelled.
-
-    An option is a name and a description; ``fixed`` ones are always on.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "cancel"),
-        Binding("up,k", "move(-1)"),
-        Binding("down,j", "move(1)"),
-        Binding("space", "turn_over"),
-        Binding("enter", "accept"),
-    ]
-
-    def __init__(
-        self,
-        title: str,
-        options: Sequence[tuple[str, str]],
-        on: Iterable[str],
-        *,
-        fixed: Sequence[str],
-    ) -> None:
-        super().__init__(title)
-        self._options = options
-        self._on = set(on)
-        self._fixed = fixed
-        self._at = 0
-
-    def compose(self) -> ComposeResult:
-        """A line for each switch, and the keys."""
-        names, texts = (max(map(width, column)) for column in zip(*self._options, strict=True))
-        with self.box(names + texts + 10):
-            yield Bar(id="switches")
-            yield Bar([], _key_hints(("space", "on/off"), (ENTER, "accept"), ("esc", "cancel")))
-
-    def on_mount(self) -> None:
-        """Show the switches."""
-        self._show()
-
-    def _show(self) -> None:
-        widest = max(width(name) for name, _ in self._options)
-        lines = []
-        for at, (name, text) in enumerate(self._options):
-            here, state = at == self._at, "on" if name in self._on else "off"
-            lines.append(
-                [
-                    Span("▸ " if here else "  ", "key"),
-                    Span(f"{state:5}", "good" if state == "on" else "dim"),
-                    Span(f"{name:{widest}}  ", "key" if here else "text"),
-                    Span(text, "dim"),
-                ]
-            )
-        self.query_one("#switches", Bar).show(*lines)
-
-    def action_move(self, step: int) -> None:
-        """Go to another switch."""
-        self._at = max(0, min(len(self._options) - 1, self._at + step))
-        self._show()
-
-    def action_turn_over(self) -> None:
-        """Turn the switch over."""
-        name = self._options[self._at][0]
-        if name not in self._fixed:
-            self._on ^= {name}
-            self._show()
-
-    def action_accept(self) -> None:
-        """Return what is on."""
-        self.finish(tuple(name for name, _ in self._options if name in self._on))
 
 
 def _match(typed: str, option: Sequence[str]) -> tuple[float, float]:

@@ -218,7 +218,7 @@ class FleetScreen(ViewerScreen):
         if self._filter is not None:
             gpus, nodes = self._matching
             of_nodes = f"{nodes:,} of {plural(len(self.fleet.nodes), 'node')}"
-            text = clean(self._filter.with_units.strip())
+            text = clean(self._filter.text.strip())
             state.append(f"filter {text}: {plural(gpus, 'GPU')} on {of_nodes}")
         if self._order is not Order.GIVEN:
             first = ""

@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from gswarm_tui.fleet.filter import Filter, FilterError, parse
 from gswarm_tui.tui.actions import ENTER
-from gswarm_tui.tui.drawing.spans import Line, Span
+from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.widgets.lines import Bar
 
@@ -95,15 +95,10 @@ class FilterLine(Vertical):
             else:
                 message.show([Span(f"{f'{words} ':>{at}}^", "error")])
             return None
-        message.show([*_meant(parsed), Span(f" {HINT}", "dim")])
+        message.show([Span(f" {HINT}", "dim")])
         return parsed
 
     def show_no_match(self, wanted: Filter, reason: str) -> None:
         """Show that no GPU and no node matches, and the reason where one is known."""
         words = f" nothing matches: {reason}" if reason else " nothing matches"
-        self.query_one("#filter-message", Bar).show([*_meant(wanted), Span(clean(words), "warning")])
-
-
-def _meant(wanted: Filter) -> Line:
-    """Return the filter with the units that it doesn't name; nothing if it names them all."""
-    return [Span(f" {clean(wanted.with_units)} ", "accent")] if wanted.with_units != wanted.text else []
+        self.query_one("#filter-message", Bar).show([Span(clean(words), "warning")])
