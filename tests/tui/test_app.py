@@ -212,7 +212,7 @@ async def test_dialog_switches_metric_groups_as_an_event() -> None:
         await pilot.press("I")
         await pilot.pause()
         assert "switch a metric group of all nodes" in screen_text(app)
-        assert re.findall(r" off +(\w+)", screen_text(app)) == ["counters"]
+        assert re.findall(r" off +(\w+)", screen_text(app)) == ["counters", "by"]
         await pilot.press(*"pcie", "enter")
         made.advance(3)
         await pilot.press("I", *"processes", "enter", "e")
