@@ -20,7 +20,7 @@ from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.matching import highlighted, match_score
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
+from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 
 IDLE = f"util<{BUSY_FROM_PCT:g}"
@@ -59,11 +59,8 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
         show_order = partial(viewer.show_order, order)
         yield PaletteEntry(f"Sort nodes {order.value}", "order of the heatmap", show_order, "order", False)
     for node in viewer.feed.fleet.nodes:
-        yield PaletteEntry(f"Open {clean(node)}", "node", partial(_open_node, viewer, node), "go", False)
-
-
-def _open_node(viewer: ViewerApp, node: str) -> None:
-    viewer.show(NodeScreen(node))
+        show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)
+        yield PaletteEntry(f"Open {clean(node)}", "node", show_node, "go", False)
 
 
 class ActionPalette(CommandPalette):

@@ -401,7 +401,9 @@ class Viewer(TerminalApp):
     async def action_go_to(self) -> None:
         """Ask for a time and go there."""
         dialog = FormDialog("go to time", [FormField("time", "", TIME_FORMS, self.parse_time)])
-        ask(self, dialog, self._go_to)
+        ask(
+            self, dialog, lambda answer: self._control(lambda player: player.seek(self.parse_time(answer[0])))
+        )
 
     def parse_time(self, text: str) -> float:
         """Return the time of the recording that a text means. Raises TimeInputError."""
@@ -409,6 +411,3 @@ class Viewer(TerminalApp):
             return self.feed.now()
         head = player.playhead
         return parse_time(text, start=head.start, end=head.end, timezone=self.timezone)
-
-    def _go_to(self, answer: tuple[str, ...]) -> None:
-        self._control(lambda player: player.seek(self.parse_time(answer[0])))

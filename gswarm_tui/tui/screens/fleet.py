@@ -237,7 +237,7 @@ class FleetScreen(ViewerScreen):
     def _under_cursor(self, now: float, most: int) -> list[Line]:
         if self.feed.loading:
             return [[]]
-        at = self.heatmap.hovered or self.heatmap.at
+        at = self.heatmap.at
         node = self.fleet.nodes.get(at[0]) if at else None
         gpu = at[1] if at else None
         return cursor_lines(node, gpu, now, self.size.width, most)
@@ -350,10 +350,7 @@ class FleetScreen(ViewerScreen):
     def action_worst(self) -> None:
         """Rank the GPUs by the metric shown, by utilisation instead of a node's metric."""
         metric = self.heatmap.picture.metric
-        of_gpus = metric in GPU_METRICS
-        self.viewer.show(
-            WorstGpusScreen(metric) if of_gpus else WorstGpusScreen(GPU_METRICS[0], instead_of=metric)
-        )
+        self.viewer.show(WorstGpusScreen(metric if metric in GPU_METRICS else GPU_METRICS[0]))
 
     def action_zoom(self) -> None:
         """Switch to the next size of GPUs; after the smallest, to the largest that fits."""

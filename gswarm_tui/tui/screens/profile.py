@@ -52,11 +52,6 @@ _TICK_CELLS = 12
 """Least cells between two ticks."""
 
 
-def columns_of(width: int) -> int:
-    """Return the characters of a lane, each of which is a bin."""
-    return max(10, width - LABEL - 1)
-
-
 def profile_lines(
     timeline: ProfileTimeline,
     origin_ns: int,
@@ -216,7 +211,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
     # The timeline
 
     def _draw_timeline(self, canvas: Canvas, table: TableView) -> None:
-        bins = columns_of(self.size.width)
+        bins = max(10, self.size.width - LABEL - 1)  # a character each
         wanted = (self._span, self.device, bins)
         if wanted != self._stretch_of and not self._reading and self._queries is not None:
             self._reading = True

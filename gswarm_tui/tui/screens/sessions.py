@@ -125,13 +125,6 @@ def sessions_ahead(player: Player | None) -> list[Session]:
     ]
 
 
-def ahead_row(session: Session, now: float, zone: tzinfo | None) -> Row:
-    """Return a row of a session ahead: its name, time and note are known, its figures aren't yet."""
-    length = DASH if session.ended_at is None else duration(session.seconds(now))
-    words = joined((f"starts in {elapsed(session.started_at - now)}", session.note))
-    return _dim_row(AHEAD, session.name, started(session.started_at, now, zone), length, words)
-
-
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
     """Return the columns with full names and starts; notes get half of the remaining width.
 
@@ -198,10 +191,10 @@ class SessionsScreen(ViewerScreen):
                 self._recorded.pop(session.key, None)
         self._begun, self._shown = len(begun), [*begun, *ahead]
         running = sum(s.running for s in begun)
-        words = f"  {running} running" if running else "  none running"
+        state = f"  {running} running" if running else "  none running"
         title = [
             Span(f" {plural(len(self._shown), 'session')}", "title"),
-            Span(words, "good" if running else "dim"),
+            Span(state, "good" if running else "dim"),
             Span(f"  {len(ahead)} ahead" if ahead else "", "dim"),
             Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
         ]
@@ -214,7 +207,10 @@ class SessionsScreen(ViewerScreen):
             table.empty = "no session yet"
         zone = self.viewer.timezone
         rows = [session_row(one, self.fleet, now, zone, self._recorded.get(one.key)) for one in begun]
-        rows += [ahead_row(one, now, zone) for one in ahead]
+        for one in ahead:  # name, time and note are known, figures aren't yet
+            length = DASH if one.ended_at is None else duration(one.seconds(now))
+            words = joined((f"starts in {elapsed(one.started_at - now)}", one.note))
+            rows.append(_dim_row(AHEAD, one.name, started(one.started_at, now, zone), length, words))
         for at, session in enumerate(self._shown):
             if session.session_id in self.viewer.picked_sessions:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])

@@ -85,18 +85,14 @@ def _notes(values: dict[str, float], command: str, standing: Standing) -> tuple[
 
 
 class WorstGpusScreen(ViewerScreen):
-    """Table of the job's worst GPUs by one metric; the cursor stays on its GPU, or on the first row.
-
-    ``instead_of`` is a node's metric in the place of which the metric was chosen; the title says so.
-    """
+    """Table of the job's worst GPUs by one metric; the cursor stays on its GPU, or on the first row."""
 
     SCREEN = WORST
     BINDINGS = bindings_of(SCREEN)
 
-    def __init__(self, metric: Metric, instead_of: Metric | None = None) -> None:
+    def __init__(self, metric: Metric) -> None:
         super().__init__()
         self._ranking = GpuRanking(metric)
-        self._instead_of = instead_of
         self._ranked: Sequence[RankedGpu] = ()
         self._ranked_at = 0.0
 
@@ -139,15 +135,9 @@ class WorstGpusScreen(ViewerScreen):
         left = [
             Span(f" {gpus}", "title"),
             Span(f"  {order} {label(self._ranking.metric)} first", "accent"),
-            Span(f"  {self._no_gpu_metric(self._instead_of)}", "warning")
-            if self._instead_of is not None
-            else Span("  mean of the last minute", "dim"),
+            Span("  mean of the last minute", "dim"),
         ]
         return title_line(left, self.feed, self.size.width)
-
-    @staticmethod
-    def _no_gpu_metric(metric: Metric) -> str:
-        return f"{metric.label} is measured for nodes, not for GPUs"
 
     # Actions
 
@@ -160,7 +150,7 @@ class WorstGpusScreen(ViewerScreen):
     def action_metric(self, name: str) -> None:
         """Rank by another metric."""
         if name in HOST_BY_NAME:
-            self.viewer.show_notice(self._no_gpu_metric(HOST_BY_NAME[name]))
+            self.viewer.show_notice(f"{HOST_BY_NAME[name].label} is measured for nodes, not for GPUs")
         else:
             self._rank(GpuRanking(GPU_BY_NAME[name]))
 
@@ -184,6 +174,6 @@ class WorstGpusScreen(ViewerScreen):
 
     def _rank(self, ranking: GpuRanking) -> None:
         """Use another ranking, with the cursor on the worst GPU."""
-        self._ranking, self._instead_of, self._ranked_at = ranking, None, 0.0
+        self._ranking, self._ranked_at = ranking, 0.0
         self.query_one(TableView).move_to(0)
         self.update_view()

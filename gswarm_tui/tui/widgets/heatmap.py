@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from textual.events import Click, Leave, MouseMove, Resize
+from textual.events import Click, Resize
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -40,7 +40,7 @@ class Heatmap(ScrollView, can_focus=False):
         """A node under the cursor was clicked."""
 
     class Pointed(Message):
-        """The cursor or the mouse moved to another GPU."""
+        """The cursor moved to another GPU."""
 
     class Replanned(Message):
         """The layout changed."""
@@ -54,7 +54,6 @@ class Heatmap(ScrollView, can_focus=False):
         self.spare = 0
         self.span_s = 300.0
         self.at: tuple[str, int | None] | None = None
-        self.hovered: tuple[str, int | None] | None = None
         self._nodes_shown: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
         self._rows: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
@@ -249,19 +248,6 @@ class Heatmap(ScrollView, can_focus=False):
         elif cell is None or cell >= self._counts(row):
             cell = 0 if self._counts(row) else None
         return self.picture.nodes[row].name, cell
-
-    def on_mouse_move(self, event: MouseMove) -> None:
-        """Report the GPU under the mouse."""
-        hovered = self._under(event.x, event.y)
-        if hovered != self.hovered:
-            self.hovered = hovered
-            self.post_message(self.Pointed())
-
-    def on_leave(self, event: Leave) -> None:
-        """Report that the mouse left."""
-        del event
-        self.hovered = None
-        self.post_message(self.Pointed())
 
     def on_click(self, event: Click) -> None:
         """Select the clicked GPU; open it if it was selected."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from operator import itemgetter
 
-from textual.events import Click, Leave, MouseMove
+from textual.events import Click
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -28,7 +28,7 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 @dataclass(frozen=True)
 class TimelineState:
-    """Content of a timeline. Times are Unix seconds; ``pointed`` is the time under the mouse.
+    """Content of a timeline. Times are Unix seconds.
 
     ``chosen`` is the time from the begin of a new session to where it would end now.
     """
@@ -40,7 +40,6 @@ class TimelineState:
     speed: float
     track: ReplayTimeline
     zone: tzinfo | None = None
-    pointed: float | None = None
     chosen: tuple[float, float] | None = None
 
 
@@ -81,8 +80,6 @@ def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
         return [Span(" "), *upper], [Span(" "), *lower]
     at, end = (datetime.fromtimestamp(time, state.zone) for time in (state.at, state.end))
     whole = elapsed(state.at - state.start)
-    if state.pointed is not None:
-        whole = f"→ {datetime.fromtimestamp(state.pointed, state.zone):%H:%M:%S}"
     return (
         [
             Span(f" {state.sign} ", "accent"),
@@ -186,7 +183,6 @@ class Timeline(Widget, can_focus=False):
     def __init__(self) -> None:
         super().__init__()
         self._state: TimelineState | None = None
-        self._pointed: int | None = None
 
     def show(self, player: Player | None, zone: tzinfo | None, begun: float | None = None) -> bool:
         """Show a player's position, hide without one; whether that changed the visibility.
@@ -218,24 +214,10 @@ class Timeline(Widget, can_focus=False):
         """Draw one of the two lines."""
         if self._state is None:
             return Strip.blank(self.size.width)
-        state = self._state
-        if self._pointed is not None:
-            state = replace(state, pointed=track_scale(state, self.size.width).time_of(self._pointed))
-        line = timeline_lines(state, self.size.width)[y]
+        line = timeline_lines(self._state, self.size.width)[y]
         return drawn(tuple(line), self.size.width, self.app.theme)
 
     def on_click(self, event: Click) -> None:
         """Go to the clicked time."""
         if self._state is not None:
             self.post_message(self.Sought(track_scale(self._state, self.size.width).time_of(event.x)))
-
-    def on_mouse_move(self, event: MouseMove) -> None:
-        """Show the time under the mouse."""
-        self._pointed = event.x
-        self.refresh()
-
-    def on_leave(self, event: Leave) -> None:
-        """Hide the time under the mouse."""
-        del event
-        self._pointed = None
-        self.refresh()
