@@ -12,6 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.computed import ComputedScreen
@@ -133,7 +134,8 @@ async def test_missing_samples_and_sessions_are_reported(tmp_path: Path) -> None
     path = tmp_path / "run.duckdb"
 
     def nothing(made: Scene) -> None:
-        made.hub.start_session("[b]empty[/b]\x1b")
+        made.hub.publish(SessionStarted("1", made.time, "[b]empty[/b]\x1b", made.time))
+        made.hub.next_session = 2
         made.advance(5)
 
     recorded(path, made, nothing)

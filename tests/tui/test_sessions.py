@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.tui.app import GswarmApp
-from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import Scene, scene
 
 
@@ -84,10 +85,9 @@ async def test_stop_ends_only_the_selected_session() -> None:
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "down", "x")
-        await pilot.pause()
+        await shows(app, pilot, "1 running")
         assert [s.name for s in made.fleet.sessions.running] == ["eval"]
         assert "○ full_training" in screen_text(app)
-        assert "1 running" in screen_text(app)
 
 
 async def test_selected_session_is_plotted_from_start_to_end() -> None:
@@ -108,8 +108,9 @@ async def test_selected_session_is_plotted_from_start_to_end() -> None:
 
 async def test_sessions_of_an_earlier_day_show_date_and_time() -> None:
     made = busy_scene()
-    for seconds in (86_400, 86_390):
-        made.hub.start_session("train", started_at=made.time - seconds)
+    for number, seconds in enumerate((86_400, 86_390)):
+        made.hub.publish(SessionStarted(f"day-{number}", made.time, "train", made.time - seconds))
+    made.hub.flush()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S")

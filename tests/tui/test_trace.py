@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from gswarm_tui.analysis.queries import RecordingQueries
-from gswarm_tui.link.tracing import TraceChoice
+from gswarm_tui.control.intents import Intent, StartTrace
 from gswarm_tui.profiling.importing import import_report
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
@@ -69,8 +70,8 @@ async def test_a_trace_shows_the_time_of_all_ranks_and_for_whom_they_waited(app:
 async def test_the_key_says_what_a_trace_costs_and_requests_what_was_typed(
     app: GswarmApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requested: list[TraceChoice] = []
-    monkeypatch.setattr(app.live, "start_trace", requested.append)
+    requested: list[Intent] = []
+    monkeypatch.setattr(app.live, "carry_out", AsyncMock(side_effect=requested.append))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("K")
         await shows(app, pilot, "ranks slow down, and pause while they write files")
@@ -78,13 +79,13 @@ async def test_the_key_says_what_a_trace_costs_and_requests_what_was_typed(
         await shows(app, pilot, "is neither seconds, such as 0.5, nor iterations")
         await pilot.press("backspace", *"3it", "tab", "1", "tab", *"yes", "enter")
         await pilot.pause()
-    assert requested == [TraceChoice(500, 3, (1,), stacks=True)]
+    assert requested == [StartTrace(500, 3, (1,), stacks=True)]
 
 
 async def test_simulated_nodes_are_refused_in_one_sentence(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("K", "enter")
-        await shows(app, pilot, "no trace requested: simulated nodes have no processes to trace")
+        await shows(app, pilot, "simulated nodes have no processes to trace")
 
 
 async def test_a_long_name_of_a_kernel_is_whole_below_the_table(tmp_path: Path) -> None:
