@@ -81,7 +81,7 @@ async def test_name_of_a_running_session_is_refused_in_the_dialog() -> None:
 
 
 async def test_stop_ends_only_the_selected_session() -> None:
-    made = busy_scene()
+    made = busy_scene().recording()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "down", "x")
