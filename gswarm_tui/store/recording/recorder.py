@@ -52,9 +52,8 @@ class Recorder:
 
     ``what`` describes a new recording, or is the number of an interrupted one in the file to resume. After
     ``open``, ``uid`` identifies the recording to the agents, ``resumed`` is the state of a resumed recording,
-    and ``interrupted`` lists the file's other recordings without an end.
-    ``commit_every_s`` is the least time between two commits, unless ``commit`` is called, and
-    ``retry_every_s`` the pause after a failed one.
+    and ``interrupted`` lists the file's other recordings without an end. ``commit_every_s`` is the least time
+    between two commits, unless ``commit`` is called, and ``retry_every_s`` the pause after a failed one.
     ``keep_bytes`` is about how much memory may wait for a disk that can't be written. Beyond that, the
     recorder refuses newer frames, which agents keep until they are committed; the status lists the nodes that
     may send them again.
