@@ -56,7 +56,7 @@ Columns = dict[str, npt.NDArray[Any]]
 Values = Sequence[Any] | npt.NDArray[Any]
 
 
-_ROWS_AT_ONCE = 16_384
+ROWS_AT_ONCE = 16_384
 """The numbers of this many rows fit into a processor's cache; more at once take half as long again."""
 
 
@@ -96,8 +96,8 @@ class Samples:
         layout: BlockLayout | None = None
         parts: list[Columns] = []
         rows = 0
-        for decoded in decode(self._blocks, _ROWS_AT_ONCE):
-            if parts and (decoded.layout != layout or rows >= _ROWS_AT_ONCE):
+        for decoded in decode(self._blocks, ROWS_AT_ONCE):
+            if parts and (decoded.layout != layout or rows >= ROWS_AT_ONCE):
                 yield _joined(parts)
                 parts, rows = [], 0
             layout = decoded.layout

@@ -9,11 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.fleet.frame_values import as_recorded
-from gswarm_tui.store.recording.batch import Columns
+from gswarm_tui.store.recording.batch import ROWS_AT_ONCE, Columns
 from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
-
-_ROWS_AT_ONCE = 16_384
-"""Larger arrays don't fit into a processor's cache."""
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: TableSchema, columns: Columns) -> None:
@@ -21,9 +18,9 @@ def insert(connection: duckdb.DuckDBPyConnection, table: TableSchema, columns: C
     names = ", ".join(columns)
     values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in columns)
     replacing = "OR REPLACE " if table.key else ""
-    for begin in range(0, len(next(iter(columns.values()))), _ROWS_AT_ONCE):
+    for begin in range(0, len(next(iter(columns.values()))), ROWS_AT_ONCE):
         part = {
-            name: _fitting(table[name], values[begin : begin + _ROWS_AT_ONCE])
+            name: _fitting(table[name], values[begin : begin + ROWS_AT_ONCE])
             for name, values in columns.items()
         }
         connection.register("incoming", part)
