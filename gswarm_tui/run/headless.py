@@ -135,7 +135,7 @@ class Headless:
         hub, options, plan = self._hub, self.options, self.plan
         recorder = await self._open(chosen) if options.record else None
         if start.why_resumed:
-            hub.warn("recorder_restarted", f"the recorder was restarted: it {start.why_resumed}")
+            hub.warn("recorder_restarted", f"the recorder {start.why_resumed}")
             hub.flush()
             if recorder is not None:
                 await asyncio.wrap_future(recorder.commit())  # it may be killed again at once

@@ -117,11 +117,14 @@ class Terminal:
         return int(status)
 
     def kill(self, db: Path) -> int:
-        """Kill the command and the recorder of a file; return the status of the command."""
+        """Kill the command, its screen and the recorder of a file; return the status of the command."""
         kill_recorder(db)
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         processes = [ProcessId.of(int(child)) for child in children]
         os.kill(self.pid, signal.SIGKILL)
+        # A screen whose session's leader dies quits, and waits a minute for the end of its recorder.
+        for process in processes:
+            process.kill()
         status = self.exit_status()
         wait_until(lambda: not any(process.alive() for process in processes), "the children's end")
         return status

@@ -70,7 +70,7 @@ def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
         assert running.settings() == running.first_settings
     ((uid,),) = query(path, "SELECT uid FROM recordings")
     why = "SELECT message FROM events WHERE kind = 'recorder_restarted'"
-    assert query(path, why) == [("the recorder was restarted: it was killed by SIGSEGV",)]
+    assert query(path, why) == [("the recorder was killed by SIGSEGV",)]
     seqs = [seq for (seq,) in query(path, "SELECT seq FROM host_samples ORDER BY ts")]
     assert seqs == list(range(1, len(seqs) + 1))
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]

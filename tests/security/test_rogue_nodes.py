@@ -20,6 +20,7 @@ from gswarm_tui.launch.base import Launcher, LaunchError
 from gswarm_tui.launch.inbox import Inbox
 from tests.integration import sshd
 from tests.integration.heads import eventually
+from tests.recorders import kill_recorder
 from tests.security.rogue_node import LIES
 from tests.security.test_hostile_nodes import (
     ENDED,
@@ -120,10 +121,10 @@ def test_brackets_in_a_marks_text_dont_make_a_recording_unreadable(
 
 
 def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, home: None) -> None:
-    with watching(tmp_path, {"unending": "unending"}, "tests.security.rogue_node") as (running, path):
+    with watching(tmp_path, {"unending": "unending"}, "tests.security.rogue_node") as (_, path):
         eventually(lambda: is_logged(path, "connected"), "the connection")
         eventually(lambda: frames_of(path, "unending") > 5, "frames")
-        running.kill()
+        kill_recorder(path)
         ((uid, before),) = query(path, "SELECT uid, count(*) FROM recordings, host_samples GROUP BY uid")
         command = [sys.executable, "-m", "gswarm_tui", "recover", uid, "--finish", "--db", str(path)]
         sizes = set[int]()
@@ -150,10 +151,10 @@ def test_node_that_sends_more_than_it_can_keep_is_named_and_the_recording_closed
 ) -> None:
     few = "--spool-mib", "1"
     nodes = {"overflowing": "overflowing"}
-    with watching(tmp_path, nodes, "tests.security.rogue_node", *few) as (running, path):
+    with watching(tmp_path, nodes, "tests.security.rogue_node", *few) as (_, path):
         eventually(lambda: is_logged(path, "connected"), "the connection")
         eventually(lambda: frames_of(path, "overflowing") > 5, "frames")
-        running.kill()
+        kill_recorder(path)
         ((uid,),) = query(path, "SELECT uid FROM recordings")
         command = [sys.executable, "-m", "gswarm_tui", "recover", uid, "--finish", "--db", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FINISH_S)

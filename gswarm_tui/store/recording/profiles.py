@@ -204,6 +204,7 @@ class StoredProfile:
         self.on_known_node = placed.node_id is not None
         self.at_its_time = placed.at_its_time or self._beside_profiles
         self.profile_id = profile_id or self._next_free("profile_id", PROFILES)
+        self._first_name = self._next_free("name_id", PROFILE_NAMES)
 
     def _refuse_repeated(self, facts: ProfileFacts) -> None:
         if found := self._rows(_SAME_PROFILE, facts.digest):
@@ -213,9 +214,10 @@ class StoredProfile:
             )
 
     def abandon(self) -> None:
-        """Remove the rows that were added. Raises StoreError."""
+        """Remove the rows and names that were added while nothing else wrote. Raises StoreError."""
         for table in PROFILE_EVENTS:
             self._rows(f"DELETE FROM {table.name} WHERE profile_id = {self.profile_id}")  # noqa: S608
+        self._rows(f"DELETE FROM profile_names WHERE name_id >= {self._first_name}")  # noqa: S608
 
     def finish(self, facts: ProfileFacts) -> None:
         """Add the profile; to an empty file, a recording with its node and GPUs, too. Raises StoreError."""
