@@ -168,7 +168,11 @@ def agents(node: ClusterNode) -> list[int]:
 def measuring(node: ClusterNode) -> list[int]:
     """Return the pids of the sampling agents on a node."""
     lasting = node.run(["pgrep", "-P", "1", "-f", _AGENT], check=False).stdout.split()
-    return [int(pid) for pid in lasting] or agents(node)
+    if lasting or not (found := agents(node)):
+        return [int(pid) for pid in lasting]
+    # The process that reads the GPUs is a child of the agent.
+    readers = node.run(["pgrep", "-P", ",".join(map(str, found))], check=False).stdout.split()
+    return [pid for pid in found if str(pid) not in readers]
 
 
 def all_ended(cluster: Cluster, nodes: Sequence[str]) -> None:
