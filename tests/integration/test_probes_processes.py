@@ -120,7 +120,7 @@ def test_processes_are_read_every_other_second_on_slow_gpus(standin_lib: Path, t
     assert has_processes[2:] == [True] * 4
 
 
-def test_an_old_driver_lists_no_processes_with_a_reason(
+def test_processes_of_an_old_driver_come_through_nvitop(
     standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
 ) -> None:
     omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics")]
@@ -136,8 +136,9 @@ def test_an_old_driver_lists_no_processes_with_a_reason(
     with ProbeProcess(lib, tmp_path / "s") as node:
         capabilities = node.facts().capabilities
         (row,) = node.read().gpus
-        assert on_gpus(node) == []
-    assert "driver is too old" in capabilities["processes"]
+        (process,) = on_gpus(node)
+    assert "processes" not in capabilities
+    assert (process.pid, process.row["gpu_memory_mib"], process.row["sm_pct"]) == (worker.pid, 800, 50)
     assert row is not None
     assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
     assert "driver is too old" in capabilities["mem_temp_c"]
