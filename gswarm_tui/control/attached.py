@@ -46,6 +46,10 @@ class RouteError(Exception):
     """Raised if a recorder can't be reached; the message is one clause."""
 
 
+class RecorderGoneError(RouteError):
+    """Raised if a recorder and the parent that would restart it were killed, so that nobody records."""
+
+
 class Route(Protocol):
     """Route to a recorder; ``place`` is its host, empty on this one."""
 
@@ -69,9 +73,9 @@ class AttachedRun:
     there. ``nodes`` are shown until the recorder has sent its state.
 
     ``place`` is the host of a recorder elsewhere, empty for this host. ``connected``: the state has arrived.
-    ``ended``: the recorder reported its end, with a ``report`` on the recording. ``alone``: nobody else can
-    attach. ``interruption`` is why it sends nothing, empty while it does. The callbacks in ``flushed`` are
-    called when ``fleet`` has changed.
+    ``ended``: the recorder reported its end, with a ``report`` on the recording. ``gone``: recorder and
+    parent were killed. ``alone``: nobody else can attach. ``interruption`` is why it sends nothing, empty
+    while it does. The callbacks in ``flushed`` are called when ``fleet`` has changed.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class AttachedRun:
     ) -> None:
         self.place = route.place
         self.read_only = read_only
-        self.connected = self.ended = self.alone = False
+        self.connected = self.ended = self.gone = self.alone = False
         self.interruption = ""
         self.report: dict[str, Any] = {}
         self.fleet = Fleet(nodes, derive_events=False)
@@ -143,7 +147,7 @@ class AttachedRun:
             if "error" in message:
                 raise RouteError(str(message["error"]))
             message = await self._receive()
-        self.interruption = ""
+        self.interruption, self.gone = "", False
         await self._handle(message)
 
     async def _reconnect(self, why: str) -> None:
@@ -160,7 +164,7 @@ class AttachedRun:
             except TimeoutError:
                 why = f"{self._subject()} doesn't answer"
             except RouteError as error:
-                why = str(error)
+                why, self.gone = str(error), isinstance(error, RecorderGoneError)
             self.close()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gswarm_tui.common.processes import LastLine, own_command_there, pipes
-from gswarm_tui.control.attached import RouteError
+from gswarm_tui.control.attached import RecorderGoneError, RouteError
 from gswarm_tui.control.client import Head, NoHeadError, describe_hang, open_socket, running_heads
 from gswarm_tui.control.relay import MAGIC
 
@@ -63,7 +63,7 @@ def recording_head(uid: str, environ: Mapping[str, str]) -> Head:
     for head in running_heads(environ):
         if head.uid == uid:
             return head
-    raise RouteError("no gswarm-tui here writes this recording")
+    raise RecorderGoneError("no gswarm-tui here writes this recording")
 
 
 class SshRoute:

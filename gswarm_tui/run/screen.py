@@ -162,6 +162,9 @@ async def _show(client: AttachedRun, app: GswarmApp) -> int:
 
 def _print_report(client: AttachedRun, uid: str) -> int:
     """Print how the recording ended, and return its recorder's exit status."""
+    if client.gone:
+        print_notice(f"the recorder was killed; gswarm-tui recover {uid[:8]} resumes the recording")
+        return 1
     if not client.ended:
         print_notice(f"the recorder doesn't answer; gswarm-tui attach {uid[:8]} shows it again")
         return 1

@@ -454,8 +454,10 @@ class GswarmApp(Viewer):
         for _ in range(round(ENDING_S / RETRY_S)):
             try:
                 await self.live.carry_out(StopRecording("the screen was quit"))
-            except IntentError:  # it hasn't started yet, or is being restarted
-                await asyncio.sleep(RETRY_S)
+            except IntentError:
+                if self.live.gone:
+                    break
+                await asyncio.sleep(RETRY_S)  # it hasn't started yet, or is being restarted
             else:
                 return
         self.exit(reason)

@@ -23,6 +23,7 @@ class RecorderClient(Run, Protocol):
     read_only: bool
     connected: bool
     ended: bool
+    gone: bool
     alone: bool
     interruption: str
 

@@ -76,7 +76,7 @@ class LocalClient:
         self.place = ""
         self.read_only = False
         self.connected = True
-        self.ended = False
+        self.ended = self.gone = False
         self.alone = False
         self.interruption = ""
         self.intents: list[Intent] = []
