@@ -17,6 +17,10 @@ LEAST_FREE_BYTES = 64 << 20
 """Room that is there before a run; how much its reports take is known only after it."""
 
 
+class BrokenOffError(ProfileError):
+    """Raised if less of a report arrived than it has."""
+
+
 @dataclass(frozen=True)
 class RemoteReport:
     """A report on a node, with its size and the Unix time of its last change, which its copy gets, too."""
@@ -59,7 +63,7 @@ async def receive(
     """Write a report into a folder, under its name or with a number after it; return its path.
 
     ``read`` returns its next bytes, at most as many as it gets, and nothing at the end. ``progress`` gets the
-    size of each piece. Raises ProfileError.
+    size of each piece. Raises ProfileError, BrokenOffError.
     """
     part = folder / f".{report.name}.{secrets.token_hex(4)}.part"
     left = report.size
@@ -70,7 +74,7 @@ async def receive(
                 left -= len(data)
                 progress(len(data))
         if left:
-            raise ProfileError(f"{report.node}: fetching {report.name} broke off.")
+            raise BrokenOffError(f"{report.node}: fetching {report.name} broke off.")
         os.utime(part, (report.changed_s, report.changed_s))
         path, number = folder / report.name, 1
         while path.exists():

@@ -17,12 +17,13 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.options.profile_options import ProfileOptions
 from gswarm_tui.profiling.allocation import Allocation, allocated, find_job
-from gswarm_tui.profiling.fetching import LEAST_FREE_BYTES, RemoteReport, check_room, receive
+from gswarm_tui.profiling.fetching import LEAST_FREE_BYTES, BrokenOffError, RemoteReport, check_room, receive
 from gswarm_tui.profiling.node_scripts import HOLD, LIST, RUN, setup_line
 from gswarm_tui.profiling.slurm_commands import ProfileError, kept, last_line, output, with_errors
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
 
+FETCH_TRIES = 3
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _COUNTERS_REMEDY = (
     "ask your cluster's administrators to open them for your jobs "
@@ -85,7 +86,8 @@ class ProfileRun:
                 if reports:
                     check_room(folder, sum(report.size for report in reports))
                 for report in reports:
-                    # srun may lose output of a step that ends before it has read its input, so it gets none.
+                    # srun may lose the output of a step that ends at once, so a report is fetched again.
+                    # A step that ends before it has read its input loses it more often, so it gets none.
                     step = allocation.step(
                         "--nodes=1",
                         "--ntasks=1",
@@ -93,8 +95,14 @@ class ProfileRun:
                         "--unbuffered",
                         "--input=none",
                     )
-                    async with kept([*step, "cat", report.path]) as command:
-                        path = await receive(report, folder, command.read, progress)
+                    for tries_left in reversed(range(FETCH_TRIES)):
+                        async with kept([*step, "cat", report.path]) as command:
+                            try:
+                                path = await receive(report, folder, command.read, progress)
+                                break
+                            except BrokenOffError:
+                                if not tries_left:
+                                    raise
                     self._say(f"fetched {path} ({file_size(report.size)})")
                     result.reports.append((path, report))
             except ProfileError as error:
