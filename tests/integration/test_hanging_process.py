@@ -18,6 +18,7 @@ from gswarm_agent.frame import Frame
 from gswarm_tui import cli
 from tests.integration.agent_node import Node
 from tests.integration.heads import eventually, head
+from tests.recorders import recorder_of
 
 
 def is_stopped(pid: int) -> bool:
@@ -57,12 +58,13 @@ def test_commands_report_a_suspended_head(
     with head("--demo", "1x1", "--db", str(path)) as running, ExitStack() as stack:
         running.wait_for(" rows")
         (address,) = (runtime / "gswarm-tui").glob(f"*/{SOCKET}")
-        resume = f"kill -s CONT -- -{running.process.pid}"  # dash refuses -CONT --
+        recorder = recorder_of(path)
+        resume = f"kill -s CONT -- -{recorder}"  # dash refuses -CONT --
         expected = (
-            f"{path} is being recorded by gswarm-tui, process {running.pid}, which doesn't answer; if it is "
-            f"suspended, resume it with {resume}, else end it with kill -9 {running.pid}."
+            f"{path} is being recorded by gswarm-tui, process {recorder}, which doesn't answer; if it is "
+            f"suspended, resume it with {resume}, else end it with kill -9 {recorder}."
         )
-        with suspended(running.pid), monkeypatch.context() as patch:
+        with suspended(recorder), monkeypatch.context() as patch:
             patch.setattr("gswarm_tui.control.client.TIMEOUT_S", 0.5)
             if full:
                 stack.enter_context(full_queue(address))
@@ -79,8 +81,7 @@ def test_commands_report_a_suspended_head(
                 assert captured.out == ""
                 assert " ".join(captured.err.split()) == f"gswarm-tui: {expected}"
             subprocess.run(["sh", "-c", resume], check=True)
-            both = running.pid, running.process.pid
-            eventually(lambda: not any(map(is_stopped, both)), "the program and its parent continue")
+            eventually(lambda: not is_stopped(recorder), "the recorder continues")
         assert cli.main(["mark", "here", "--db", str(path)]) == 0
         assert capsys.readouterr().out == "marked in 1 recording\n"
         assert cli.main(["sql", "SELECT 41 + 1 AS figure", "--db", str(path), "--format", "csv"]) == 0

@@ -20,6 +20,7 @@ import pytest
 from gswarm_tui.cli import main
 from tests.integration import sshd
 from tests.integration.heads import eventually, head, nothing_left, rows
+from tests.recorders import recorder_of
 from tests.terminal import InTerminal
 from tests.unit.store_recording import query
 
@@ -135,7 +136,7 @@ def suspended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suspended]:
         patch.setenv("XDG_RUNTIME_DIR", sockets)
         running, path = started.enter_context(watching(folder, {"gpu01": "", "gpu02": ""}))
         eventually(lambda: rows(running) > 50, "rows")
-        os.killpg(running.process.pid, signal.SIGSTOP)
+        os.kill(recorder_of(path.resolve()), signal.SIGSTOP)
         patch.undo()
         yield Suspended(running, path, Path(sockets), time.monotonic())
 
@@ -191,7 +192,7 @@ def test_suspended_head_reports_no_node_as_lost(
     running, path = suspended.running, suspended.path
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(suspended.sockets))
     time.sleep(max(0.0, suspended.since + STOPPED_S - time.monotonic()))  # the fault: nothing to wait for
-    os.killpg(running.process.pid, signal.SIGCONT)
+    os.kill(recorder_of(path.resolve()), signal.SIGCONT)
     eventually(lambda: is_logged(path, "gswarm-tui itself was paused for"), "the standstill")
     shown = rows(running)
     eventually(lambda: rows(running) > shown + 100, "rows after the standstill")
