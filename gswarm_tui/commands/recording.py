@@ -36,6 +36,8 @@ def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add_head_options(parser)
     arguments = parser.read(args)
     head = choose_head(arguments, environ)
+    if head.path is None and not head.hangs:
+        raise RefusedError("no recording ended: nothing is recorded; start gswarm-tui without --no-record.")
     request_head(head, StopRecording())
     _wait(head)
     if arguments.json:

@@ -295,6 +295,11 @@ class BatchRun:
             if not self.command:
                 self.exit_status = code if code >= 0 else 128 - code
             return
+        if self._listening is None and not self.command:
+            # The screen's only connection went with the recorder: nobody could attach to another one.
+            print_notice(f"the recorder {_outcome(code)}; {self._advice()}")
+            self.exit_status = 1
+            return
         if time.monotonic() - self._started_at > HEALTHY_S:
             self._pause_s = RESTART_S
         self._why_restarted = _outcome(code)

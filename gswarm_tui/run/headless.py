@@ -100,6 +100,7 @@ class Headless:
     _stopped: bool = False
     _printed_at: dict[str, float] = field(default_factory=dict)
     _unwritten: str = ""
+    _why: str = ""
 
     def record(self, start: RecorderStart) -> int:
         """Record until something ends it, and return the exit status. Call it once in a process.
@@ -288,12 +289,18 @@ class Headless:
             self._end(why)
 
     def _end(self, reason: str) -> None:
+        self._why = reason
         self._hub.log("recording_ended", reason)
         self._ended.set()
 
     def _report(self, recorder: Recorder | None, ended: RunResult) -> dict[str, Any]:
-        """Print how the recording ended, and return it for clients: lines, problems, and the exit status."""
-        report: dict[str, Any] = {"lines": [], "problems": self._problems(ended), "next": ""}
+        """Print how the recording ended, and return it for clients: why, lines, problems, exit status."""
+        report: dict[str, Any] = {
+            "lines": [],
+            "problems": self._problems(ended),
+            "next": "",
+            "why": self._why,
+        }
         report["status"] = 1 if report["problems"] else 0
         if recorder is not None and ended.status is not None:
             if not ended.holding and not ended.status.error:

@@ -168,7 +168,11 @@ def _print_report(client: AttachedRun, uid: str) -> int:
     if not client.ended:
         print_notice(f"the recorder doesn't answer; gswarm-tui attach {uid[:8]} shows it again")
         return 1
+    from gswarm_tui.tui.app import SCREEN_QUIT
+
     report = client.report
+    if report.get("why", SCREEN_QUIT) != SCREEN_QUIT:
+        print_notice(report["why"])
     for line in report.get("lines", ()):
         print(printable(line))
     for problem in report.get("problems", ()):

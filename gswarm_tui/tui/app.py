@@ -60,6 +60,8 @@ ENDING_S = 60.0
 """Longest notice that the recorder ends; the screen closes then."""
 RETRY_S = 0.2
 READ_ONLY = "this screen is read-only: it shows the recording and changes nothing"
+SCREEN_QUIT = "the screen was quit"
+"""Why a recorder ends whose screen was quit; for any other reason the user sees it."""
 
 
 class GswarmApp(Viewer):
@@ -453,7 +455,7 @@ class GswarmApp(Viewer):
         self.show_notice("fetching the last frames …", seconds=ENDING_S)
         for _ in range(round(ENDING_S / RETRY_S)):
             try:
-                await self.live.carry_out(StopRecording("the screen was quit"))
+                await self.live.carry_out(StopRecording(SCREEN_QUIT))
             except IntentError:
                 if self.live.gone:
                     break
