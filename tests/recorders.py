@@ -13,11 +13,26 @@ from tests.terminal import PATIENCE_S, pause
 
 def recorder_of(path: Path) -> int:
     """Return the process that has a recording open."""
+    if not (found := _with_open(path)):
+        raise AssertionError(f"no process has {path} open")
+    return found[0]
+
+
+def wait_for_end(path: Path) -> None:
+    """Wait until no process has a recording open."""
+    began = time.monotonic()
+    while found := _with_open(path.resolve()):
+        assert time.monotonic() < began + PATIENCE_S, f"process {found} still has {path} open"
+        pause(began)
+
+
+def _with_open(path: Path) -> list[int]:
+    found = []
     for files in Path("/proc").glob("[0-9]*/fd"):
         with suppress(OSError):
             if path in map(Path.readlink, files.iterdir()):
-                return int(files.parent.name)
-    raise AssertionError(f"no process has {path} open")
+                found.append(int(files.parent.name))
+    return found
 
 
 def parent_of(pid: int) -> int:

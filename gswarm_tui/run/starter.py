@@ -13,7 +13,14 @@ from typing import Any
 
 from gswarm_tui.common.errors import print_notice
 
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+ENDING = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 """Signals at which the screen ends, and the recorder that it started closes the recording."""
 _AWAITED = (*ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 _LEAVE_SCREEN = (

@@ -27,6 +27,7 @@ from gswarm_tui.run.resume_notes import NOTES, read_note, write_note
 from gswarm_tui.run.saved_options import save_options
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
+from tests.recorders import kill_recorder
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query
 
@@ -237,6 +238,7 @@ def test_recording_of_another_home_folder_is_finished_after_confirmation(
 ) -> None:
     with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
         eventually(lambda: rows(running) > 5, "frames on disk")
+        kill_recorder(path)
     ((uid,),) = query(path, "SELECT uid FROM recordings")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     unended = "SELECT count(*) FROM recordings WHERE ended_at IS NULL"

@@ -20,6 +20,7 @@ import pytest
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
 from gswarm_tui.tui.textual_internals.driver import DetachableFile
+from tests.recorders import wait_for_end
 from tests.terminal import PATIENCE_S, InTerminal
 
 
@@ -117,6 +118,7 @@ def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     program = [sys.executable, "-m", "gswarm_tui"]
     assert status_after_closing_the_terminal([*program, "--demo", "2x4", "--db", str(path)], b"sim02") == 0
+    wait_for_end(path)
     with duckdb.connect(str(path), read_only=True) as recording:
         assert recording.sql("SELECT count(*) FROM recordings WHERE ended_at IS NULL").fetchall() == [(0,)]
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *program, "sql", "--db", str(path)]
@@ -151,5 +153,6 @@ def test_signal_before_the_first_screen_closes_the_recording(tmp_path: Path, num
         assert running.exit_status() in (0, 128 + number)
         assert "leaked" not in running.screen()
         assert "Traceback" not in running.screen()
+    wait_for_end(path)
     with duckdb.connect(str(path), read_only=True) as recording:
         assert recording.sql("SELECT count(*) FROM recordings WHERE ended_at IS NULL").fetchall() == [(0,)]
