@@ -47,15 +47,9 @@ def test_process_that_hangs_when_it_is_read_hides_no_other(
     scenario.gpus[1].processes = [GpuProcess(MINE + THEIRS - first, used_mib=1)]
     scenario.write(tmp_path / "s")
     with ProbeProcess(standin_lib, tmp_path / "s", proc=proc, wait_s=AS_AGENTS_S) as node:
-        notes: list[str] = []
-
-        def both_are_there(each: NamedSamples) -> bool:
-            notes.extend(note.message for note in each.notes)
-            return len(commands(each)) == 2
-
-        reading = node.until(both_are_there)
+        reading = node.until(lambda each: len(commands(each)) == 2)
         assert commands(reading) == {MINE: "python train.py", THEIRS: None}
-        assert notes == [
+        assert [note.message for note in reading.notes] == [
             f"no longer shows details of process {THEIRS}: it hangs, or the kernel is slow to read its memory"
         ]
         (proc / str(MINE) / "cmdline").rename(proc / str(THEIRS) / "cmdline")

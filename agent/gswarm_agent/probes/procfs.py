@@ -24,9 +24,9 @@ def read_file(path: str) -> bytes:
 
 
 def read_start(path: str, most: int = 4096) -> bytes:
-    """Return a file's first bytes, empty if it can't be read. A FIFO or device isn't waited for."""
+    """Return the first bytes of a file in /proc or /sys, empty if it can't be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
