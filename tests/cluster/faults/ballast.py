@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tests.cluster.node import ClusterNode
 from tests.cluster.standin.scenario import GpuProcess, Scenario
 
-PROCESSES = 120
+PROCESSES = 60
 _START = (
     "long=$(printf 'step %.0s' {1..700}); "
     f"for n in {{1..{PROCESSES}}}; do "
@@ -18,7 +18,7 @@ _START = (
 
 @contextmanager
 def ballast(node: ClusterNode) -> Iterator[None]:
-    """Run the processes while the context lasts: about 200 KB a second more."""
+    """Run the processes while the context lasts: about 100 KB a second more."""
     pids = [int(pid) for pid in node.run(_START).stdout.split()]
     try:
         scenario = Scenario.of(node.name, node.gpus)

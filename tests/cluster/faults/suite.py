@@ -149,7 +149,7 @@ class Suite:
         of(
             node := next(names),
             "node lets nobody in, its spool of 1 MiB overflows",
-            stop_sshd(node, 2, 12),
+            stop_sshd(node, 2, long_cut),
             may_lose=True,
         )
         small_spools = ("--spool-mib", "1")
