@@ -43,8 +43,11 @@ def parent_of(pid: int) -> int:
 def kill_recorder(path: Path) -> None:
     """Kill the recorder of a file and its parent, so that the recording is left open."""
     recorder = recorder_of(path.resolve())
-    for pid in (parent_of(recorder), recorder):
-        os.kill(pid, signal.SIGKILL)
+    parent = parent_of(recorder)
+    # Stopped first: a recorder whose parent dies closes its recording, and a parent restarts its recorder.
+    os.kill(parent, signal.SIGSTOP)
+    os.kill(recorder, signal.SIGKILL)
+    os.kill(parent, signal.SIGKILL)
     began = time.monotonic()
     while Path(f"/proc/{recorder}").exists():
         assert time.monotonic() < began + PATIENCE_S, "the recorder's end"

@@ -323,14 +323,6 @@ def test_a_lock_that_is_no_regular_file_is_not_followed_or_waited_for(node: Node
     assert ticks.probe.reasons["cpu_counters"] == reason
 
 
-def test_a_setting_that_is_a_fifo_is_not_waited_for(node: NodeFiles) -> None:
-    node.paranoid.unlink()
-    os.mkfifo(node.paranoid)
-    ticks = Ticks(node.probe())
-    assert not counts(ticks.tick())
-    assert "no perf_event_paranoid" in ticks.probe.reasons["cpu_counters"]
-
-
 def test_who_may_count_is_reported_and_kept_current_while_counters_are_off(node: NodeFiles) -> None:
     probe = node.probe()
     probe.switch(on=False)

@@ -105,6 +105,7 @@ async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
         lines = screen_text(app).splitlines()
         assert any(line.split()[:4] == ["1", "–", "–", "–"] for line in lines)
         await pilot.press("shift+tab")
+        await pilot.pause()
         assert line_with(app, "Not Supported").split() == ["power", "gpu1", "Not", "Supported"]
         assert "▸counters" in line_with(app, "switched off")
         assert line_with(app, "held by ada").split()[:3] == ["CPU", "counters", "host"]
