@@ -67,8 +67,9 @@ class AgentConnection:
         if self._writing != self.reading:
             if self.has_unsent:
                 selector.unregister(self._writing)
+            # Other processes may share this pipe and expect writes that block.
             with suppress(OSError):
-                os.set_blocking(self._writing, True)  # other processes may write to it afterwards
+                os.set_blocking(self._writing, True)
             os.close(self._writing)
         os.close(self.reading)
 

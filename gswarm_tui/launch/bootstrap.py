@@ -24,7 +24,7 @@ from gswarm_tui.launch.inbox import Inbox
 
 GREETING_S = 120.0
 SHELL = "/bin/sh"
-"""What is started on a node; the script goes to its standard input, so no login shell reads it."""
+"""Program that runs the script on a node; it reads the script from standard input, past the login shell."""
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
 
 _RUN = Path(__file__).with_name("bootstrap.sh").read_text()

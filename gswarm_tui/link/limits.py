@@ -27,7 +27,7 @@ START_BYTES = 8_000_000
 SPOOL_MIB, SPOOL_MEMORY_MIB = 256, 16
 """The agent's defaults: frames that wait on a node's disk, and in its memory."""
 MESSAGE_BYTES, ROW_BYTES = 2_000, 1_000
-"""What a message costs the head beside its size, and what an event, a GPU and a GPU link of a hello cost."""
+"""Bytes charged for each message beside its size, and for each event, GPU and GPU link in a hello."""
 MAX_FORMER_LIVES = 64
 """Maximum former agent runs that a connection may announce; runs without waiting frames aren't announced."""
 MAX_AHEAD_S = 60.0

@@ -59,7 +59,7 @@ class OpenRecording:
 
 
 class RecorderStart(NamedTuple):
-    """What the parent process gives a recorder that it starts.
+    """Arguments that the parent process passes to a recorder.
 
     ``resumed`` is the recording to resume, and ``why_resumed`` how its former recorder died, if it did.
     ``opened`` is called when clients can connect. The pipe ``end`` is closed to end the recorder, and may

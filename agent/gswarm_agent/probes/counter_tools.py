@@ -232,6 +232,7 @@ class Perf:
 
 def find_perf() -> Optional[str]:
     """Return the path of perf, None if it isn't installed."""
-    import shutil  # takes long to import, and is needed for counting only
+    # The module shutil takes long to import, and only counting needs it.
+    import shutil
 
     return shutil.which("perf")

@@ -123,7 +123,8 @@ class CountersProbe:
         before, self._rights = self._rights, self._reader.read(self._watch.dcgm)
         if self._rights.cpu != before.cpu:
             self._retry_at = 0
-            if not self._on or not self._rights.node_obstacle:  # else the note on the end of counting has it
+            # While counting is on, the note that counting ended gives the new obstacle.
+            if not self._on or not self._rights.node_obstacle:
                 self._note(INFO, f"CPU counters: {self._rights.cpu}")
         if self._rights.gpu != before.gpu:
             self._note(INFO, f"GPU counters: {self._rights.gpu}")

@@ -1,4 +1,4 @@
-"""Where PCI devices are connected, from /sys: network adapters, and the ways between two devices."""
+"""PCI topology from /sys: network adapters, and the path between two devices."""
 
 from __future__ import annotations
 

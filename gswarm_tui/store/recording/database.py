@@ -54,7 +54,7 @@ _LOG = logging.getLogger(__name__)
 MEMORY = 256_000_000
 """DuckDB caches what it has written up to this limit; users of a login node share its memory."""
 QUERY_MEMORY = 512 * 1024**2
-"""What all queries together may use beyond it, unless ``--query-memory`` gives them more."""
+"""Memory of all queries together, beside ``MEMORY``; ``--query-memory`` raises it."""
 _MAX_WAL_BYTES = 256 * 1024 * 1024
 """A larger write-ahead log stops queries that keep it from being checkpointed."""
 

@@ -50,14 +50,16 @@ def become(
     status, (requests, answers) = 1, pipes
     try:
         signal.set_wakeup_fd(-1)
+        # The agent decides when this process ends, so signals for the group are ignored.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the agent decides when this process ends
+            signal.signal(number, signal.SIG_IGN)
         # A call that hangs for ever must not keep the agent's sockets and locks.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor not in (2, requests, answers):
+                # The descriptor with which the folder was listed is closed already.
                 try:
                     os.close(descriptor)
-                except OSError:  # the one with which the folder was listed
+                except OSError:
                     pass
         import ctypes
 

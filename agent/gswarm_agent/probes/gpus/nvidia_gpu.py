@@ -164,8 +164,9 @@ class Gpu:
         values: Values = {}
         codes: Dict[GpuSource, int] = {}
         for source in self._sources:
+            # A source's rates begin again when its columns are switched on.
             if not off.isdisjoint(source.columns):
-                source.reset()  # its rates begin again when it is switched on
+                source.reset()
         # Counters come first, close to the time that their rates are taken at.
         fields = [s for s in self._fields if (everything or s.reason is None) and off.isdisjoint(s.columns)]
         try:

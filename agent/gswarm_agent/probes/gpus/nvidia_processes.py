@@ -66,7 +66,8 @@ def processes_on(nvml: Nvml, handle: Any) -> Dict[int, GpuUsage]:
         memory_by_pid.update({p.pid: p.usedGpuMemory for p in nvml.maybe(listing, handle) or ()})
     if not memory_by_pid:
         return {}
-    sm_by_pid: Optional[Dict[int, int]] = {}  # of those that ran a kernel in the last second
+    # Only processes that ran a kernel in the last second have SM shares.
+    sm_by_pid: Optional[Dict[int, int]] = {}
     try:
         samples = api.nvmlDeviceGetProcessUtilization(handle, time.time_ns() // 1000 - _SECOND_US)
         sm_by_pid = {sample.pid: sample.smUtil for sample in sorted(samples, key=attrgetter("timeStamp"))}

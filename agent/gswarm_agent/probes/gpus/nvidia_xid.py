@@ -83,8 +83,9 @@ class XidWatch:
                 if error.value in UNSUPPORTED:
                     self.reasons.update(dict.fromkeys(self._indices.values(), reason_of(error.value)))
                     return
+                # With a lost GPU, the driver may return at once from each wait.
                 if error.value != TIMEOUT:
-                    time.sleep(_PAUSE_S)  # with a lost GPU the driver may return at once each time
+                    time.sleep(_PAUSE_S)
                 continue
             index = self._indices.get(ctypes.addressof(event.device.contents))
             if index is None:

@@ -37,7 +37,7 @@ class GpuUsage:
 
 
 class Whereabouts:
-    """Where the reading process is, in memory shared with the agent: what hangs is known after its death.
+    """The call that the reading process is in, in shared memory, so that the agent can name one that hangs.
 
     ``lane`` 0 is the main thread, ``lane`` 1 a thread that a vendor may have for slow calls.
     """
