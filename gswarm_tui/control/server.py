@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ OF_ALL_VERSIONS = ("status", "stop_recording")
 """Requests that are answered to clients of other versions, too."""
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
+MESSAGE_BYTES = 4 * 1024 * 1024
+"""Rows of a result are sent in messages of about this size."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -269,9 +271,9 @@ class ControlServer:
         async with self._source(request) as (source, sql, values):
             result = await self._in_thread(lambda: source.query(sql, *values))
             await send(encode({"names": list(result.names), "types": list(result.types)}))
-            while batch := await self._in_thread(lambda: _next(result)):
-                for message in batch:
-                    await send(message)
+            messages = _row_messages(result)
+            while message := await self._in_thread(lambda: next(messages, b"")):
+                await send(message)
             await send(encode({"end": True}))
 
     async def _arrays(self, request: dict[str, Any], send: Send) -> None:
@@ -304,12 +306,6 @@ class ControlServer:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-def _next(result: Result) -> list[bytes]:
-    """Return the next rows as messages; none at the end. Raises QueryError, StoreError."""
-    rows = next(result.batches, None)
-    return [] if rows is None else _messages(rows)
-
-
 def _columns(arrays: Arrays) -> bytes:
     """Return a result by column as a message. Raises QueryError."""
     try:
@@ -318,11 +314,19 @@ def _columns(arrays: Arrays) -> bytes:
         raise QueryError(f"the result is too long: {error}") from None
 
 
-def _messages(rows: Sequence[tuple[Any, ...]]) -> list[bytes]:
-    try:
-        return [encode({"rows": rows})]
-    except MessageError as error:
-        if len(rows) == 1:
-            raise QueryError(f"a row of the result is too long: {error}") from None
-        middle = len(rows) // 2
-        return _messages(rows[:middle]) + _messages(rows[middle:])
+def _row_messages(result: Result) -> Iterator[bytes]:
+    """Yield the rows as messages. Raises QueryError, StoreError."""
+    count = 1  # packing holds the interpreter's lock, so rows of long texts are packed one by one
+    for rows in result.batches:
+        while rows:
+            part, rest = rows[:count], rows[count:]
+            try:
+                message = encode({"rows": part})
+            except MessageError as error:
+                if count == 1:
+                    raise QueryError(f"a row of the result is too long: {error}") from None
+                count = 1
+                continue
+            yield message
+            rows = rest
+            count = max(1, min(8 * count, len(part) * MESSAGE_BYTES // len(message)))

@@ -83,9 +83,10 @@ def _wait(child: int) -> int:
     while True:
         received = signal.sigwaitinfo(_AWAITED)
         number = received.si_signo
-        # The keys of a terminal reach the child, too; its hang-up perhaps only the leader of the session.
+        # The keys of a terminal reach the child, too; its hang-up perhaps only the leader of the session. SIGTSTP is
+        # sent to whole groups: forwarded, it would stop the child a second time, which nobody would continue.
         has_it = received.si_code > 0 and number != signal.SIGHUP
-        if number in (*ENDING, signal.SIGTSTP) and not has_it:
+        if number in ENDING and not has_it:
             os.kill(child, number)
         pid, status = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
         if pid and os.WIFSTOPPED(status):
