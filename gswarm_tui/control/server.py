@@ -317,7 +317,8 @@ def _columns(arrays: Arrays) -> bytes:
 def _row_messages(result: Result) -> Iterator[bytes]:
     """Yield the rows as messages. Raises QueryError, StoreError."""
     count = 1  # packing holds the interpreter's lock, so rows of long texts are packed one by one
-    for rows in result.batches:
+    for batch in result.batches:
+        rows = batch
         while rows:
             part, rest = rows[:count], rows[count:]
             try:

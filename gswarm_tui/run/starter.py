@@ -83,8 +83,8 @@ def _wait(child: int) -> int:
     while True:
         received = signal.sigwaitinfo(_AWAITED)
         number = received.si_signo
-        # The keys of a terminal reach the child, too; its hang-up perhaps only the leader of the session. SIGTSTP is
-        # sent to whole groups: forwarded, it would stop the child a second time, which nobody would continue.
+        # The keys of a terminal reach the child, too; its hang-up perhaps only the leader of the session.
+        # SIGTSTP is sent to whole groups: forwarded, it would stop the child twice, and be continued once.
         has_it = received.si_code > 0 and number != signal.SIGHUP
         if number in ENDING and not has_it:
             os.kill(child, number)
