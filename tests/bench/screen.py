@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 from tests.bench.figures import BenchOptions, Figure
@@ -16,6 +17,8 @@ from tests.terminal import InTerminal
 UNDER_WAY_S = 8
 UNANSWERED_S = 10.0
 """A key without a paint in this time counts as this slow."""
+UNPAINTED_S = 2.0
+"""A longer time without a paint counts as unpainted: paints are a second apart, give or take a few ms."""
 BUSY = 2
 PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fleet", ("j", "k", "l", "h", *"zzzzzz", *"]]][[[", *"ooooo")),
@@ -116,10 +119,12 @@ def _fleet(options: BenchOptions) -> Iterator[Figure]:
 def _responds(
     options: BenchOptions, app: InTerminal, seconds: float, what: str, goal_ms: float
 ) -> Iterator[Figure]:
-    """Measure seconds without a paint, then the time from keys to their paints on all screens."""
+    """Measure the time without a paint, then the time from keys to their paints on all screens."""
     began = time.monotonic()
     time.sleep(seconds)
-    painted = {int(at - began) for at, _ in app.writes if began <= at < began + seconds}
+    ended = time.monotonic()
+    painted = [began, *(at for at, _ in app.writes if began <= at < ended), ended]
+    gaps = [later - earlier for earlier, later in pairwise(painted)]
     delays = []
     for place, keys in PLACES:
         took = [_answered(app, key, quiet=not options.smoke) for key in keys]
@@ -129,7 +134,9 @@ def _responds(
     late = delays[int(0.95 * (len(delays) - 1))]
     yield Figure(f"key to paint, {what}, p95", 1000 * late, "ms", goal_ms,
                  limit="median", beside=1000 * statistics.median(delays))  # fmt: skip
-    yield Figure("  seconds in which nothing was painted", int(seconds) - len(painted), "s", 0)
+    unpainted = sum(gap for gap in gaps if gap > UNPAINTED_S)
+    yield Figure(f"  gaps between paints longer than {UNPAINTED_S:g} s, in all", unpainted, "s", 0,
+                 limit="longest gap", beside=max(gaps))  # fmt: skip
 
 
 def _answered(app: InTerminal, key: str, *, quiet: bool) -> float:

@@ -12,7 +12,7 @@ from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, LinkMeasured, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.node import NodeScreen
-from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.conftest import app_on, line_with, screen_text, shows
 from tests.tui.scene import Scene, scene
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -101,11 +101,11 @@ async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
         app.show(NodeScreen("gpu01"))
-        await pilot.pause()
+        await shows(app, pilot, "▸   0")
         lines = screen_text(app).splitlines()
         assert any(line.split()[:4] == ["1", "–", "–", "–"] for line in lines)
         await pilot.press("shift+tab")
-        await pilot.pause()
+        await shows(app, pilot, "▸counters")
         assert line_with(app, "Not Supported").split() == ["power", "gpu1", "Not", "Supported"]
         assert "▸counters" in line_with(app, "switched off")
         assert line_with(app, "held by ada").split()[:3] == ["CPU", "counters", "host"]
