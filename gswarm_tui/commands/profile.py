@@ -21,7 +21,7 @@ from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report
 from gswarm_tui.profiling.login_node import profile_there, read_arguments, serve_profile
-from gswarm_tui.profiling.profile_run import ProfileResult, ProfileRun, command_line
+from gswarm_tui.profiling.profile_run import ProfileResult, command_line, node_and_rank, run_profile
 from gswarm_tui.profiling.shims import run_shim, write_shims
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
@@ -73,14 +73,13 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
     if options.run.setup and shutil.which(options.tool, path=environ.get("PATH")) is None:
         environ = _environ_after(options.run.setup, environ)
     notices: dict[str, None] = {}
-    for path, report in result.reports:
+    for path in result.reports:
+        node, rank = node_and_rank(path.name)
         if path.suffix == ".qdstrm":
             continue
         try:
             with Progress(f"importing {path.name}") as progress:
-                done = import_report(
-                    path, db, environ, node=report.node, rank=report.rank, report=progress.report
-                )
+                done = import_report(path, db, environ, node=node, rank=rank, report=progress.report)
         except (UserError, StoreError) as error:
             print_notice(f"{str(error).rstrip('.')}. The report stays: {path}")
         except BaseException:
@@ -88,7 +87,7 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
             raise
         else:
             which = f"profile {done.profile_id}, {done.rows:,} events"
-            print_notice(f"{db}: {which} of {report.node}, rank {report.rank}")
+            print_notice(f"{db}: {which} of {node}, rank {rank}")
             notices |= dict.fromkeys(done.notices)
     for notice in notices:
         print_notice(notice)
@@ -108,42 +107,16 @@ def _environ_after(setup: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if "=" in pair) or environ
 
 
-class _FetchProgress:
-    """Progress line of the transfers, which hides while a notice is printed."""
-
-    def __init__(self) -> None:
-        self._line: Progress | None = None
-
-    def report(self, share: float) -> None:
-        """Show the share fetched."""
-        if self._line is None:
-            self._line = Progress("fetching reports")
-            self._line.__enter__()
-        self._line.report(share)
-
-    def say(self, text: str) -> None:
-        """Print a notice."""
-        self.hide()
-        print_notice(text)
-
-    def hide(self) -> None:
-        """Erase the line."""
-        if self._line is not None:
-            self._line.hide()
-            self._line = None
-
-
 def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[ProfileResult, Path | None]:
     """Run the command; return the result, and the running recording that has it as a session, if any."""
     if not (options.allocates or options.run.jump or options.job):
         options = options._replace(job=environ.get("SLURM_JOB_ID") or None)
-    progress, sessions = _FetchProgress(), _Sessions(options, environ)
-    shown = progress.say, progress.report, sessions.running
-    work = profile_there(options, *shown) if options.run.jump else ProfileRun(options, *shown).run()
-    try:
-        return asyncio.run(_until_signal(work, _after(options))), sessions.recording
-    finally:
-        progress.hide()
+    sessions = _Sessions(options, environ)
+    if options.run.jump:
+        work = profile_there(options, sessions.running)
+    else:
+        work = run_profile(options, sessions.running)
+    return asyncio.run(_until_signal(work, _after(options))), sessions.recording
 
 
 def _after(options: ProfileOptions) -> str:

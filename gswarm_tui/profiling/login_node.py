@@ -1,8 +1,10 @@
 """Profile through a login node: this program runs itself there, and the reports come here.
 
 The arguments are the first line of its input, as JSON, so that other users of the login node don't see them.
-Its output is the command's, between two marks with a line of JSON each; the reports follow the second one.
-The line "done" on its input lets it remove the reports there. If its input ends before, so does the command.
+Its output begins with a mark, because a login shell may print something before. Then it is lines of JSON: on
+the nodes, on pieces of the command's output, which follow their line, and on the end, with the reports after
+it. The line "done" on its input lets it remove the reports there. If its input ends before, so does the
+command.
 """
 
 from __future__ import annotations
@@ -14,11 +16,9 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,7 @@ from gswarm_tui.common.processes import own_command_there
 from gswarm_tui.common.quantities import file_size
 from gswarm_tui.launch.ssh import SshSettings
 from gswarm_tui.options.profile_options import ProfileOptions
-from gswarm_tui.profiling.fetching import RemoteReport, check_room, receive
-from gswarm_tui.profiling.profile_run import ProfileResult, ProfileRun, share_of
+from gswarm_tui.profiling.profile_run import ProfileResult, free_path, run_profile
 from gswarm_tui.profiling.slurm_commands import ProfileError
 from gswarm_tui.slurm.jobs import Job
 
@@ -43,22 +42,14 @@ _SSH = ("sh", "-c", 'trap "" INT; exec "$@"', "gswarm-tui", "ssh", "-T")
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 
 
-def _mark(token: str) -> bytes:
-    return f"\0gswarm-profile {token} ".encode()
-
-
 # Here
 
 
 async def profile_there(
-    options: ProfileOptions,
-    say: Callable[[str], None],
-    progress: Callable[[float], None],
-    observing: Callable[[Job], AbstractContextManager[None]],
+    options: ProfileOptions, observing: Callable[[Job], AbstractContextManager[None]]
 ) -> ProfileResult:
     """Profile through the login node ``options.run.jump``. Raises ProfileError."""
     token, login = secrets.token_hex(8), options.run.jump or ""
-    check_room(options.output)
     settings = SshSettings(config=str(options.run.ssh_config or ""), jump=login)
     ssh = shlex.split(settings.jump_host_command(own_command_there("profile", f"--relay={token}")))
     process = await asyncio.create_subprocess_exec(
@@ -67,28 +58,29 @@ async def profile_there(
     assert process.stdin is not None  # noqa: S101
     assert process.stdout is not None  # noqa: S101
     process.stdin.write(json.dumps(_arguments(options)).encode() + b"\n")
-    stream, folder = MarkedStream(process.stdout, _mark(token)), ""
+    stream, folder = process.stdout, ""
     try:
-        started = await stream.after_mark(lambda _noise: None)
+        await stream.readuntil(token.encode())
+        started = await _next(stream)
         with observing(Job("", started["job"], tuple(started["nodes"]))):
-            ended = await stream.after_mark(_pass_on)
+            while size := (ended := await _next(stream)).get("output"):
+                data = await stream.readexactly(size)
+                with contextlib.suppress(BrokenPipeError):
+                    sys.stdout.buffer.write(data)
+                    sys.stdout.buffer.flush()
         folder = ended["folder"]
-        result = ProfileResult(ended["status"], started["job"])
-        reports = [RemoteReport(**report) for report in ended["reports"]]
-        if reports:
-            check_room(options.output, sum(report.size for report in reports))
-        add = share_of(reports, progress)
-        for report in reports:
-            path = await receive(report, options.output, stream.read, add)
-            say(f"fetched {path} ({file_size(report.size)})")
-            result.reports.append((path, report))
+        result = ProfileResult(ended["status"], started["job"], [])
+        for name, size, changed_s in ended["reports"]:
+            print_notice(f"fetching {name} ({file_size(size)})")
+            path = await receive(stream, options.output, name, size)
+            os.utime(path, (changed_s, changed_s))  # for reports of ncu without times
+            result.reports.append(path)
         process.stdin.write(DONE)
         return result
     except EOFError:  # the program there has printed why, or ssh
-        return ProfileResult(await process.wait() or 1, "")
+        return ProfileResult(await process.wait() or 1, "", [])
     except ProfileError as error:
-        where = f" The reports stay on {login} in {folder}." if folder else ""
-        raise ProfileError(f"{error}{where}") from None
+        raise ProfileError(f"{error} The reports stay on {login} in {folder}.") from None
     finally:
         process.stdin.close()
         with contextlib.suppress(TimeoutError, ProcessLookupError):
@@ -99,7 +91,13 @@ async def profile_there(
                 raise
 
 
-async def _ended(process: asyncio.subprocess.Process, stream: MarkedStream) -> None:
+async def _next(stream: asyncio.StreamReader) -> dict[str, Any]:
+    """Return the next line of JSON. Raises EOFError."""
+    values: dict[str, Any] = json.loads(await stream.readuntil(b"\n"))
+    return values
+
+
+async def _ended(process: asyncio.subprocess.Process, stream: asyncio.StreamReader) -> None:
     while await stream.read(_CHUNK):
         pass
     await process.wait()
@@ -120,59 +118,27 @@ def _arguments(options: ProfileOptions) -> list[str]:
     return [*(f"--{name}={value}" for name, value in values.items() if value), "--", *options.command]
 
 
-def _pass_on(data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+async def receive(stream: asyncio.StreamReader, folder: Path, name: str, size: int) -> Path:
+    """Write a report into a folder, under its name or with a number after it; return its path.
 
-
-class MarkedStream:
-    """The output of the program on the login node."""
-
-    def __init__(self, reader: asyncio.StreamReader, mark: bytes) -> None:
-        self._reader = reader
-        self._mark = mark
-        self._rest = b""
-
-    async def read(self, most: int) -> bytes:
-        """Return the next bytes, empty at the end."""
-        if not self._rest:
-            return await self._reader.read(min(most, _CHUNK))
-        data, self._rest = self._rest[:most], self._rest[most:]
-        return data
-
-    async def after_mark(self, take: Callable[[bytes], None]) -> dict[str, Any]:
-        """Pass what comes before the next mark to ``take``; return the JSON object after it.
-
-        Raises EOFError if no mark comes.
-        """
-        before = await self._until(self._mark, take)
-        take(before)
-        line = b""
-
-        def add(data: bytes) -> None:
-            nonlocal line
-            line += data
-
-        add(await self._until(b"\n", add))
-        values: dict[str, Any] = json.loads(line)
-        return values
-
-    async def _until(self, end: bytes, take: Callable[[bytes], None]) -> bytes:
-        """Return what is left before ``end``, after ``take`` got all before that can't be a part of it."""
-        data = b""
-        while end not in data:
-            if not (piece := await self.read(_CHUNK)):
-                take(data)
-                raise EOFError
-            data += piece
-            if end not in data:
-                kept = data.rfind(end[:1], max(0, len(data) - len(end)))
-                take(data if kept < 0 else data[:kept])
-                data = b"" if kept < 0 else data[kept:]
-        before, _, rest = data.partition(end)
-        self._rest = rest + self._rest
-        return before
+    Raises ProfileError.
+    """
+    part = folder / f".{name}.{secrets.token_hex(4)}.part"
+    left = size
+    try:
+        with part.open("xb") as file:
+            while left and (data := await stream.read(min(left, _CHUNK))):
+                file.write(data)
+                left -= len(data)
+        if left:
+            raise ProfileError(f"fetching {name} broke off.")
+        return part.rename(free_path(folder, name))
+    except OSError as error:
+        raise ProfileError(
+            f"{folder}: {error.strerror} while fetching {name}; the partial copy was removed."
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 # There
@@ -188,18 +154,30 @@ async def serve_profile(
     options: ProfileOptions, token: str, observing: Callable[[Job], AbstractContextManager[None]]
 ) -> int:
     """Profile here for the program at the other end, and send it the reports. Raises ProfileError."""
-    parent = cache_folder() / "profiles"
-    _name_unfetched(parent)
-    folder = parent / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}-{os.getpid()}"
+    began = datetime.now().astimezone()
+    folder = cache_folder() / "profiles" / f"{began:%Y-%m-%d-%H%M%S}-{os.getpid()}"
     folder.mkdir(mode=0o700, parents=True)
+    output = sys.stdout.buffer
+
+    def send(values: dict[str, Any], data: bytes = b"") -> None:
+        output.write(json.dumps(values).encode() + b"\n" + data)
+        output.flush()
 
     @contextlib.contextmanager
     def marked(job: Job) -> Iterator[None]:
-        _send(_mark(token), {"job": job.label, "nodes": job.nodes})
+        output.write(token.encode())
+        send({"job": job.label, "nodes": job.nodes})
         with observing(job):
             yield
 
-    run = ProfileRun(options._replace(output=folder), print_notice, lambda _share: None, marked)
+    def send_reports(result: ProfileResult) -> None:
+        facts = [(path.name, path.stat().st_size, int(path.stat().st_mtime)) for path in result.reports]
+        send({"status": result.status, "folder": str(folder), "reports": facts})
+        for path in result.reports:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, output)
+        output.flush()
+
     task, done = asyncio.current_task(), asyncio.Event()
 
     def read_input() -> None:
@@ -211,31 +189,13 @@ async def serve_profile(
 
     asyncio.get_running_loop().add_reader(0, read_input)
     try:
-        result = await run.run()
-        reports = [asdict(report) for _, report in result.reports]
-        ended = {"status": result.status, "folder": str(folder), "reports": reports}
-        await asyncio.to_thread(_send, _mark(token), ended, [path for path, _ in result.reports])
+        result = await run_profile(
+            options._replace(output=folder), marked, lambda data: send({"output": len(data)}, data)
+        )
+        await asyncio.to_thread(send_reports, result)
         await done.wait()
         shutil.rmtree(folder)
         return result.status
     finally:
         with contextlib.suppress(OSError):  # reports that weren't fetched stay
             folder.rmdir()
-
-
-def _send(mark: bytes, values: dict[str, Any], files: Sequence[Path] = ()) -> None:
-    sys.stdout.buffer.write(mark + json.dumps(values).encode() + b"\n")
-    for path in files:
-        with path.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-
-
-def _name_unfetched(parent: Path) -> None:
-    """Print a line for each folder of reports that a profile left here."""
-    for folder in sorted(parent.glob("*")):
-        if size := sum(path.stat().st_size for path in folder.glob("*") if path.is_file()):
-            print_notice(
-                f"{socket.gethostname()} has {file_size(size)} of reports of another profile in {folder}; if "
-                "that no longer runs, copy them with scp, and remove the folder"
-            )

@@ -19,6 +19,7 @@ from gswarm_tui.common.errors import print_notice
 from gswarm_tui.options.profile_options import TOOLS
 from gswarm_tui.profiling.allocation import allocated
 from gswarm_tui.profiling.node_scripts import RUN, setup_line
+from gswarm_tui.profiling.profile_run import shell
 from gswarm_tui.profiling.slurm_commands import ProfileError, kept
 
 RESULTS = "results"
@@ -75,12 +76,10 @@ async def run_shim(words: Sequence[str], folder: Path, salloc: Sequence[str], se
         salloc = ["--gres=gpu:1", *salloc]
     salloc = ["--quiet", "--nodes=1", "--ntasks=1", *salloc]
     async with allocated(salloc, _print_reason) as nodes:
-        login = ["-l"] if setup else []
         tool = ["bash", "-c", _TOOL, "shim", words[0], str(folder), str(link), *words[1:]]
-        step = [*nodes.step("--ntasks=1", "--unbuffered"), "bash", *login, "-c", RUN, "gswarm-profile"]
-        async with kept(
-            [*step, secrets.token_hex(8), ",", "0", *tool], setup_line(setup), passes_output=True
-        ) as command:
+        run = [*shell(RUN, setup), secrets.token_hex(8), "", ",", "0", *tool]
+        step = [*nodes.step("--ntasks=1", "--unbuffered"), *run]
+        async with kept(step, setup_line(setup), passes_output=True) as command:
             return await command.wait()
 
 

@@ -140,7 +140,7 @@ def test_shims_run_the_real_tools_for_a_gui(cluster: Cluster, folder: Path) -> N
     assert "None ['a', 'b  c']" in said
     assert said[-1] == "status 5", "a job is left, or something but the tool's output was printed"
     assert "Slurm denied the allocation: " in done.stderr
-    assert "the setup failed with exit status 1; correct it.\n" in done.stderr
+    assert "the setup failed with exit status 1: ERROR: " in done.stderr
     assert (tools / "results" / "timeline.nsys-rep").stat().st_size > 10_000
     Path(link).unlink()
     nothing_is_left(cluster)
@@ -162,21 +162,18 @@ def test_problems_are_printed_in_a_sentence(cluster: Cluster, folder: Path) -> N
         ([f"--setup={secret}"], "the setup failed with exit status 1: ERROR: Unable to locate a modulefile"),
         (
             ["--setup=PATH=/nowhere"],
-            "there is no nsys after --setup; load its module",
+            "there is no nsys on its PATH; load its module with --setup 'module load ...'.",
         ),
     ):
         done = profile(cluster, folder, *one, *words, "--", "true")
         assert done.returncode == 1
-        assert done.stderr.startswith(f"gswarm-tui: gpu02: {sentence}"), done.stderr
+        assert f"gswarm-tui: gpu02: {sentence}" in done.stderr, done.stderr
         assert "abcdefgh123" not in done.stderr
     nothing_is_left(cluster)
 
 
 def test_laptop_profiles_through_the_login_node(cluster: Cluster, folder: Path) -> None:
     staged = cluster.home / ".cache" / "gswarm-tui" / "profiles"
-    killed = staged / "job7-of-a-killed-profile"
-    killed.mkdir(parents=True)
-    (killed / "gpu01-rank0-job7.nsys-rep").write_bytes(b"x")
     with laptop(cluster) as here:
         config = here.home / "ssh config"  # ssh looks for root's own, wherever HOME is
         keys = here.home / ".ssh"
@@ -194,8 +191,7 @@ def test_laptop_profiles_through_the_login_node(cluster: Cluster, folder: Path) 
         assert done.stdout == f"None {AWKWARD}\n" * 2
         assert len(list(here.home.glob("gpu0?-rank?-job*.nsys-rep"))) == 2, done.stderr
         nothing_is_left(cluster)
-        assert list(staged.iterdir()) == [killed], "reports stay on the login node"
-        assert f" of reports of another profile in {killed}; if that no longer runs, copy" in done.stderr
+        assert list(staged.iterdir()) == [], "reports stay on the login node"
 
 
 def profile_from(here: Laptop, *words: str) -> subprocess.CompletedProcess[str]:
