@@ -36,10 +36,6 @@ _EVENTS = first_events(
 )
 
 
-class NotOnDiskError(UserError):
-    """Raised for a session whose start or end the recorder hasn't written yet."""
-
-
 @dataclass(frozen=True)
 class ResultPage:
     """First rows of a result and their total, None for more than ``MAX_COUNTED``.
@@ -118,11 +114,11 @@ class RecordingQueries:
         """Return a session's number; its name if another is named like the number.
 
         Raises:
-            NotOnDiskError: the session isn't on disk yet, or with ``ended`` its end isn't.
+            UserError: the session isn't on disk yet, or with ``ended`` its end isn't.
         """
         period = self._find(session)
         if ended and period.ended_at is None:
-            raise NotOnDiskError(f"the end of {session.name} isn't on disk yet; try again in a moment")
+            raise UserError(f"the end of {session.name} isn't on disk yet; try again in a moment")
         number = str(period.session_id)
         names = [one.name for one in periods.load_sessions(self._source)]
         return session.name if number in names else number
@@ -135,7 +131,7 @@ class RecordingQueries:
         ]
         named = [one for one in candidates if one.name == session.name]
         if not candidates:
-            raise NotOnDiskError(f"{session.name} isn't on disk yet; try again in a moment")
+            raise UserError(f"{session.name} isn't on disk yet; try again in a moment")
         return (named or candidates)[-1]
 
     def _events(self, period: Period) -> Iterator[EventLogged]:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import UserError, print_notice, printable
-from gswarm_tui.common.paths import state_folder
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.lifetime import delay_garbage_collection
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 SCREEN_ENDS_S = 5.0
 RECORDER_ENDS_S = 60.0
 """Longest wait for a recorder that closes its recording: agents may take 15 s, then the file is sorted."""
+DEMO_NOTICE = "⏎ opens a node, s starts a session, space looks back, ? shows all keys"
 QUIT, DETACHED, LEFT = "quit", "detached", "left"
 """Why a screen ended: its user quit, left the recorder running, or the terminal is gone."""
 
@@ -71,7 +71,7 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         options,
         plan.title,
         starts_it=True,
-        hints=options.demo is not None and is_first_demo(),
+        notice=DEMO_NOTICE if options.demo is not None else "",
         why_not_detached=_why_not_detached(options),
     )
     status = await _show(client, app)
@@ -189,7 +189,6 @@ def _app(
     name: str,
     *,
     starts_it: bool = False,
-    hints: bool = False,
     why_not_detached: str = "",
     notice: str = "",
 ) -> GswarmApp:
@@ -213,7 +212,6 @@ def _app(
     return GswarmApp(
         client,
         starts_it=starts_it,
-        hints=hints,
         why_not_detached=why_not_detached,
         notice=notice,
         title=name,
@@ -247,14 +245,3 @@ def _write_nowhere() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
-
-
-def is_first_demo() -> bool:
-    """Return whether this is the user's first demo, and note it; without a state folder it never is."""
-    try:
-        note = state_folder() / "demo-seen"
-        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        note.touch(exist_ok=False)
-    except (UserError, OSError):
-        return False
-    return True

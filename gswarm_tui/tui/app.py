@@ -36,24 +36,14 @@ from gswarm_tui.control.intents import (
 )
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import ENTER, LIVE, PAST, changes_recording
+from gswarm_tui.tui.actions import LIVE, PAST, changes_recording
 from gswarm_tui.tui.feeds import LiveFeed, RecorderClient
-from gswarm_tui.tui.screens.dialogs import (
-    ConfirmDialog,
-    FormDialog,
-    FormField,
-    PickDialog,
-    ask,
-)
-from gswarm_tui.tui.viewer import UNTIL_READ_S, Viewer, ViewerOptions
+from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerOptions
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
+from gswarm_tui.tui.viewer import Viewer
 
 CONFIRM_AFTER_S = 60.0
 """Quitting a longer recording is confirmed."""
-HINTS = f"""\
-{ENTER} opens a node, q goes back
-s starts a session, x stops it
-space looks back, ? shows keys"""
-HINTS_S = 20.0
 UNDO_S = 10.0
 """Time in which the stop of a session can be undone."""
 ENDING_S = 60.0
@@ -65,12 +55,12 @@ SCREEN_QUIT = "the screen was quit"
 
 
 class GswarmApp(Viewer):
-    """App of a recorder's client; ``hints`` shows a newcomer three keys for a while.
+    """App of a recorder's client; ``notice`` is shown at the start.
 
     ``starts_it``: quitting ends the recorder. The first screen is ``painted`` before the recorder has sent
     anything. ``past`` returns a player of what is recorded so far, in any thread; it raises an error where
     that can't be read. None is for a run that isn't recorded. ``why_not_detached`` is a clause if the
-    recorder can't go on without this screen. ``notice`` is shown at the start.
+    recorder can't go on without this screen.
     """
 
     def __init__(
@@ -79,7 +69,6 @@ class GswarmApp(Viewer):
         *,
         starts_it: bool = True,
         past: Callable[[], Player] | None = None,
-        hints: bool = False,
         why_not_detached: str = "",
         notice: str = "",
         **options: Unpack[ViewerOptions],
@@ -90,7 +79,6 @@ class GswarmApp(Viewer):
         self.starts_it = starts_it
         self.painted = asyncio.Event()
         self._past = past
-        self._hints = hints
         self._why_not_detached = why_not_detached
         self._notice = notice
         self._ending = False
@@ -102,12 +90,9 @@ class GswarmApp(Viewer):
         self.live.flushed.append(self._flushed)
 
     def on_ready(self) -> None:
-        """Report that the first screen is painted, and show the hints."""
+        """Report that the first screen is painted, and show the notice."""
         self.painted.set()
-        if self._hints:
-            self.add_class("hinting")  # below the title lines
-            self.notify(HINTS, timeout=HINTS_S, markup=False)
-        elif self._notice:
+        if self._notice:
             self.show_notice(self._notice, seconds=UNTIL_READ_S)
 
     def on_unmount(self) -> None:
@@ -302,14 +287,14 @@ class GswarmApp(Viewer):
             FormDialog(
                 "start session",
                 [
-                    FormField("name", self.next_session_name(), check=self.live.fleet.sessions.check_name),
+                    FormField("name", self._next_name(), check=self.live.fleet.sessions.check_name),
                     self._time_field("started"),
                 ],
             ),
             self._start_session,
         )
 
-    def next_session_name(self) -> str:
+    def _next_name(self) -> str:
         """Return a name that no session has."""
         return suggest_name(session.name for session in self.live.fleet.sessions.sessions.values())
 
@@ -327,16 +312,10 @@ class GswarmApp(Viewer):
 
     def _start_session(self, answer: tuple[str, ...]) -> None:
         name, at = answer[0].strip(), self.parse_time(answer[1])
-        name = name or self.next_session_name()
+        name = name or self._next_name()
         ago = self.live.now() - at
         notice = f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}"
         self.change(notice, lambda: StartSession(name, at))
-
-    async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
-        """Start and end a session in the past."""
-        started = await self.carry_out(StartSession(name, started_at))
-        if started is not None and await self.carry_out(StopSession(started["session_id"], ended_at)):
-            self.show_notice(f"saved {name}, {duration(ended_at - started_at)}")
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""

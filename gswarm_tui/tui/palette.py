@@ -52,11 +52,12 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
         return
     for metric in (*GPU_METRICS, *HOST_METRICS):
         of = "" if metric in GPU_METRICS else "node "
-        show = partial(viewer.show_metric, metric.name)
+        show = partial(app.run_action, f"show_metric('{metric.name}')")
         yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show, f"{metric.short} {metric.name}")
-    yield PaletteEntry("Filter idle GPUs", IDLE, partial(viewer.show_filter, IDLE), "unused free busy", False)
+    show_idle = partial(app.run_action, f"show_filter('{IDLE}')")
+    yield PaletteEntry("Filter idle GPUs", IDLE, show_idle, "unused free busy", False)
     for order in Order:
-        show_order = partial(viewer.show_order, order)
+        show_order = partial(app.run_action, f"show_order('{order.name}')")
         yield PaletteEntry(f"Sort nodes {order.value}", "order of the heatmap", show_order, "order", False)
     for node in viewer.feed.fleet.nodes:
         show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)

@@ -9,11 +9,15 @@ from typing import Unpack
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import duration
+from gswarm_tui.common.time_input import TIME_FORMS
+from gswarm_tui.fleet.session_texts import check_name
+from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
-from gswarm_tui.tui.screens.dialogs import ConfirmDialog, ask
-from gswarm_tui.tui.viewer import UNTIL_READ_S, Viewer, ViewerOptions
+from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerOptions
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, ask
+from gswarm_tui.tui.viewer import Viewer
 
 
 class ReplayApp(Viewer):
@@ -62,7 +66,30 @@ class ReplayApp(Viewer):
         elif self.begun == self._first_player.wanted:
             self.show_notice("the session starts here; go to its end and press x")
         else:
-            self.name_interval(self.begun, self._first_player.wanted)
+            self._name_interval(*sorted((self.begun, self._first_player.wanted)))
+
+    def _name_interval(self, start: float, end: float) -> None:
+        """Ask for the name of an interval, and save it as a session; its times can be corrected."""
+        shown = [f"{datetime.fromtimestamp(at, self.timezone):%Y-%m-%d %H:%M:%S}" for at in (start, end)]
+        suggested = suggest_name(session.name for session in self._first_player.timeline.sessions)
+        fields = [
+            FormField("name", suggested, check=check_name),
+            FormField("from", shown[0], TIME_FORMS, self.parse_time),
+            FormField("to", shown[1], TIME_FORMS, self.parse_time),
+        ]
+
+        def save(answer: tuple[str, ...]) -> None:
+            given = zip(answer[1:], shown, (start, end), strict=True)
+            # A text that wasn't changed means the exact time, which it shows in whole seconds.
+            first, last = sorted(
+                exact if text == was else self.parse_time(text) for text, was, exact in given
+            )
+            if first == last:
+                self.show_notice("nothing saved: the session would end where it starts", error=True)
+            else:
+                self.run_worker(self._save_session(answer[0].strip() or suggested, first, last))
+
+        ask(self, FormDialog("name this interval as a session", fields), save)
 
     async def action_quit(self) -> None:
         """Quit; confirm it first if a session has a start but no end."""
@@ -76,7 +103,7 @@ class ReplayApp(Viewer):
         ]
         ask(self, ConfirmDialog("quit?", lines, "quit"), lambda _: self.request_quit("quit"))
 
-    async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
+    async def _save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Write the session into the file and show it."""
         try:
             await asyncio.to_thread(self._add_session, name, started_at, ended_at)

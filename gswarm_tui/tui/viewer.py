@@ -1,75 +1,39 @@
-"""Base of all apps: theme, clock, notices, navigation between screens, and playback of a recording."""
+"""Base of all apps: theme, clock, navigation between screens, and playback of a recording."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
-from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from textual.events import Key
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
-from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.order import Order
-from gswarm_tui.fleet.session_texts import check_name
-from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
 from gswarm_tui.tui.palette import ActionPalette, ActionProvider
-from gswarm_tui.tui.screens.base import Feed, ViewerScreen
+from gswarm_tui.tui.screens.base import Feed, ViewerApp, ViewerOptions, ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
-from gswarm_tui.tui.textual_internals.app import TerminalApp
 from gswarm_tui.tui.textual_internals.driver import hang_up_if_terminal_closed
 
 if TYPE_CHECKING:
-    from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.tui.screens.sql import SqlScreen, SqlState
 
 UPDATE_EVERY_S = 1.0
 """Ages on the screen grow without new frames."""
-NOTICE_S, UNTIL_READ_S = 4.0, 10.0
-FILES_S = 120.0
-"""Longest notice that a plot is being drawn; the result replaces it."""
-ON_DISK_S, ON_DISK_EVERY_S = 20.0, 0.2
-"""Longest wait for a session's last change to be on disk, and the time between two looks."""
 REPEAT_S = 2.0
 """While playing, going back to an event skips those in the last seconds: they were shown just now."""
 
 
-class ViewerOptions(TypedDict, total=False):
-    """Options of every app.
-
-    Args:
-        theme: Name of the first theme.
-        timezone: Zone of clock times; None is the machine's own.
-        open_queries: Opens a connection for queries; None where nothing is recorded.
-        history: Earlier queries.
-        title: Name of the job.
-        metric: First metric shown.
-        write_files: Writes plot and report of the session with a number or name, named after its name, and
-            returns the files' names; it blocks, and raises UserError.
-    """
-
-    theme: str
-    timezone: tzinfo | None
-    open_queries: Callable[[], RecordingQueries] | None
-    history: QueryHistory
-    title: str
-    metric: str
-    write_files: Callable[[str, str], Sequence[str]] | None
-
-
-class Viewer(TerminalApp):
+class Viewer(ViewerApp):
     """Shows a ``feed`` in one of ``actions.MODES``, and controls a ``player``, if it has one.
 
     ``run_async`` returns why the app ended.
@@ -82,26 +46,16 @@ class Viewer(TerminalApp):
     * { scrollbar-size-vertical: 1; }
     SearchIcon { display: none; }
     ToastRack { dock: top; align: right top; margin: 0; overflow-y: hidden; }
-    .hinting ToastRack { dock: bottom; align: right bottom; margin: 0 0 4 0; }
     Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
 
     def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
-        super().__init__()
-        self.feed = feed
-        self.mode = mode
-        self.timezone = options.get("timezone")
-        self.open_queries = options.get("open_queries")
-        self._write_files = options.get("write_files")
-        self.player: Player | None = None
-        self.begun: float | None = None
-        self.picked_sessions: set[str] = set()
+        super().__init__(feed, mode, **options)
         self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
         self._first_theme = options.get("theme", DARK)
         self._job = clean(options.get("title", ""))
         self._first_metric = options.get("metric", "util_pct")
-        self._error_noticed = False
         self._updated_at = 0.0
         self._update_posted = False
         for each in themes():
@@ -123,21 +77,6 @@ class Viewer(TerminalApp):
             reason = reason_for_no_effect(event.key, here.SCREEN, self.mode)
             if reason:
                 self.show_notice(reason)
-
-    @property
-    def recorded(self) -> bool:
-        """Whether what is shown is or was recorded."""
-        return True
-
-    @property
-    def read_only(self) -> bool:
-        """Whether actions that change the recording are refused."""
-        return False
-
-    @property
-    def can_start_session(self) -> bool:
-        """Whether a session can be started now."""
-        return False
 
     def _update_ages(self) -> None:
         """Update the view unless ticks do so already."""
@@ -177,17 +116,17 @@ class Viewer(TerminalApp):
         assert isinstance(first, FleetScreen)  # noqa: S101 - SqlApp has no action that comes here
         return first
 
-    def show_metric(self, metric: str) -> None:
+    def action_show_metric(self, metric: str) -> None:
         """Show a metric in the heatmap, by its column name."""
         self.action_fleet()
         self.fleet_screen.action_metric(metric)
 
-    def show_order(self, order: Order) -> None:
-        """Sort the heatmap."""
+    def action_show_order(self, order: str) -> None:
+        """Sort the heatmap, by the name of an order."""
         self.action_fleet()
-        self.fleet_screen.sort(order)
+        self.fleet_screen.sort(Order[order])
 
-    def show_filter(self, text: str) -> None:
+    def action_show_filter(self, text: str) -> None:
         """Show only the GPUs of the heatmap that a filter selects."""
         self.action_fleet()
         self.fleet_screen.filter(text)
@@ -215,14 +154,6 @@ class Viewer(TerminalApp):
         """Show the SQL screen."""
         self.show(self.sql_screen())
 
-    def show(self, screen: ViewerScreen) -> None:
-        """Put a screen in front; an open one of its kind closes, and those in front of that."""
-        kinds = [type(each) for each in self.screen_stack]
-        if type(screen) in kinds:
-            for _ in kinds[kinds.index(type(screen)) :]:
-                self.pop_screen()
-        self.push_screen(screen)
-
     def sql_screen(self) -> SqlScreen:
         """Return a SQL screen that shows the last query and its result."""
         from gswarm_tui.tui.screens.sql import SqlScreen, SqlState  # the editor takes 20 ms and 0.7 MB
@@ -244,20 +175,6 @@ class Viewer(TerminalApp):
         known = self.theme if self.theme in THEME_NAMES else THEME_NAMES[-1]
         self.theme = THEME_NAMES[(THEME_NAMES.index(known) + 1) % len(THEME_NAMES)]
 
-    def show_notice(self, sentence: str, *, error: bool = False, seconds: float | None = None) -> None:
-        """Show a notice for a few seconds in the place of the last one, over the recorder's state."""
-        self.clear_notifications()
-        self.remove_class("hinting")
-        self._error_noticed = error
-        severity: Literal["error", "information"] = "error" if error else "information"
-        seconds = seconds or (UNTIL_READ_S if error else NOTICE_S)
-        self.notify(clean(sentence), severity=severity, timeout=seconds, markup=False)
-
-    def leave_notice(self) -> None:
-        """Remove the notice when its screen is left, unless it is an error."""
-        if not self._error_noticed:
-            self.clear_notifications()
-
     async def action_quit(self) -> None:
         """Quit."""
         self.request_quit("quit")
@@ -265,86 +182,6 @@ class Viewer(TerminalApp):
     def request_quit(self, reason: str) -> None:
         """End the app without a question, as after SIGTERM or when the terminal closes."""
         self.exit(reason)
-
-    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
-        """Rename a session or replace its note; only the live app can."""
-
-    def write_session_files(self, session: Session) -> None:
-        """Write plot and report of a session, and show where they are."""
-        if self.open_queries is None or self._write_files is None:
-            self.show_notice("nothing is recorded, so there is nothing to plot", error=True)
-            return
-        self.run_worker(self._write_session_files(session, self.open_queries, self._write_files))
-
-    async def _write_session_files(
-        self,
-        session: Session,
-        open_queries: Callable[[], RecordingQueries],
-        write_files: Callable[[str, str], Sequence[str]],
-    ) -> None:
-        from gswarm_tui.analysis.queries import NotOnDiskError
-
-        ended = not session.running
-
-        def reference() -> str:
-            with closing(open_queries()) as queries:
-                return queries.reference(session, ended=ended)
-
-        async def recorded_reference() -> str:
-            for attempt in range(round(ON_DISK_S / ON_DISK_EVERY_S)):
-                with suppress(NotOnDiskError):
-                    return await asyncio.to_thread(reference)
-                if not attempt:
-                    self.show_notice(f"waiting until {session.name} is on disk …", seconds=ON_DISK_S)
-                await asyncio.sleep(ON_DISK_EVERY_S)
-            return await asyncio.to_thread(reference)
-
-        try:
-            number = await recorded_reference()
-            self.show_notice(f"plotting {session.name} …", seconds=FILES_S)
-            files = await asyncio.to_thread(write_files, number, session.name)
-        except UserError as error:
-            self.show_notice(str(error), error=True, seconds=UNTIL_READ_S)
-        else:
-            self.show_notice(f"wrote {' and '.join(files)}", seconds=UNTIL_READ_S)
-
-    # Past intervals
-
-    def name_interval(self, start: float, end: float) -> None:
-        """Ask for the name of a past interval, and save it as a session; its times can be corrected.
-
-        An end before the start swaps with it.
-        """
-        if (player := self.player) is None:
-            return
-        start, end = sorted((start, end))
-        whole = [datetime.fromtimestamp(at, self.timezone) for at in (player.playhead.start, player.end)]
-        form = "%H:%M:%S" if whole[0].date() == whole[1].date() else "%Y-%m-%d %H:%M:%S"
-        shown = [f"{datetime.fromtimestamp(at, self.timezone):{form}}" for at in (start, end)]
-        fields = [
-            FormField("name", self.next_session_name(), check=check_name),
-            FormField("from", shown[0], TIME_FORMS, self.parse_time),
-            FormField("to", shown[1], TIME_FORMS, self.parse_time),
-        ]
-
-        def save(answer: tuple[str, ...]) -> None:
-            given = zip(answer[1:], shown, (start, end), strict=True)
-            first, last = sorted(
-                exact if text == was else self.parse_time(text) for text, was, exact in given
-            )
-            if first == last:
-                self.show_notice("nothing saved: the session would end where it starts", error=True)
-            else:
-                self.run_worker(self.save_session(answer[0].strip() or fields[0].value, first, last))
-
-        ask(self, FormDialog("name this interval as a session", fields), save)
-
-    async def save_session(self, name: str, started_at: float, ended_at: float) -> None:
-        """Save a past interval as a session."""
-
-    def next_session_name(self) -> str:
-        """Return a name that no session has."""
-        return suggest_name(() if self.player is None else (s.name for s in self.player.timeline.sessions))
 
     # Playback
 

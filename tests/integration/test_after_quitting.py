@@ -134,7 +134,7 @@ async def test_key_writes_plot_and_report_of_the_session(path: Path, keys: tuple
     assert asked == [("train", "train")] * 2
 
 
-async def test_plot_right_after_the_stop_waits_until_the_stop_is_on_disk(tmp_path: Path) -> None:
+async def test_plot_right_after_the_stop_needs_the_stop_on_disk(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
     ends: list[object] = []
@@ -157,9 +157,11 @@ async def test_plot_right_after_the_stop_waits_until_the_stop_is_on_disk(tmp_pat
             made.advance(20)
             made.hub.sinks[:] = [disk_later := Tap()]
             await pilot.press("x", "S", "P")
-            await shows(app, pilot, "waiting until session-1 is on disk …")
+            await shows(app, pilot, "the end of session-1 isn't on disk yet; try again in a moment")
             made.hub.flush()
             recorder.submit(disk_later.events)
+            await asyncio.wrap_future(recorder.commit())
+            await pilot.press("P")
             await shows(app, pilot, "wrote session-1.pdf and session-1.html")
     finally:
         await asyncio.to_thread(recorder.close, made.time)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC
 
 import pytest
 from textual import events
@@ -11,7 +10,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 
 from gswarm_tui.control.intents import Detach, StopRecording
 from gswarm_tui.fleet.events import RecorderStatus
-from gswarm_tui.tui.app import HINTS_S, GswarmApp
+from gswarm_tui.tui.app import GswarmApp
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text, shows
 from tests.tui.scene import scene
@@ -328,23 +327,6 @@ async def test_key_without_effect_says_why() -> None:
             await pilot.pause()
             assert [n.message.startswith(reason) for n in app._notifications] == [True], keys
             assert app.is_running
-
-
-async def test_first_demo_shows_hints_that_go_away() -> None:
-    made = scene(2, 2, 5).recording()
-    app = GswarmApp(made.client, timezone=UTC, hints=True)
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        await pilot.pause()
-        for hint in ("⏎ opens a node", "s starts a session, x stops it", "space looks back"):
-            await shows(app, pilot, hint)
-        header, figures, legend = screen_text(app).splitlines()[:3]
-        assert header.endswith("14.2 MB"), "hints never cover the title lines"
-        assert " mem " in figures
-        assert "unmeasured" in legend
-        await pilot.press("s", "enter")
-        await pilot.pause()
-        assert "⏎ opens a node" not in screen_text(app)
-    assert 0 < HINTS_S <= 60
 
 
 async def test_help_shows_the_keys_of_its_screen() -> None:

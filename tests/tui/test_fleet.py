@@ -202,10 +202,10 @@ async def test_legend_says_that_the_group_of_a_metric_is_switched_off() -> None:
     made = scene(2, 8, 5).set_metrics("core", "host").advance(5)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_metric("pcie_tx_mb_s")
+        app.action_show_metric("pcie_tx_mb_s")
         await pilot.pause()
         assert line_with(" PCIe tx", app).endswith("switched off")
-        app.show_metric("cpu_pct")
+        app.action_show_metric("cpu_pct")
         await pilot.pause()
         assert line_with("unmeasured", app).startswith(" CPU %")
         made.set_metrics("core", "pcie").advance(5)

@@ -69,7 +69,7 @@ async def test_worst_gpus_list_says_which_nodes_are_lost_and_which_gpus_are_sile
 async def test_worst_gpus_of_a_node_metric_are_ranked_by_utilisation() -> None:
     app = app_on(Scene(2, 2).connect().advance(70))
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_metric("cpu_iowait_pct")
+        app.action_show_metric("cpu_iowait_pct")
         await pilot.press("W")
         await pilot.pause()
         assert line_with(app, "lowest GPU util first")

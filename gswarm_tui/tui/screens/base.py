@@ -1,22 +1,26 @@
-"""Base of all screens: feed, timeline, footer and updates; and the app as screens see it."""
+"""Base of all screens: feed, timeline, footer and updates; and of the apps that show them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypedDict, Unpack, cast
 
 from textual.app import ComposeResult
 from textual.events import Event, Resize
 from textual.screen import Screen
 
-from gswarm_tui.fleet.order import Order
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import possible
 from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.textual_internals.app import TerminalApp
 from gswarm_tui.tui.widgets.footer import Footer, footer_line
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
@@ -24,6 +28,10 @@ from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
+
+NOTICE_S, UNTIL_READ_S = 4.0, 10.0
+FILES_S = 120.0
+"""Longest notice that a plot is being drawn; the result replaces it."""
 
 
 class Feed(Protocol):
@@ -46,62 +54,6 @@ class Feed(Protocol):
 
     def state(self) -> list[Span]:
         """Return the recording's state for the header; the first two spans are the most important."""
-
-
-class ViewerApp(Protocol):
-    """The app as its screens use it, so that they never import it.
-
-    ``open_queries`` opens a connection for queries; None where nothing is recorded. ``player`` is None while
-    the screen shows the live fleet. ``timezone`` None is the machine's own. ``begun`` is where a session of a
-    finished recording begins that has no end yet. ``picked_sessions`` are the ids of those to compare.
-    """
-
-    feed: Feed
-    mode: str
-    player: Player | None
-    timezone: tzinfo | None
-    open_queries: Callable[[], RecordingQueries] | None
-    begun: float | None
-    picked_sessions: set[str]
-
-    @property
-    def recorded(self) -> bool:
-        """Whether what is shown is or was recorded."""
-
-    @property
-    def read_only(self) -> bool:
-        """Whether actions that change the recording are refused."""
-
-    @property
-    def can_start_session(self) -> bool:
-        """Whether a session can be started now: something is recorded, and the screen isn't read-only."""
-
-    def show_notice(self, sentence: str, *, error: bool = False) -> None:
-        """Show a short notice for a few seconds."""
-
-    def leave_notice(self) -> None:
-        """Remove the notice when its screen is left, unless it is an error."""
-
-    def show(self, screen: ViewerScreen) -> None:
-        """Put a screen in front, in the place of an open one of its kind."""
-
-    def show_metric(self, metric: str) -> None:
-        """Show a metric of the catalogue in the heatmap."""
-
-    def show_order(self, order: Order) -> None:
-        """Sort the heatmap."""
-
-    def show_filter(self, text: str) -> None:
-        """Show only the GPUs of the heatmap that a filter selects."""
-
-    def write_session_files(self, session: Session) -> None:
-        """Write plot and report of a session."""
-
-    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
-        """Rename a session or replace its note."""
-
-    async def go_to_time(self, at: float) -> None:
-        """Show the fleet at a time of the recording."""
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
@@ -291,3 +243,112 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     def on_screen_resume(self) -> None:
         """Draw what changed while another screen was in front."""
         self.update_view()
+
+
+class ViewerOptions(TypedDict, total=False):
+    """Options of every app.
+
+    Args:
+        theme: Name of the first theme.
+        timezone: Zone of clock times; None is the machine's own.
+        open_queries: Opens a connection for queries; None where nothing is recorded.
+        history: Earlier queries.
+        title: Name of the job.
+        metric: First metric shown.
+        write_files: Writes plot and report of the session with a number or name, named after its name, and
+            returns the files' names; it blocks, and raises UserError.
+    """
+
+    theme: str
+    timezone: tzinfo | None
+    open_queries: Callable[[], RecordingQueries] | None
+    history: QueryHistory
+    title: str
+    metric: str
+    write_files: Callable[[str, str], Sequence[str]] | None
+
+
+class ViewerApp(TerminalApp):
+    """The app as its screens use it.
+
+    ``player`` is None while the live fleet is shown. ``begun`` is where a session of a finished recording
+    begins that has no end yet. ``picked_sessions`` are the ids of those to compare.
+    """
+
+    def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
+        super().__init__()
+        self.feed = feed
+        self.mode = mode
+        self.timezone = options.get("timezone")
+        self.open_queries = options.get("open_queries")
+        self.player: Player | None = None
+        self.begun: float | None = None
+        self.picked_sessions: set[str] = set()
+        self._write_files = options.get("write_files")
+        self._error_noticed = False
+
+    @property
+    def recorded(self) -> bool:
+        """Whether what is shown is or was recorded."""
+        return True
+
+    @property
+    def read_only(self) -> bool:
+        """Whether actions that change the recording are refused."""
+        return False
+
+    @property
+    def can_start_session(self) -> bool:
+        """Whether a session can be started now."""
+        return False
+
+    def show(self, screen: ViewerScreen) -> None:
+        """Put a screen in front; an open one of its kind closes, and those in front of that."""
+        kinds = [type(each) for each in self.screen_stack]
+        if type(screen) in kinds:
+            for _ in kinds[kinds.index(type(screen)) :]:
+                self.pop_screen()
+        self.push_screen(screen)
+
+    def show_notice(self, sentence: str, *, error: bool = False, seconds: float | None = None) -> None:
+        """Show a notice for a few seconds in the place of the last one, over the recorder's state."""
+        self.clear_notifications()
+        self._error_noticed = error
+        severity: Literal["error", "information"] = "error" if error else "information"
+        seconds = seconds or (UNTIL_READ_S if error else NOTICE_S)
+        self.notify(clean(sentence), severity=severity, timeout=seconds, markup=False)
+
+    def leave_notice(self) -> None:
+        """Remove the notice when its screen is left, unless it is an error."""
+        if not self._error_noticed:
+            self.clear_notifications()
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or replace its note."""
+
+    async def go_to_time(self, at: float) -> None:
+        """Show the fleet at a time of the recording."""
+
+    def write_session_files(self, session: Session) -> None:
+        """Write plot and report of a session, and show where they are."""
+        open_queries, write_files = self.open_queries, self._write_files
+        if open_queries is None or write_files is None:
+            self.show_notice("nothing is recorded, so there is nothing to plot", error=True)
+            return
+        ended = not session.running
+
+        def write() -> Sequence[str]:
+            with closing(open_queries()) as queries:
+                number = queries.reference(session, ended=ended)
+            return write_files(number, session.name)
+
+        async def written() -> None:
+            self.show_notice(f"plotting {session.name} …", seconds=FILES_S)
+            try:
+                files = await asyncio.to_thread(write)
+            except UserError as error:
+                self.show_notice(str(error), error=True)
+            else:
+                self.show_notice(f"wrote {' and '.join(files)}", seconds=UNTIL_READ_S)
+
+        self.run_worker(written())
