@@ -10,7 +10,6 @@ from typing import ClassVar, cast
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
-from textual.widgets import OptionList
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.colours import THEME_NAMES
@@ -65,18 +64,9 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
 
 
 class ActionPalette(CommandPalette):
-    """Textual's palette, which also works where the terminal leaves no line for its list."""
+    """Textual's palette, in which Ctrl-Z suspends the program as on all screens."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "app.suspend_process")]
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Refuse paging in a list without a visible line, where Textual fails."""
-        if (
-            parameters in (("page_down",), ("page_up",))
-            and not self.query_one(OptionList).scrollable_content_region
-        ):
-            return False
-        return super().check_action(action, parameters)
 
 
 class ActionProvider(Provider):

@@ -416,7 +416,7 @@ async def test_zoom_key_changes_the_size_of_gpus() -> None:
         await pilot.pause()
         heatmap = app.fleet_screen.heatmap
         assert heatmap.layout_plan.zoom is Zoom.ROWS
-        for zoom in (Zoom.NUMBERS, Zoom.BLOCKS, Zoom.PLAIN, Zoom.HALVES, Zoom.ROWS):
+        for zoom in (Zoom.NUMBERS, Zoom.BLOCKS, Zoom.PLAIN, Zoom.ROWS):
             await pilot.press("z")
             await pilot.pause()
             assert heatmap.layout_plan.zoom is zoom

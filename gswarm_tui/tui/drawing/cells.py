@@ -24,7 +24,6 @@ from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, Buckets
 from gswarm_tui.tui.drawing.text import clean, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
 
-Glyphs = npt.NDArray[np.str_]
 Inks = npt.NDArray[np.int16]
 Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
@@ -41,64 +40,20 @@ def blocks(
 ) -> Iterator[tuple[str, Style]]:
     """Draw one block character per GPU, as high as its value, and a blank after each node with GPUs.
 
-    ``cursor`` is a row and a cell of it, None for all of them.
+    Yields runs of one style. ``cursor`` is a row and a cell of it, None for all of them.
     """
     stale = np.array([picture.standings[row] is Standing.STALE for row in rows])
     quiet = picture.dim[rows] | stale[:, np.newaxis]
     codes = picture.steps[rows] % _STEPS + np.where(quiet, _STEPS, 0)
     codes = np.where(picture.present[rows], codes, 2 * _STEPS).astype(np.int16)
-    styles, inks = _block_inks(colours)
+    styles, ink_of = _block_inks(colours)
     glyphs = np.full((len(rows), codes.shape[1] + 1), " ")
     drawn = np.empty(glyphs.shape, dtype=np.int16)
-    glyphs[:, :-1], drawn[:, :-1] = _BLOCK_GLYPHS[codes], inks[codes]
+    glyphs[:, :-1], drawn[:, :-1] = _BLOCK_GLYPHS[codes], ink_of[codes]
     drawn[:, -1] = drawn[:, -2]  # same background: one run less
     if cursor is not None and cursor[0] in rows:
         at = rows.index(cursor[0]), slice(-1) if cursor[1] is None else cursor[1]
         glyphs[at], drawn[at] = CURSOR_MARK, len(styles) - 1
-    return _style_runs(glyphs, drawn, styles)
-
-
-def halves(
-    picture: HeatmapData, upper: Sequence[int], lower: Sequence[int], cursor: Cursor, colours: Palette
-) -> Iterator[tuple[str, Style]]:
-    """Draw two rows of nodes with half a character per GPU; a sign follows a node that isn't live."""
-    above, below = np.full((2, len(upper), picture.cells), -1, dtype=np.int16)
-    above[:], below[: len(lower)] = _steps(picture, upper), _steps(picture, lower)
-    pairs, styles = _pairs(colours)
-    codes = (above + 1) * _STEPS + below + 1
-    glyphs = np.full((len(upper), picture.cells + 1), " ")
-    drawn = np.full(glyphs.shape, len(styles) - 1, dtype=np.int16)
-    glyphs[:, :-1], drawn[:, :-1] = pairs[codes], codes
-    styles = list(styles)
-    for at, high in enumerate(upper):
-        rows = [high, *lower[at : at + 1]]
-        trouble = next((row for row in rows if picture.standings[row] not in FRESH), None)
-        if trouble is not None:
-            standing = picture.standings[trouble]
-            glyphs[at, -1], drawn[at, -1] = SIGNS[standing], len(styles)
-            styles.append(colours.role(ROLES[standing]))
-        elif cursor is not None and cursor[0] in rows:
-            glyphs[at, -1] = "▕"
-        if cursor is not None and cursor[0] in rows:
-            cells = range(picture.cells) if cursor[1] is None else (cursor[1],)
-            for cell in cells:
-                other = int((below if cursor[0] == high else above)[at, cell])
-                glyphs[at, cell], drawn[at, cell] = "▀" if cursor[0] == high else "▄", len(styles)
-                # The cursor's colour over or under the neighbour's colour.
-                ground = colours.role("text") if other < 0 else colours.cells[other]
-                styles.append(Style.from_color(colours.cursor.bgcolor, ground.bgcolor))
-    return _style_runs(glyphs, drawn, styles)
-
-
-def _steps(picture: HeatmapData, rows: Sequence[int]) -> npt.NDArray[np.int16]:
-    """Return buckets: -1 for missing, unmeasured, stale and filtered GPUs."""
-    live = np.array([picture.standings[row] is Standing.LIVE for row in rows], dtype=bool)
-    known = live[:, np.newaxis] & ~picture.dim[rows] & picture.present[rows]
-    return np.where(known, picture.steps[rows], -1).astype(np.int16)
-
-
-def _style_runs(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator[tuple[str, Style]]:
-    """Split a line into runs of one style."""
     text, inks = "".join(glyphs.ravel().tolist()), drawn.ravel()
     edges = np.flatnonzero(inks[1:] != inks[:-1]) + 1
     for start, end in pairwise((0, *edges.tolist(), len(text))):
@@ -111,24 +66,6 @@ def _block_inks(colours: Palette) -> tuple[list[Style], Inks]:
     faint = [colours.role("faint")] * _STEPS
     styles = [*colours.inks, *faint, colours.role("text"), colours.cursor]
     return styles, np.array([styles.index(style) for style in styles[:-1]], dtype=np.int16)
-
-
-@lru_cache
-def _pairs(colours: Palette) -> tuple[Glyphs, list[Style]]:
-    """Return the characters and styles for each pair of buckets, -1 first; the last style is a blank's."""
-    ground = colours.role("text").bgcolor
-    ramp = [ground, *(style.bgcolor for style in colours.cells[:-1])]
-    glyphs, styles = [], []
-    for above in range(_STEPS):
-        for below in range(_STEPS):
-            if not above and not below:
-                glyphs.append("·")
-                styles.append(colours.role("faint"))
-            else:
-                glyphs.append("▀" if above else "▄")
-                shown = (ramp[above], ramp[below]) if above else (ramp[below], ground)
-                styles.append(Style.from_color(*shown))
-    return np.array(glyphs), [*styles, colours.role("text")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,21 +112,19 @@ def ranks_text(node: NodeState) -> str:
 
 def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Strip:
     """Draw a line of the heatmap; blank below its last line."""
-    parts = layout.nodes_on(line)
+    nodes = layout.nodes_on(line)
     drawing = _Drawing(picture, layout, pen)
-    if not parts[0]:
+    if not nodes:
         return drawing.strip()
-    drawing.margin(parts[0])
-    if layout.zoom is Zoom.HALVES:
-        drawing.put_runs(halves(picture, parts[0], parts[1], pen.cursor, pen.colours))
-    elif layout.zoom is Zoom.PLAIN:
-        for well, rows in groupby(parts[0], drawing.has_numbers):
+    drawing.margin(nodes)
+    if layout.zoom is Zoom.PLAIN:
+        for well, rows in groupby(nodes, drawing.has_numbers):
             if well:
                 drawing.put_runs(blocks(picture, list(rows), pen.cursor, pen.colours))
             else:
                 drawing.nodes(rows)
     else:
-        drawing.nodes(parts[0])
+        drawing.nodes(nodes)
     return drawing.strip()
 
 

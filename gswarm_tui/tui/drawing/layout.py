@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 
 class Zoom(enum.IntEnum):
@@ -19,11 +18,9 @@ class Zoom(enum.IntEnum):
     """One block character per GPU, as high as its value, beside the node's name."""
     PLAIN = 3
     """Blocks without names; only the first node of a line is named."""
-    HALVES = 4
-    """Half a character per GPU, by colour alone; two rows of nodes per line."""
 
 
-ZOOM_NAMES = ("rows", "numbers", "blocks", "small blocks", "half blocks")
+ZOOM_NAMES = ("rows", "numbers", "blocks", "small blocks")
 
 MEAN_WIDTH = 5
 SPARK_SHORTEST, SPARK_LONGEST = 10, 60
@@ -59,41 +56,34 @@ class Layout:
     hosts: tuple[str, ...] = ()
 
     @property
-    def fits_by_rows(self) -> bool:
+    def by_lines(self) -> bool:
         """Whether nodes are laid out line by line; named ones are laid out down the columns."""
-        return self.zoom >= Zoom.PLAIN
+        return self.zoom is Zoom.PLAIN
 
     @property
     def cells_at(self) -> int:
         """Offset of the cells in a block, after name, sign and ranks."""
         return self.name + self.sign + self.rank
 
-    def place(self, node: int) -> tuple[int, int, int]:
-        """Return a node's line, half of the line (0 upper, 1 lower) and column of blocks."""
-        if self.zoom is Zoom.HALVES:
-            row, column = divmod(node, self.columns)
-            return row // 2, row % 2, column
-        if self.fits_by_rows:
-            line, column = divmod(node, self.columns)
-            return line, 0, column
+    def place(self, node: int) -> tuple[int, int]:
+        """Return a node's line and column of blocks."""
+        if self.by_lines:
+            return divmod(node, self.columns)
         column, line = divmod(node, self.lines)
-        return line, 0, column
+        return line, column
 
-    def nodes_on(self, line: int) -> list[list[int]]:
-        """Return the nodes on a line from left to right: one list, or one for each half."""
-        if self.zoom is Zoom.HALVES:
-            starts = (2 * line * self.columns, (2 * line + 1) * self.columns)
-            return [list(range(start, min(start + self.columns, self.nodes))) for start in starts]
-        if self.fits_by_rows:
-            return [list(range(line * self.columns, min((line + 1) * self.columns, self.nodes)))]
-        return [list(range(line, self.nodes, self.lines)) if line < self.lines else []]
+    def nodes_on(self, line: int) -> list[int]:
+        """Return the nodes on a line from left to right."""
+        if self.by_lines:
+            return list(range(line * self.columns, min((line + 1) * self.columns, self.nodes)))
+        return list(range(line, self.nodes, self.lines)) if line < self.lines else []
 
     def at(self, x: int, line: int) -> tuple[int, int | None] | None:
         """Return the node and the cell at a point; the cell is None beside the cells."""
         column, inside = divmod(x - self.margin, self.block)
         if x < self.margin or column >= self.columns:
             return None
-        on_line = self.nodes_on(line)[0]
+        on_line = self.nodes_on(line)
         if not 0 <= column < len(on_line):
             return None
         cell = (inside - self.cells_at) // self.cell
@@ -206,19 +196,17 @@ def _columns(room: LayoutRequest, zoom: Zoom, cell: int, *, sign: int, mean: int
     )
 
 
-def _unnamed(room: LayoutRequest, zoom: Zoom) -> Layout:
+def _plain(room: LayoutRequest) -> Layout:
     """Lay out nodes along the lines; the first of each line is named in the margin."""
     margin, block = room.name + 3, room.cells + 1
     columns = max(1, (room.width - margin + 1) // block)
-    rows = max(1, -(-room.nodes // columns))
-    lines = -(-rows // 2) if zoom is Zoom.HALVES else rows
-    return Layout(zoom, room.nodes, room.cells, columns, lines, margin, block, 0, 0, 1)
+    lines = max(1, -(-room.nodes // columns))
+    return Layout(Zoom.PLAIN, room.nodes, room.cells, columns, lines, margin, block, 0, 0, 1)
 
 
 _LAYOUTS: Mapping[Zoom, Callable[[LayoutRequest], Layout]] = {
     Zoom.ROWS: _rows,
     Zoom.NUMBERS: _numbers,
     Zoom.BLOCKS: _blocks,
-    Zoom.PLAIN: partial(_unnamed, zoom=Zoom.PLAIN),
-    Zoom.HALVES: partial(_unnamed, zoom=Zoom.HALVES),
+    Zoom.PLAIN: _plain,
 }

@@ -7,8 +7,6 @@ import re
 from rich.text import Text
 
 _WORD = re.compile(r"[^\W_]+")
-INSIDE_LEAST = 2
-"""Letters from which a typed word is also found inside of a word, as "link" in "NVLink"."""
 
 
 def match_score(query: str, title: str, words: str = "") -> float:
@@ -16,18 +14,18 @@ def match_score(query: str, title: str, words: str = "") -> float:
 
     Each word of the query must begin a word of the entry, or be a part of the title.
     """
-    asked = query.lower().split()
-    scores = [max(_score(part, title.lower()), _score(part, words.lower()) / 2) for part in asked]
-    inside = [len(part) >= INSIDE_LEAST and part in title.lower() for part in asked]
-    scores = [score or 0.2 * found for score, found in zip(scores, inside, strict=True)]
+    scores = []
+    for part in query.lower().split():
+        in_title, in_words = _score(part, title), _score(part, words) / 2
+        scores.append(max(in_title, in_words) or 0.2 * (len(part) > 1 and part in title.lower()))
     return sum(scores) / len(scores) if scores and all(scores) else 0.0
 
 
 def _score(part: str, text: str) -> float:
-    """Return 1 for a whole word, less for the beginning of one, and a little more for the first word."""
+    """Return 1 for a whole word, less for the beginning of one, and a little more for an early word."""
     found = [
         (1.0 if word == part else 0.8) - min(at, 10) / 100
-        for at, word in enumerate([*text.split(), *_WORD.findall(text)])
+        for at, word in enumerate(_WORD.findall(text.lower()))
         if word.startswith(part)
     ]
     return max(found, default=0.0)

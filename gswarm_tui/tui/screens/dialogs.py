@@ -216,9 +216,8 @@ class PickDialog(Dialog[str]):
         """List the options that match, and highlight one."""
         shown = self._options
         if typed.strip():
-            ranked = [(_match(typed, option), option) for option in shown]
-            ranked.sort(key=lambda one: one[0], reverse=True)
-            shown = [option for match, option in ranked if any(match)]
+            scores = {option: match_score(typed, option[1], " ".join(option)) for option in shown}
+            shown = sorted((o for o in shown if scores[o]), key=lambda o: -scores[o])
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
@@ -247,20 +246,11 @@ class PickDialog(Dialog[str]):
             "home": choices.action_first,
             "end": choices.action_last,
         }
-        if choices.scrollable_content_region or not key.startswith("page"):
-            moves[key]()  # without a visible line, paging fails in Textual
+        moves[key]()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the picked option."""
         self.finish(event.option.id)
-
-
-def _match(typed: str, option: Sequence[str]) -> tuple[float, float]:
-    """Return how well an option matches: first its label and id, then its description."""
-    name, label, *rest = option
-    wanted, title = typed.strip().lower(), label.lower()
-    whole = (title == wanted) + title.startswith(wanted)
-    return whole + match_score(typed, label, name), match_score(typed, label, f"{name} {' '.join(rest)}")
 
 
 def _option(labels: int, name: str, texts: Sequence[str]) -> Option:

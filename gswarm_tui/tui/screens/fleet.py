@@ -222,7 +222,7 @@ class FleetScreen(ViewerScreen):
             state.append(f"filter {text}: {plural(gpus, 'GPU')} on {of_nodes}")
         if self._order is not Order.GIVEN:
             first = ""
-            if heatmap.layout_plan.fits_by_rows and self._order is not Order.NAME:  # nodes without names
+            if heatmap.layout_plan.by_lines and self._order is not Order.NAME:  # nodes without names
                 first = f": {', '.join(clean(node.name) for node in self._shown[:FIRST_NAMED])} …"
             state.append(self._order.value + first)
         if heatmap.zoom_wanted is not None:

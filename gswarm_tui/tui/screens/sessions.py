@@ -36,11 +36,10 @@ from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 if TYPE_CHECKING:
     from gswarm_tui.analysis.profiles import Profile
     from gswarm_tui.analysis.queries import RecordingQueries
-    from gswarm_tui.analysis.summary_data import Summary
 
 NAME, START, NOTE = 1, 2, -1
 READ_EVERY_S = 5.0
-"""Seconds until figures that weren't on disk yet are read again."""
+"""Seconds between looks for profiles that were imported meanwhile."""
 AHEAD = "›"
 """Sign of a session that starts after the time shown."""
 PROFILED = "■"
@@ -67,26 +66,15 @@ NAME_LEAST = 12
 """Cells of a name on a narrow terminal; columns that have no room left are scrolled to."""
 
 
-def session_row(
-    session: Session, fleet: Fleet, now: float, zone: tzinfo | None, recorded: Summary | None
-) -> Row:
+def session_row(session: Session, fleet: Fleet, now: float, zone: tzinfo | None) -> Row:
     """Return a session's row: state, name, start, duration, means, energy, missing data and note.
 
-    The fleet lacks the figures of a session that ended before its history begins; ``recorded`` has them.
+    The fleet lacks the figures of a session that ended before its history begins.
     """
-    if recorded is None:
-        partial = session.partial(fleet.nodes, now, stale_after_s(fleet.interval_s))
-        energy_j = session.energy_j if is_measured(session) else None
-        figures = percent(session.mean_util), watts(session.mean_power_w), energy(energy_j)
-    else:
-        whole, known = recorded.whole, len(recorded.covered)
-        complete = f"{known - len(recorded.partial):,} of {known:,}"
-        partial = f"partial: {complete} nodes" if recorded.partial else ""
-        figures = (
-            percent(whole.util_mean_pct if whole else None),
-            watts(whole.power_mean_w if whole else None),
-            energy(whole.energy_j if whole else None),
-        )
+    measured, silent_s = bool(session.util_s or session.power_s), stale_after_s(fleet.interval_s)
+    partial = session.partial(fleet.nodes, now, silent_s) if measured or session.running else ""
+    energy_j = session.energy_j if measured else None
+    figures = percent(session.mean_util), watts(session.mean_power_w), energy(energy_j)
     begun = started(session.started_at, now, zone)
     lasted = (elapsed if session.running else duration)(session.seconds(now))
     role = "text" if session.running else "dim"
@@ -107,11 +95,6 @@ def profile_row(profile: Profile, now: float, zone: tzinfo | None) -> Row:
 def _dim_row(sign: str, name: str, begun: str, lasted: str, words: str) -> Row:
     """Return the row of something without figures."""
     return tuple(Span(clean(text), "dim") for text in (sign, name, begun, lasted, "", "", "", words))
-
-
-def is_measured(session: Session) -> bool:
-    """Return whether the fleet has figures of a session."""
-    return bool(session.util_s or session.power_s)
 
 
 def sessions_ahead(player: Player | None) -> list[Session]:
@@ -163,7 +146,6 @@ class SessionsScreen(ViewerScreen):
         self._begun = 0
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
-        self._recorded: dict[tuple[str, int], Summary] = {}
         self._read_at = -math.inf
         self._profiles: Sequence[Profile] = ()
         self._keys: list[object] = []
@@ -186,9 +168,6 @@ class SessionsScreen(ViewerScreen):
         before = self._keys[table.cursor] if table.cursor < len(self._keys) else None
         begun = sorted(self.fleet.sessions.sessions.values(), key=lambda s: (not s.running, -s.started_at))
         ahead = sessions_ahead(self.viewer.player)
-        for session in begun:
-            if session.running:  # its stop may have been undone
-                self._recorded.pop(session.key, None)
         self._begun, self._shown = len(begun), [*begun, *ahead]
         running = sum(s.running for s in begun)
         state = f"  {running} running" if running else "  none running"
@@ -206,7 +185,7 @@ class SessionsScreen(ViewerScreen):
         else:
             table.empty = "no session yet"
         zone = self.viewer.timezone
-        rows = [session_row(one, self.fleet, now, zone, self._recorded.get(one.key)) for one in begun]
+        rows = [session_row(one, self.fleet, now, zone) for one in begun]
         for one in ahead:  # name, time and note are known, figures aren't yet
             length = DASH if one.ended_at is None else duration(one.seconds(now))
             words = joined((f"starts in {elapsed(one.started_at - now)}", one.note))
@@ -220,18 +199,14 @@ class SessionsScreen(ViewerScreen):
         if before in self._keys:
             table.move_to(self._keys.index(before))
         self._plot(now)
-        unknown = [s for s in begun if not (s.running or is_measured(s) or s.key in self._recorded)]
         if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
             self._read_at = math.inf
-            self.run_worker(self._read(queries, unknown))
+            self.run_worker(self._read_profiles(queries))
 
-    async def _read(self, queries: RecordingQueries, sessions: Sequence[Session]) -> None:
-        """Read profiles, and figures of sessions, from the recording; what isn't there yet is read later."""
+    async def _read_profiles(self, queries: RecordingQueries) -> None:
+        """Read the imported profiles from the recording."""
         from gswarm_tui.analysis.profiles import load_profiles
 
-        for session in sessions:
-            with suppress(UserError):
-                self._recorded[session.key] = await asyncio.to_thread(queries.summary, session)
         with suppress(UserError):
             self._profiles = await asyncio.to_thread(queries.load, load_profiles)
         self._read_at = self.feed.now()

@@ -196,7 +196,7 @@ class Heatmap(ScrollView, can_focus=False):
         """Scroll the cursor's line into view."""
         if self.cursor is None:
             return
-        line, _, _ = self.layout_plan.place(self.cursor[0])
+        line, _ = self.layout_plan.place(self.cursor[0])
         top, height = round(self.scroll_y), self.size.height
         if not top <= line < top + height:
             wanted = line if line < top else line - height + 1
@@ -214,7 +214,7 @@ class Heatmap(ScrollView, can_focus=False):
         last = len(self.picture.nodes) - 1
         by = {"up": -1, "down": 1, "page_up": -self.size.height, "page_down": self.size.height}
         if direction in by:
-            step = self.layout_plan.columns if self.layout_plan.fits_by_rows else 1
+            step = self.layout_plan.columns if self.layout_plan.by_lines else 1
             row = min(last, max(0, row + by[direction] * step))
         else:
             row = 0 if direction == "first" else last
@@ -226,8 +226,8 @@ class Heatmap(ScrollView, can_focus=False):
         if not self.picture.of_host and 0 <= wanted < self._counts(row):
             self._to(row, wanted)
             return
-        line, half, column = self.layout_plan.place(row)
-        on_line = self.layout_plan.nodes_on(line)[half]
+        line, column = self.layout_plan.place(row)
+        on_line = self.layout_plan.nodes_on(line)
         if 0 <= column + step < len(on_line):
             neighbour = on_line[column + step]
             self._to(neighbour, 0 if step > 0 else max(0, self._counts(neighbour) - 1))
