@@ -11,7 +11,6 @@ def run_program(
     environ: Mapping[str, str] | None = None,
     *,
     timeout_s: float | None = None,
-    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; return its status and its output as text.
 
@@ -20,7 +19,7 @@ def run_program(
     return subprocess.run(
         command,
         env=environ,
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         errors="replace",

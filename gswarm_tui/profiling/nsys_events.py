@@ -43,13 +43,8 @@ _MEMORY_OPERATIONS = {
 """Names of copies by their kind, as nsys stats prints them for exports without a table of kinds."""
 _MEMSET = "[CUDA memset]"
 _LAUNCH = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-_PACKED = (
-    "demangledName | (shortName << 31)",
-    "gridX | (gridY << 31) | (gridZ << 47)",
-    "blockX | (blockY << 16) | (blockZ << 32)",
-)
-"""Columns of kernels that are read as one number, since each number costs as much as inserting half a row."""
-_BITS_16, _BITS_31 = (1 << 16) - 1, (1 << 31) - 1
+_LAUNCH_COLUMNS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_MOST_DEVICES = 1 << 16
 
 
 class NsysEvents:
@@ -104,16 +99,15 @@ class NsysEvents:
 
     def _kernels(self) -> None:
         table = "CUPTI_ACTIVITY_KIND_KERNEL"
-        self._export.require(table, ("demangledName", "shortName", *_LAUNCH))
         names = ("start", "end", "deviceId", "streamId?", "globalPid?", "correlationId?")
-        for batch in self._batches(table, names, packed=_PACKED):
-            start, end, device, stream, process, correlation, both, grid, block = batch
+        named = ("demangledName", "shortName")
+        for batch in self._batches(table, (*names, *named, *_LAUNCH)):
+            start, end, device, stream, process, correlation, name, short_name, *sizes = batch
             self._add(
                 PROFILE_KERNEL_EVENTS, table, start, end,
-                name_id=self._names(table, both & _BITS_31), short_name_id=self._names(table, both >> 31),
+                name_id=self._names(table, name), short_name_id=self._names(table, short_name),
                 **self._on_gpu(device, stream, process), correlation_id=correlation,
-                grid_x=grid & _BITS_31, grid_y=grid >> 31 & _BITS_16, grid_z=grid >> 47 & _BITS_16,
-                block_x=block & _BITS_16, block_y=block >> 16 & _BITS_16, block_z=block >> 32 & _BITS_16,
+                **dict(zip(_LAUNCH_COLUMNS, sizes, strict=True)),
             )  # fmt: skip
 
     def _copies(self) -> None:
@@ -197,12 +191,10 @@ class NsysEvents:
         self._rows += len(start)
         self._report(min(1.0, self._rows / max(self._total, 1)))
 
-    def _batches(
-        self, table: str, names: Sequence[str], where: str = "true", packed: Sequence[str] = ()
-    ) -> Iterator[list[Numbers]]:
-        """Yield columns, then SQL expressions, in batches; columns with ? may be missing or NULL: -1."""
+    def _batches(self, table: str, names: Sequence[str], where: str = "true") -> Iterator[list[Numbers]]:
+        """Yield columns in batches; columns with ? may be missing or NULL: -1."""
         self._export.require(table, [name for name in names if not name.endswith("?")])
-        columns = ", ".join([*(self._column(table, name) for name in names), *packed])
+        columns = ", ".join(self._column(table, name) for name in names)
         rows = self._export.execute(f"SELECT {columns} FROM {table} WHERE {where}")  # noqa: S608 (own names)
         while batch := rows.fetchmany(BATCH):
             yield list(np.ascontiguousarray(self._whole(table, batch).T))
@@ -244,7 +236,7 @@ class NsysEvents:
 
     def _on_gpu(self, device: Numbers, stream: Numbers, process: Numbers) -> dict[str, Numbers]:
         pid = np.where(process < 0, -1, process >> 24 & 0xFFFFFF)
-        device = np.where((device < 0) | (device > _BITS_16), -1, device)
+        device = np.where((device < 0) | (device >= _MOST_DEVICES), -1, device)
         return {"gpu_id": self._gpu_ids(pid, device), "device": device, "stream": stream, "pid": pid}
 
     def _gpu_ids(self, pids: Numbers, devices: Numbers) -> Numbers:

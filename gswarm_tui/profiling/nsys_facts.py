@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 
 from gswarm_tui.profiling.nsys_export import NsysExport
@@ -14,13 +13,6 @@ MOST_MESSAGES = 50
 _LATEST_NS = 4 * 10**18
 _LONGEST_NS = 10**17
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_SENTENCE = re.compile(r"(?!.*\w=)[A-Z][^\0/\n]{10,300}[.?]")
-_PROBLEM = re.compile(
-    r"\b(absent|cannot|can't|drop|error|fail|incompatible|insufficient|lost|might|missing|no|not|skip|unable"
-    r"|unsupported|warning|wrong)",
-    re.IGNORECASE,
-)
-"""Pattern of the tool's messages, which exports before 2023 keep among all other strings."""
 
 
 def read_facts(export: NsysExport, file: str) -> ProfileFacts:
@@ -61,17 +53,12 @@ def _capture_ns(export: NsysExport, name: str) -> int | None:
 
 
 def _messages(export: NsysExport) -> Iterator[str]:
-    """Yield warnings and errors of the report, each once."""
-    if export.has("DIAGNOSTIC_EVENT", "severity", "text"):
-        levels = export.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
-        found = export.rows("SELECT DISTINCT severity, text FROM DIAGNOSTIC_EVENT")
-        texts = [str(text) for level, text in found if "info" not in levels.get(level, "").lower()]
-    else:
-        ranges = ""
-        if export.has("NVTX_EVENTS", "textId"):
-            ranges = "AND id NOT IN (SELECT textId FROM NVTX_EVENTS WHERE textId IS NOT NULL)"
-        found = export.rows(f"SELECT value FROM StringIds WHERE value GLOB '[A-Z]* * *[.?]' {ranges}")  # noqa: S608
-        texts = [text for (text,) in found if _SENTENCE.fullmatch(text) and _PROBLEM.search(text)]
+    """Yield warnings and errors of the report, each once; exports before 2023 have none."""
+    if not export.has("DIAGNOSTIC_EVENT", "severity", "text"):
+        return
+    levels = export.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
+    found = export.rows("SELECT DISTINCT severity, text FROM DIAGNOSTIC_EVENT")
+    texts = [str(text) for level, text in found if "info" not in levels.get(level, "").lower()]
     yield from dict.fromkeys(clean_text(text)[:500] for text in texts[:MOST_MESSAGES])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -25,13 +24,6 @@ _LAST_BYTES = 1 << 20
 """Tools write their version near the end of a report, newer ones near its start."""
 
 _EXPORT = ("export", "--type", "sqlite", "--force-overwrite", "true", "--output")
-# Runs the tool; when the lifeline, its input, ends, the tool is killed and its folder removed.
-_WATCHED = """
-folder=$1; shift; exec 3<&0 </dev/null
-"$@" 3<&- & tool=$!
-{ cat <&3; [ -e "$folder/ended" ] || kill -KILL $tool; rm -rf "$folder"; } >/dev/null 2>&1 &
-wait $tool; status=$?; : >"$folder/ended"; exit $status
-"""
 _FULL_BYTES = 1 << 20
 
 
@@ -43,12 +35,10 @@ def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -
     return found
 
 
-def run_tool(
-    command: Sequence[str], environ: Mapping[str, str], stdin: int = subprocess.DEVNULL
-) -> subprocess.CompletedProcess[str]:
+def run_tool(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a tool and return its output. Raises ReportError if it can't be started."""
     try:
-        return run_program(command, environ, stdin=stdin)
+        return run_program(command, environ)
     except OSError as error:  # a program for other processors, for example
         raise ReportError(f"{command[0]} can't be started: {error.strerror}. Load another module.") from None
 
@@ -97,13 +87,9 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     instead = ", or import the file that nsys export --type sqlite makes of it elsewhere"
     nsys = find_tool("nsys", path, environ, instead)
     # Exports hold the environment: the folder has mode 0700.
-    with (
-        tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder,
-        _lifeline() as lifeline,
-    ):
+    with tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "report.sqlite"
-        watched = ["sh", "-c", _WATCHED, "gswarm-tui-export", folder]
-        done = run_tool([*watched, nsys, *_EXPORT, str(out), str(path.absolute())], environ, lifeline)
+        done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ)
         if (free := shutil.disk_usage(folder).free) < _FULL_BYTES:
             place = Path(folder).parent
             raise ReportError(
@@ -114,17 +100,6 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
         if done.returncode != 0 or not out.exists():
             raise explain_failure(path, nsys, done.stdout + done.stderr, environ)
         yield out
-
-
-@contextlib.contextmanager
-def _lifeline() -> Iterator[int]:
-    """Open the end of a pipe at which a process notices that this program has ended or left the block."""
-    there, here = os.pipe()
-    try:
-        yield there
-    finally:
-        os.close(there)
-        os.close(here)
 
 
 @contextlib.contextmanager

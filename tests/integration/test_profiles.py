@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -198,10 +197,9 @@ def imported(report: Path) -> tuple[Path, str, str]:
 def test_ranges_of_a_real_report_equal_those_of_nsys_in_each_cell(
     report: Path, imported: tuple[Path, str, str]
 ) -> None:
-    db, out, err = imported
+    db, out, _ = imported
     assert out.startswith(f"{db}: profile 1, ")
     assert ", rank 5 from " in out
-    assert "gswarm-tui: nsys reported: Scheduling information is absent." in err
     columns = f"{TIMES} style name".replace(" ", ", ")
     rows = [formatted(row, 1) for row in query(db, f"SELECT {columns} FROM profile_range_sum")]
     expected = nsys_stats(report, "nvtxsum")
@@ -364,10 +362,7 @@ def test_a_cut_or_foreign_file_is_refused_in_one_sentence(
     assert not (tmp_path / "new.duckdb").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_import_that_is_ended_ends_nsys_and_leaves_no_export(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_import_that_is_ended_ends_nsys_and_leaves_no_export(tmp_path: Path) -> None:
     tools, temporary, pipe = tmp_path / "tools", tmp_path / "tmp", tmp_path / "pipe"
     tools.mkdir()
     temporary.mkdir()
@@ -389,12 +384,10 @@ def test_an_import_that_is_ended_ends_nsys_and_leaves_no_export(
         assert lives.readline() == "ready\n"
         (folder,) = temporary.iterdir()
         assert folder.stat().st_mode & 0o777 == 0o700
-        process.send_signal(number)
-        assert process.wait(20) == (143 if number == signal.SIGTERM else -number)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
         assert lives.read() == ""  # nsys has ended
-    deadline = time.monotonic() + 20
-    while list(temporary.iterdir()):
-        assert time.monotonic() < deadline
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_report_needs_the_tool_on_path(
