@@ -15,7 +15,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -43,10 +43,8 @@ from gswarm_tui.trials.outcome import (
     RunOutcome,
     StoppedTrialError,
     check_gpu_hours,
-    expected_cost,
 )
 from gswarm_tui.trials.plan import (
-    AvailableNodes,
     TrialError,
     TrialPlan,
     TrialRun,
@@ -54,7 +52,7 @@ from gswarm_tui.trials.plan import (
     placements_of,
 )
 from gswarm_tui.trials.recorded import RecordedTrial, add_event, load_trials
-from gswarm_tui.trials.running import TrialDriver, TrialRecorder, available_nodes, plan_texts
+from gswarm_tui.trials.running import TrialDriver, TrialRecorder, gpus_of_nodes, plan_texts
 
 if TYPE_CHECKING:
     from gswarm_tui.run.headless import OpenRecording
@@ -136,9 +134,9 @@ def _check_files(form: formats.OutputOptions, plot: Path | None, recording: Path
 def _new_plan(options: TrialOptions, environ: Mapping[str, str]) -> TrialPlan:
     if options.salloc is not None:  # as many nodes as the largest run needs
         gpus = max(options.gpus_per_node)
-        available = AvailableNodes({str(number): gpus for number in range(max(options.node_counts))})
+        available = {str(number): gpus for number in range(max(options.node_counts))}
     else:
-        available = available_nodes(asyncio.run(find_job(_job(options, environ))))
+        available = gpus_of_nodes(asyncio.run(find_job(_job(options, environ))))
     placements = placements_of(options.node_counts, options.gpus_per_node, options.placements, available)
     trial_id = secrets.token_hex(6)
     return TrialPlan(
@@ -172,12 +170,10 @@ def _plan_lines(plan: TrialPlan) -> list[str]:
     for placement in plan.placements:
         count = sum(run.placement == placement and not run.warm_up for run in plan.runs)
         lines.append(f"  {placement}: {plural(count, 'run')}")
-    cost = expected_cost(plan, plan.runs)
-    most = (
-        "unknown until the warm-up has ended" if cost is None else f"at most {cost.gpu_hours:.3g} GPU-hours"
-    )
-    if cost is not None:
-        most += f" in {duration(cost.seconds)} (--timeout)"
+    most = "unknown until the warm-up has ended"
+    if plan.timeout_s is not None:
+        hours = sum(run.placement.gpus for run in plan.runs) * plan.timeout_s / 3600
+        most = f"at most {hours:.3g} GPU-hours in {duration(len(plan.runs) * plan.timeout_s)} (--timeout)"
     if plan.max_gpu_hours is not None:
         most += f"; --max-gpu-hours starts no run that would exceed {plan.max_gpu_hours:g}"
     return [*lines, f"  cost: {most}"]
@@ -245,7 +241,7 @@ def _drive(plan: TrialPlan, options: TrialOptions, environ: Mapping[str, str]) -
         finally:
             watching.cancel()
 
-    return _until_signal(drive(), "step", recorder.stop_waiting)
+    return _until_signal(drive(), "step")
 
 
 async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
@@ -257,9 +253,7 @@ async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
         task.cancel()
 
 
-def _until_signal(
-    work: Coroutine[object, object, int], ended: str, on_signal: Callable[[], None] = lambda: None
-) -> int:
+def _until_signal(work: Coroutine[object, object, int], ended: str) -> int:
     """Do the work until a signal ends it.
 
     The step ends first, then the allocation; ``ended`` is what the user reads of it. Raises
@@ -275,7 +269,6 @@ def _until_signal(
                 loop.remove_signal_handler(each)
                 signal.signal(each, signal.SIG_IGN)
             received.append(number)
-            on_signal()
             task.cancel()
 
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from gswarm_tui.slurm.hosts import expand, fold
 from gswarm_tui.trials.plan import Placement, TrialError, TrialPlan, TrialRun
@@ -104,46 +104,24 @@ class RunOutcome:
         )
 
 
-class ExpectedCost(NamedTuple):
-    """GPU-hours and seconds of runs; ``bound`` if they are the most that ``--timeout`` allows."""
-
-    gpu_hours: float
-    seconds: float
-    bound: bool = False
-
-
 def expected_s(run: TrialRun, outcomes: Sequence[RunOutcome]) -> float | None:
-    """Return the wall time to expect of a run: that of its placement, else of the nearest smaller one.
+    """Return the wall time to expect of a run: that of its placement, else the longest so far.
 
     A larger placement is rarely slower, so this is more often too high than too low. None before a run ended
     well.
     """
     ended = [outcome for outcome in outcomes if outcome.ok]
-    own = [outcome for outcome in ended if outcome.run.placement == run.placement]
-    if not own:
-        sizes = {outcome.run.placement.gpus for outcome in ended}
-        smaller = [size for size in sizes if size <= run.placement.gpus]
-        nearest = max(smaller, default=min(sizes, default=0))
-        own = [outcome for outcome in ended if outcome.run.placement.gpus == nearest]
-    measured = [outcome for outcome in own if not outcome.run.warm_up] or own
-    return median(outcome.wall_s for outcome in measured) if measured else None
+    own = [one.wall_s for one in ended if one.run.placement == run.placement and not one.run.warm_up]
+    return median(own) if own else max((one.wall_s for one in ended), default=None)
 
 
-def expected_cost(
-    plan: TrialPlan, runs: Iterable[TrialRun], outcomes: Sequence[RunOutcome] = ()
-) -> ExpectedCost | None:
-    """Return the cost to expect of runs; before the first ended, the most that it can be, or None."""
-    hours = seconds = 0.0
-    bound = False
-    for run in runs:
-        wall_s = expected_s(run, outcomes)
-        if wall_s is None:
-            wall_s, bound = plan.timeout_s, True
-        if wall_s is None:
-            return None
-        hours += run.placement.gpus * wall_s / 3600
-        seconds += wall_s
-    return ExpectedCost(hours, seconds, bound)
+def expected_cost(runs: Iterable[TrialRun], outcomes: Sequence[RunOutcome]) -> tuple[float, float] | None:
+    """Return the GPU-hours and the seconds to expect of runs; None before a run ended well."""
+    times = [(run.placement.gpus, expected_s(run, outcomes)) for run in runs]
+    known = [(gpus, wall_s) for gpus, wall_s in times if wall_s is not None]
+    if len(known) < len(times):
+        return None
+    return sum(gpus * wall_s / 3600 for gpus, wall_s in known), sum(wall_s for _, wall_s in known)
 
 
 def check_gpu_hours(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialRun) -> None:
@@ -151,8 +129,8 @@ def check_gpu_hours(plan: TrialPlan, outcomes: Sequence[RunOutcome], run: TrialR
     if plan.max_gpu_hours is None:
         return
     used = sum(outcome.gpu_hours for outcome in outcomes)
-    expected = expected_cost(plan, [run], outcomes)
-    cost = expected.gpu_hours if expected and not expected.bound else 0.0
+    expected = expected_cost([run], outcomes)
+    cost = expected[0] if expected else 0.0
     if used + cost >= plan.max_gpu_hours:
         about = f", and the next run takes about {cost:.3g}" if cost else ""
         raise StoppedTrialError(

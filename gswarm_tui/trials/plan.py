@@ -19,21 +19,6 @@ class TrialError(UserError):
     """Raised if a trial can't be planned or run; the message says why and what to do."""
 
 
-@dataclass(frozen=True)
-class AvailableNodes:
-    """Nodes on which runs can be placed: their numbers of GPUs by name, and the job that has them.
-
-    ``job`` is empty if each run gets an allocation of its own: then names don't count.
-    """
-
-    gpus: Mapping[str, int]
-    job: str = ""
-
-    def with_gpus(self, count: int) -> tuple[str, ...]:
-        """Return the nodes with at least this many GPUs, in Slurm's order."""
-        return tuple(node for node, gpus in self.gpus.items() if gpus >= count)
-
-
 @dataclass(frozen=True, order=True)
 class Placement:
     """Number of nodes and of GPUs that a run of the command gets.
@@ -137,27 +122,28 @@ def placements_of(
     node_counts: Sequence[int] | None,
     gpus_per_node: Sequence[int] | None,
     spreads: Sequence[str],
-    available: AvailableNodes,
+    available: Mapping[str, int],
 ) -> list[Placement]:
-    """Return the placements to try, the smallest first.
+    """Return the placements to try, the smallest first, on nodes with so many GPUs.
 
     Without ``node_counts`` they are 1, 2, 4 … and all nodes, without ``gpus_per_node`` all GPUs of a node.
     Raises TrialError for a placement that the nodes can't have.
     """
     if not gpus_per_node:
-        gpus_per_node = (min(available.gpus.values(), default=0),)
+        gpus_per_node = (min(available.values(), default=0),)
         if gpus_per_node[0] < 1:
-            where = f"Slurm counts no GPUs of job {available.job}" if available.job else "no GPUs are named"
-            raise TrialError(f"{where}; name the number of each node with --gpus-per-node.")
+            raise TrialError(
+                "Slurm counts no GPUs of the job; name the number of each node with --gpus-per-node."
+            )
     found: dict[tuple[int, int], Placement] = {}
     for gpus in gpus_per_node:
-        most = len(available.with_gpus(gpus))
+        most = _nodes_with(gpus, available)
         for nodes in node_counts or _doubled(most):
             if nodes > most or not most:
                 raise TrialError(
-                    f"no placement on {plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')} in job "
-                    f"{available.job}, which has {plural(most, 'such node')}; name smaller --node-counts or "
-                    "--gpus-per-node, or add --submit to allocate each run's nodes."
+                    f"no placement on {plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')}: the job "
+                    f"has {plural(most, 'such node')}; name smaller --node-counts or --gpus-per-node, or add "
+                    "--submit to allocate each run's nodes."
                 )
             packed = Placement(nodes, gpus)
             if PACKED in spreads:
@@ -170,6 +156,10 @@ def placements_of(
             "smaller --node-counts."
         )
     return sorted(found.values(), key=lambda one: (one.gpus, one.nodes, one.spread))
+
+
+def _nodes_with(gpus: int, available: Mapping[str, int]) -> int:
+    return sum(count >= gpus for count in available.values())
 
 
 def ordered_runs(placements: Sequence[Placement], repeats: int, seed: str) -> tuple[TrialRun, ...]:
@@ -201,10 +191,10 @@ def _doubled(most: int) -> Iterator[int]:
     yield most
 
 
-def _spread(packed: Placement, available: AvailableNodes) -> Placement | None:
+def _spread(packed: Placement, available: Mapping[str, int]) -> Placement | None:
     """Return a placement of as many GPUs on the most nodes; None if no more nodes can share them evenly."""
-    for nodes in range(min(packed.gpus, len(available.gpus)), packed.nodes, -1):
+    for nodes in range(min(packed.gpus, len(available)), packed.nodes, -1):
         each = packed.gpus // nodes
-        if packed.gpus % nodes == 0 and len(available.with_gpus(each)) >= nodes:
+        if packed.gpus % nodes == 0 and _nodes_with(each, available) >= nodes:
             return Placement(nodes, each, SPREAD)
     return None

@@ -84,19 +84,18 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
         lines.append(("running", f"{names.name(running.placement)}, {repeat}: {duration(ran_s)}{about}"))
     else:
         lines.append(("running", "none" if trial.plan.salloc is None else "none; waiting for nodes"))
-    cost = expected_cost(trial.plan, progress.waiting, trial.outcomes)
+    cost = expected_cost(progress.waiting, trial.outcomes)
     words += " so far"
     if cost is not None and progress.waiting:
-        words += f", {'at most' if cost.bound else 'about'} {_hours(cost.gpu_hours)} GPU-h for the runs left"
+        words += f", about {_hours(cost[0])} GPU-h for the runs left"
     if trial.plan.max_gpu_hours is not None:
         words += f"; limit {_hours(trial.plan.max_gpu_hours)} GPU-h"
     lines.append(("cost", words))
     if expected is not None and ran_s > expected:
         return [*lines, ("end", "later than expected: this run takes longer than others of its placement")]
-    if cost is None or cost.bound or (running is not None and expected is None):
-        until = "a run has succeeded" if trial.outcomes else "the warm-up run has ended"
-        return [*lines, ("end", f"unknown until {until}")]
-    left_s = cost.seconds + (0.0 if expected is None else expected - ran_s)
+    if cost is None or (running is not None and expected is None):
+        return [*lines, ("end", "unknown until a run has succeeded")]
+    left_s = cost[1] + (0.0 if expected is None else expected - ran_s)
     at = datetime.fromtimestamp(now + left_s, zone)
     today = at.date() == datetime.fromtimestamp(now, zone).date()
     waits = ", if Slurm grants nodes at once" if trial.plan.salloc is not None else ""

@@ -130,11 +130,6 @@ def usage_table(results: TrialResults) -> TextTable:
     return _table(results, _USAGE_COLUMNS, _MAIN_WAIT)
 
 
-def full_table(results: TrialResults) -> TextTable:
-    """Return the columns of both tables in one."""
-    return _table(results, (*_scaling_columns(results), *_USAGE_COLUMNS), _MAIN_WAIT)
-
-
 def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
     measured: _Column = (
         ("per s", lambda row: _three(row.throughput))

@@ -11,14 +11,14 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, TypeVar
+from typing import Any
 
 from gswarm_agent.redact import redact
-from gswarm_tui.common.errors import print_notice, printable, quote
+from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.control.client import Head, RefusedIntentError, RequestError, carry_out, running_heads
 from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSession
@@ -32,19 +32,16 @@ from gswarm_tui.trials.outcome import (
     FAILED,
     INTERRUPTED,
     OK,
-    REFUSED,
     TIMEOUT,
     RunOutcome,
     StoppedTrialError,
     check_gpu_hours,
     expected_cost,
 )
-from gswarm_tui.trials.plan import AvailableNodes, TrialError, TrialPlan, TrialRun
+from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
 LONGEST_LINE = 64 * 1024
 """Bytes of a line in which a throughput is looked for."""
-RESTARTED_WITHIN_S, RETRY_S = 30.0, 0.2
-"""Longest wait for a recorder that is being restarted, and the time between two attempts."""
 _LAST_LINES = 30
 _STEP_VARIABLES = (
     "SLURM_GPUS",
@@ -55,21 +52,15 @@ _STEP_VARIABLES = (
     "SLURM_TRES_PER_TASK",
 )
 """Variables of the job's own request, which srun would apply to the step and which contradict a placement."""
-_NODE_LOST = re.compile(r"\bNode failure on (\S+)|\bDUE TO NODE FAILURE\b")
+_SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: (error: )?")
+_NO_STEP = re.compile(r"Node failure on|DUE TO NODE FAILURE|Unable to create step")
 _CANCELLED = re.compile(r"\*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
-_REFUSED = re.compile(r"\bUnable to create step for job \S+: (.+)")
-_TOO_FEW_CPUS = "More processors requested than permitted"
 """Texts of slurmstepd and srun, from Slurm's sources."""
-_COMMA = re.compile(r"(?:,\d[\d.,]*)?")
-_SLURM_LINE = re.compile(r"^(srun|slurmstepd)\S*: ")
-
-T = TypeVar("T")
 
 
-def available_nodes(allocation: Allocation) -> AvailableNodes:
-    """Return the nodes of a job, with the GPUs that it has on each."""
-    job = allocation.job
-    return AvailableNodes({node: len(job.gpus.get(node, ())) for node in job.nodes}, job.label)
+def gpus_of_nodes(allocation: Allocation) -> dict[str, int]:
+    """Return the number of GPUs that a job has on each of its nodes."""
+    return {node: len(allocation.job.gpus.get(node, ())) for node in allocation.job.nodes}
 
 
 class TrialDriver:
@@ -96,10 +87,9 @@ class TrialDriver:
             text = self._describe(outcome)
             await self._recorder.log_outcome(outcome, text)
             left = runs[number:]
-            if left and (cost := expected_cost(self._plan, left, outcomes)) is not None:
-                about = "at most" if cost.bound else "about"
-                left_s = duration(cost.seconds)
-                text += f"; {len(left)} left, {about} {cost.gpu_hours:.3g} GPU-hours in {left_s}"
+            if left and (cost := expected_cost(left, outcomes)) is not None:
+                hours, left_s = cost
+                text += f"; {len(left)} left, about {hours:.3g} GPU-hours in {duration(left_s)}"
             print_notice(text)
             if not outcome.ok:
                 try:
@@ -111,8 +101,9 @@ class TrialDriver:
     async def _run(self, run: TrialRun, allocation: Allocation) -> RunOutcome:
         """Do one run, whatever its end."""
         plan = self._plan
-        fitting = available_nodes(allocation).with_gpus(run.placement.gpus_per_node)
-        nodes = fitting[: run.placement.nodes]
+        gpus = gpus_of_nodes(allocation)
+        fitting = [node for node, count in gpus.items() if count >= run.placement.gpus_per_node]
+        nodes = tuple(fitting[: run.placement.nodes])
         if len(nodes) < run.placement.nodes:
             raise StoppedTrialError(
                 f"run {run.number} needs {run.placement}; job {allocation.job.label} has "
@@ -120,7 +111,7 @@ class TrialDriver:
             )
         session = await self._recorder.start_session(run.session, f"{run} on {fold(nodes)}")
         begun = time.monotonic()
-        output = RunOutput(self._folder / self._output_name(run), plan.throughput, print_notice)
+        output = RunOutput(self._folder / self._output_name(run), plan.throughput)
         status: int | None = None
         interrupted: asyncio.CancelledError | None = None
         try:
@@ -141,7 +132,12 @@ class TrialDriver:
         elif status is None:
             end, reason = TIMEOUT, f"it was ended by --timeout after {duration(plan.timeout_s or 0)}"
         else:
-            end, reason = classify(status, output.last_lines, output.why_no_throughput)
+            end, reason = classify(status, output.last_lines)
+            if end == OK and plan.throughput is not None and output.throughput is None:
+                end, reason = (
+                    FAILED,
+                    f"it printed no number above 0 for --throughput {printable(plan.throughput)}",
+                )
         outcome = RunOutcome(
             plan.trial_id,
             run,
@@ -195,48 +191,28 @@ class TrialDriver:
 class RunOutput:
     """The output of a run: written to a file, and searched for throughputs and for the last lines."""
 
-    def __init__(self, path: Path, pattern: str | None, say: Callable[[str], None]) -> None:
-        self._path = path
-        self._say = say
+    def __init__(self, path: Path, pattern: str | None) -> None:
+        """Open the file. Raises TrialError."""
         self._pattern = None if pattern is None else re.compile(pattern)
         self._rest = b""
         self._found: list[float] = []
-        self._unread = ""
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self._file: IO[bytes] | None = None
         try:
             path.parent.mkdir(exist_ok=True)
             self._file = path.open("wb", buffering=0)
         except OSError as error:
-            self._give_up(error)
+            raise TrialError(f"{path}: {error.strerror}; the output of a run is written there.") from None
 
     @property
     def throughput(self) -> float | None:
-        """The median of the numbers that the pattern found; None if it isn't above 0, or one has a comma."""
-        found = median(self._found) if self._found and "," not in self._unread else 0.0
+        """The median of the numbers that the pattern found; None if it isn't above 0."""
+        found = median(self._found) if self._found else 0.0
         return found if found > 0 else None
 
-    @property
-    def why_no_throughput(self) -> str:
-        """Why no throughput can be read, as a clause; empty if one was, or none is looked for."""
-        if self._pattern is None or self.throughput is not None:
-            return ""
-        if self._unread:
-            return (
-                f"--throughput matched {quote(self._unread)}, which isn't a number; "
-                "print it without separators: 1000.5"
-            )
-        if self._found:
-            return "--throughput needs numbers above 0; their median isn't"
-        return f"it printed no number that matches --throughput {printable(self._pattern.pattern)}"
-
     def add(self, data: bytes) -> None:
-        """Add what the command wrote next."""
-        if self._file is not None:
-            try:
-                self._file.write(data)
-            except OSError as error:
-                self._give_up(error)
+        """Add what the command wrote next; a full disk cuts the file, not the run."""
+        with contextlib.suppress(OSError):
+            self._file.write(data)
         *lines, self._rest = re.split(rb"[\r\n]", self._rest + data)
         for line in lines if self._pattern else lines[-_LAST_LINES:]:
             self._read(line)
@@ -245,8 +221,7 @@ class RunOutput:
     def close(self) -> None:
         """Read the last line, and close the file."""
         self._read(self._rest)
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def _read(self, line: bytes) -> None:
         if not line.strip():
@@ -254,44 +229,23 @@ class RunOutput:
         text = line[-LONGEST_LINE:].decode("utf-8", "replace")
         self.last_lines.append(text)
         for match in () if self._pattern is None else self._pattern.finditer(text):
-            # The rest of a number with a comma counts, too: of "1,000.5", the pattern may match "1" alone.
-            rest = _COMMA.match(text, match.end(1))
-            word = ((match[1] or "") + (rest[0] if rest else "")).strip()
-            try:
-                if math.isfinite(number := float(word)):
+            with contextlib.suppress(ValueError):
+                if math.isfinite(number := float(match[1] or "")):
                     self._found.append(number)
-            except ValueError:
-                self._unread = word if "," not in self._unread else self._unread
-
-    def _give_up(self, error: OSError) -> None:
-        self._say(f"the output isn't kept: {self._path}: {error.strerror}")
-        self._file = None
 
 
-def classify(status: int, last_lines: Sequence[str], why_no_throughput: str) -> tuple[str, str]:
-    """Return how a run ended, by its exit status and last lines of output, and the reason unless it is ok.
-
-    ``why_no_throughput`` is a clause on a throughput that a run without an error lacks, else empty.
-    """
+def classify(status: int, last_lines: Sequence[str]) -> tuple[str, str]:
+    """Return how a run ended, by its exit status and last lines of output, and the reason unless it is ok."""
+    own = [line.strip() for line in last_lines if not _SLURM_LINE.match(line)]
+    slurm = [_SLURM_LINE.sub("", line.strip()) for line in last_lines if _SLURM_LINE.match(line)]
     # srun's status may be 0 after the end of its job.
-    slurm = "\n".join(line for line in last_lines if _SLURM_LINE.match(line))
-    if lost := _NODE_LOST.findall(slurm):
-        return FAILED, f"{max(lost) or 'a node'} failed"
-    if refused := _REFUSED.search(slurm):
-        why = printable(refused[1].strip())
-        if why == _TOO_FEW_CPUS:
-            why = (
-                "the job has fewer CPUs on a node than ranks; allocate the job with --ntasks-per-node, or "
-                "start one rank on each node with --ntasks-per-node 1"
-            )
-        return REFUSED, f"Slurm refused the step: {why}"
-    if status == 0 and _CANCELLED.search(slurm):
-        return FAILED, "the step was cancelled"
+    if ended := [
+        line for line in slurm if _NO_STEP.search(line) or (status == 0 and _CANCELLED.search(line))
+    ]:
+        return FAILED, f"Slurm: {printable(ended[0])}"
     if status == 0:
-        return (FAILED, why_no_throughput) if why_no_throughput else (OK, "")
-    said = [line.strip() for line in last_lines if not _SLURM_LINE.match(line)] or [
-        _SLURM_LINE.sub("", line.strip()).removeprefix("error: ") for line in last_lines
-    ]
+        return OK, ""
+    said = own or slurm
     last = f": {printable(said[-1][:200].rstrip('.'))}" if said else ""
     return FAILED, f"exit status {status}{last}"
 
@@ -302,11 +256,6 @@ class TrialRecorder:
     def __init__(self, uid: str, environ: Mapping[str, str]) -> None:
         self._uid = uid
         self._environ = environ
-        self._waits = True
-
-    def stop_waiting(self) -> None:
-        """Send each request only once from now on, as the trial ends."""
-        self._waits = False
 
     async def log_plan(self, plan: TrialPlan) -> None:
         """Log the plan, without secrets of its command. Raises TrialError."""
@@ -327,34 +276,24 @@ class TrialRecorder:
 
     async def recording(self) -> Path:
         """Return the recording's file. Raises TrialError."""
-
-        def path(head: Head) -> Path:
-            assert head.path is not None  # noqa: S101 - it records
-            return head.path
-
-        return await self._request(path)
+        path = (await asyncio.to_thread(self._head)).path
+        assert path is not None  # noqa: S101 - it records
+        return path
 
     async def _carry_out(self, intent: Intent) -> dict[str, Any]:
-        return await self._request(lambda head: carry_out(head, intent))
+        """Send an intent. Raises TrialError, StoppedTrialError."""
+        try:
+            return await asyncio.to_thread(lambda: carry_out(self._head(), intent))
+        except RefusedIntentError as error:
+            raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
+        except RequestError as error:
+            raise StoppedTrialError(f"the recorder of this trial doesn't answer: {error}.") from None
 
-    async def _request(self, request: Callable[[Head], T]) -> T:
-        """Send a request, again if the recorder is being restarted. Raises TrialError, StoppedTrialError."""
-        deadline = time.monotonic() + RESTARTED_WITHIN_S
-        why = "it has ended"
-        while True:
-            for head in await asyncio.to_thread(running_heads, self._environ):
-                if head.uid == self._uid:
-                    try:
-                        return await asyncio.to_thread(request, head)
-                    except RefusedIntentError as error:
-                        raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
-                    except RequestError as error:
-                        why = str(error)
-            if not self._waits or time.monotonic() > deadline:
-                break
-            await asyncio.sleep(RETRY_S)
-        self.stop_waiting()
-        raise StoppedTrialError(f"the recorder of this trial doesn't answer: {why}.")
+    def _head(self) -> Head:
+        found = next((head for head in running_heads(self._environ) if head.uid == self._uid), None)
+        if found is None:
+            raise StoppedTrialError("the recorder of this trial has ended.")
+        return found
 
 
 def plan_texts(plan: TrialPlan) -> tuple[str, str]:

@@ -238,14 +238,14 @@ LINES: dict[str, int] = {
     "gswarm_tui.playback": 500,
     "gswarm_tui.plotting": 1_650,
     "gswarm_tui.printing": 600,
-    "gswarm_tui.profiling": 2_075,
+    "gswarm_tui.profiling": 2_025,
     "gswarm_tui.reporting": 600,
     "gswarm_tui.run": 3_300,
     "gswarm_tui.schedulers": 200,
     "gswarm_tui.server": 2_500,
     "gswarm_tui.slurm": 550,
     "gswarm_tui.store": 7_300,
-    "gswarm_tui.trials": 1_550,
+    "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_800,
 }
 

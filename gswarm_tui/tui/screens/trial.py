@@ -15,7 +15,6 @@ from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 from gswarm_tui.trials.progress import TrialProgress, load_progress, plan_table, progress_lines
 from gswarm_tui.trials.result_text import (
     command_text,
-    full_table,
     notes,
     scaling_table,
     sentence,
@@ -36,8 +35,6 @@ COMMITTED_WITHIN_S = 2.0
 NO_TRIAL = "no trial in this recording; gswarm-tui trial starts one"
 BAR_MOST = 60
 """Cells of the progress bar on a wide terminal."""
-FULL_FROM = 150
-"""Cells of a terminal on which the results include what the GPUs did."""
 NOTES_FROM = 3
 """Lines below the table in which notes are shown."""
 
@@ -120,9 +117,7 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         remarks.show(last)
 
     def _results_table(self, result: TrialProgress) -> TextTable:
-        if self.view == USAGE:
-            return usage_table(result.results)
-        return (full_table if self.size.width >= FULL_FROM else scaling_table)(result.results)
+        return (usage_table if self.view == USAGE else scaling_table)(result.results)
 
     def _bar(self, result: TrialProgress) -> Spans:
         """Return a bar of the runs that are done."""
