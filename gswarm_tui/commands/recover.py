@@ -41,7 +41,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="connect without asking, even if the recording was made elsewhere",
+        help="connect with the recording's options even if it was made elsewhere",
     )
     parser.add_argument("--detach", action="store_true", help="resume it without a screen, in the background")
     parser.add_connection_options("connection (overrides the recording's options)")
@@ -62,8 +62,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     where = working_folder(), arguments.db, settings.db
     if arguments.recording and not arguments.finish:
-        chosen = in_child(lambda: _restored(_chosen(where, arguments, settings, given), settings))
-        return 1 if chosen is None else _resume(*chosen, ["recover", *args], detach=arguments.detach)
+        restored = in_child(lambda: _restored(_chosen(where, arguments, given), settings))
+        return _resume(*restored, ["recover", *args], detach=arguments.detach)
     share_one_arena(os.environ)
     from gswarm_tui.run import interrupted, log_file
     from gswarm_tui.run.finish import finish
@@ -72,34 +72,24 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         found, unreadable = interrupted.find(*where)
         searched = interrupted.describe_search(*where)
         return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout, searched))
-    if (run := _chosen(where, arguments, settings, given)) is None:
-        return 1
+    chosen = _chosen(where, arguments, given)
     log_file.begin()
-    return asyncio.run(finish(run, settings, sys.stdout, abandon=arguments.abandon))
+    return asyncio.run(finish(chosen, settings, sys.stdout, abandon=arguments.abandon))
 
 
 def _chosen(
-    where: tuple[Path, Path | None, Path | None],
-    arguments: argparse.Namespace,
-    settings: Options,
-    given: frozenset[str],
-) -> InterruptedRun | None:
-    """Return the recording that the command line names, None if its user doesn't trust it."""
+    where: tuple[Path, Path | None, Path | None], arguments: argparse.Namespace, given: frozenset[str]
+) -> InterruptedRun:
+    """Return the recording that the command line names."""
     from gswarm_tui.run import interrupted
 
     found, unreadable = interrupted.find(*where)
     chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
-    chosen = replace(chosen, trusted=arguments.trust, given=given)
-    if chosen.needs_consent and not interrupted.confirm(chosen, settings, sys.stdin, sys.stdout):
-        print("no node was contacted", flush=True)
-        return None
-    return replace(chosen, trusted=True)
+    return replace(chosen, trusted=arguments.trust, given=given)
 
 
-def _restored(chosen: InterruptedRun | None, settings: Options) -> tuple[Options, Plan, OpenRecording] | None:
+def _restored(chosen: InterruptedRun, settings: Options) -> tuple[Options, Plan, OpenRecording]:
     """Return the options and the plan of a recording, and where it is."""
-    if chosen is None:
-        return None
     from gswarm_tui.run.headless import OpenRecording
     from gswarm_tui.slurm.jobs import Slurm
 

@@ -22,7 +22,6 @@ from gswarm_tui.common.quantities import duration
 from gswarm_tui.control.messages import encode
 from gswarm_tui.control.registry import Listening, parent_folders
 from gswarm_tui.run.headless import STOPPED, OpenRecording, RecorderStart
-from gswarm_tui.run.starter import describe_signal
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
@@ -246,7 +245,7 @@ class BatchRun:
         self._command = None
         how = _outcome(status)
         if status - 128 in set(signal.Signals):  # from srun and shells, whose command was killed
-            how += f" ({describe_signal(status - 128)})"
+            how += f" ({_describe_signal(status - 128)})"
         ended = f"{self._command_name} {how} after {duration(time.monotonic() - self._began)}"
         print_notice(ended)
         self._end_recorder(f"{self._reason}; {ended}" if self._reason else ended)
@@ -271,15 +270,8 @@ class BatchRun:
         """Restart the recorder if it died by itself; not if this process or a command ended it."""
         if self._recorder is None:
             return
-        pid, status = os.waitpid(self._recorder.pid, os.WNOHANG | os.WUNTRACED)
+        pid, status = os.waitpid(self._recorder.pid, os.WNOHANG)
         if pid == 0:
-            return
-        if os.WIFSTOPPED(status):
-            print_notice(
-                f"the recorder was stopped by {describe_signal(os.WSTOPSIG(status))}: until it continues, "
-                "nothing is recorded, and record waits for it at the end; continue it with "
-                f"kill -s CONT {pid}"
-            )
             return
         code = os.waitstatus_to_exitcode(status)
         stopped = code > 0 and code & STOPPED
@@ -349,4 +341,10 @@ def _sent_to_all(received: signal.struct_siginfo, why: str) -> bool:
 
 def _outcome(code: int) -> str:
     """Return how a process with this exit code ended; a negative one is a signal's."""
-    return f"was killed by {describe_signal(-code)}" if code < 0 else f"ended with status {code}"
+    return f"was killed by {_describe_signal(-code)}" if code < 0 else f"ended with status {code}"
+
+
+def _describe_signal(number: int) -> str:
+    known = number in set(signal.Signals)  # real-time signals have no names
+    name = signal.Signals(number).name if known else f"signal {number}"
+    return name + (", as happens when memory runs out" if number == signal.SIGKILL else "")

@@ -6,7 +6,6 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from gswarm_tui.run.starter import ENDING
@@ -15,9 +14,6 @@ RATE = 100.0
 """Waits per second without delay; each further one starts up to 1 / RATE later."""
 BURST = 32.0
 """Waits in a row without delay: a key press, a command, a whole handshake."""
-
-THREADS = 6
-"""Threads for blocking calls. asyncio would allow up to 32, by the number of cores."""
 
 T = TypeVar("T")
 
@@ -60,14 +56,8 @@ class BatchingSelector(selectors.DefaultSelector):
 
 def run(main: Coroutine[object, object, T]) -> T:
     """Run ``main`` like ``asyncio.run``, in a loop that batches events."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BatchingSelector())) as runner:
         return runner.run(main)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.SelectorEventLoop(BatchingSelector())
-    loop.set_default_executor(ThreadPoolExecutor(THREADS, "asyncio"))
-    return loop
 
 
 def call_at_signals(call: Callable[[], object]) -> None:

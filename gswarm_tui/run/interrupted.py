@@ -1,12 +1,10 @@
-"""Interrupted recordings: finding and listing them, with the frames that wait on their nodes.
-
-The user is asked before a recording of unknown origin decides how to connect to nodes.
-"""
+"""Interrupted recordings: finding and listing them, with the frames that wait on their nodes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -35,8 +33,8 @@ class InterruptedRun:
     """Interrupted recording and its file.
 
     The options in the file lead to commands on this machine and on nodes, so they are obeyed only if this
-    user's state folder knows them, or the user has seen and ``trusted`` them. ``given`` names the options
-    that the command line gives instead.
+    user's state folder knows them, or ``--trust`` was given (``trusted``). ``given`` names the options that
+    the command line gives instead.
     """
 
     path: Path
@@ -44,32 +42,23 @@ class InterruptedRun:
     trusted: bool = False
     given: frozenset[str] = frozenset()
 
-    @property
-    def needs_consent(self) -> bool:
-        """Whether resuming it would use options from an unknown origin. A demo contacts no nodes."""
-        recording = self.interrupted
-        is_obeyed = recording.uid and recording.options and recording.options.get("demo") is None
-        return bool(is_obeyed) and not self.trusted and read_note(recording.uid, recording.options) is None
-
     def restore(self, settings: Options) -> tuple[Options, Plan]:
         """Return the options and the plan in force when it was interrupted.
 
         Raises:
             UserError: they can't be used, or nobody has trusted them.
         """
-        if self.needs_consent:
-            raise UserError(
-                "made elsewhere or changed: nodes not contacted; "
-                f"gswarm-tui recover {short_id(self.interrupted)} shows how it would connect"
-            )
-        return self.preview(settings)
-
-    def preview(self, settings: Options) -> tuple[Options, Plan]:
-        """Return options and plan before the user agreed to them, to show them. Raises UserError."""
         recording = self.interrupted
-        options, plan = restore_options(
-            recording.options, settings, read_note(recording.uid, recording.options)
-        )
+        setup = read_note(recording.uid, recording.options)
+        # Options from the file lead to commands here and on nodes; a demo contacts no nodes.
+        is_obeyed = recording.uid and recording.options and recording.options.get("demo") is None
+        if is_obeyed and setup is None and not self.trusted:
+            show = f"gswarm-tui sql 'FROM recordings' --json --db {shlex.quote(str(self.path))}"
+            raise UserError(
+                "made elsewhere or changed, and its options can run commands: no node was contacted. "
+                f"`{show}` shows the options; gswarm-tui recover {short_id(recording)} --trust uses them"
+            )
+        options, plan = restore_options(recording.options, settings, setup)
         if not recording.uid:
             raise UserError("this recording has no valid ID, so its nodes can't be reached.")
         options = options._replace(**{name: getattr(settings, name) for name in self.given})
@@ -212,42 +201,6 @@ def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
     frames = wait + (" on each" if of_nodes > 1 else "") if answer.frames else "no frames wait"
     measure = "its agent is still sampling" if of_nodes == 1 else "their agents are still sampling"
     return frames + (f", and {measure}" if answer.pid is not None else "")
-
-
-def confirm(run: InterruptedRun, settings: Options, stdin: TextIO, stdout: TextIO) -> bool:
-    """Print how the recording's nodes would be reached, and return whether the user agrees.
-
-    Raises:
-        UserError: the saved options can't be used, or there is no terminal to ask on.
-    """
-    options, plan = run.preview(settings)
-    uid = short_id(run.interrupted)
-    lines = [
-        f"Recording {uid} in {run.path} was made elsewhere, or its options were changed.",
-        "If you didn't make it, don't connect: its options run commands. They are:",
-        *(f"  {name:14}{value}" for name, value in _connection(options, plan).items()),
-    ]
-    for line in lines:
-        print(printable(line), file=stdout)
-    if not (stdin.isatty() and stdout.isatty()):
-        raise UserError(f"recording {uid} was made elsewhere or changed; add --trust to connect as shown.")
-    print("Connect with these options? [y/N] ", end="", file=stdout, flush=True)
-    return stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _connection(options: Options, plan: Plan) -> dict[str, str]:
-    """Return everything that decides which commands run where, as texts by name."""
-    values = {
-        "launcher": options.launcher,
-        "job": plan.job and plan.job.job_id,
-        "user": options.user,
-        "jump host": options.jump,
-        "SSH config": str(options.ssh_config or "~/.ssh/config"),
-        "setup": options.setup,
-        "agent Python": options.agent_python,
-        "nodes": hosts.fold(plan.nodes),
-    }
-    return {name: value for name, value in values.items() if value}
 
 
 async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gswarm_tui.launch.base import Channel, Launcher
+from gswarm_tui.fleet.events import Phase
+from gswarm_tui.fleet.plain_text import silent_nodes
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.event_loop import call_at_signals
+from gswarm_tui.run.lifetime import Lifetime
 from gswarm_tui.run.plan import Plan
 
 if TYPE_CHECKING:
@@ -37,29 +38,6 @@ class Look(Generic[T]):
     problem: str
 
 
-class EarlyLauncher(Launcher):
-    """Starts the agents of all nodes now, for links that are built later."""
-
-    def __init__(self, launcher: Launcher, nodes: Iterable[str]) -> None:
-        self._launcher = launcher
-        self._opening = {node: asyncio.create_task(launcher.open(node)) for node in nodes}
-
-    async def open(self, node: str, *arguments: str) -> Channel:
-        """Return the agent that was started early; start another when the link reconnects."""
-        if (opening := self._opening.pop(node, None)) is not None:
-            return await opening
-        return await self._launcher.open(node, *arguments)
-
-    async def close(self) -> None:
-        """End agents that no link took, and close what channels share."""
-        for opening in self._opening.values():
-            opening.cancel()
-        for opened in await asyncio.gather(*self._opening.values(), return_exceptions=True):
-            if not isinstance(opened, BaseException):
-                await opened.close()
-        await self._launcher.close()
-
-
 async def look(
     options: Options, plan: Plan, limit_s: float, describe: Callable[[Fleet, float], T]
 ) -> Look[T]:
@@ -70,14 +48,7 @@ async def look(
     options = options._replace(interval_ms=INTERVAL_MS)
     ended = asyncio.Event()
     call_at_signals(ended.set)
-    launcher = EarlyLauncher(build.build_launcher(options, plan, ""), plan.nodes)
-    await asyncio.to_thread(importlib.import_module, "gswarm_tui.run.lifetime")  # while nodes answer: 0.15 s
-    if ended.is_set():
-        await launcher.close()
-        return Look(None, (), "")
-    from gswarm_tui.fleet.plain_text import silent_nodes
-    from gswarm_tui.run.lifetime import Lifetime
-
+    launcher = build.build_launcher(options, plan, "")
     hub = build.build_hub(options, plan)
     build.add_links(hub, launcher, options, None)
     seen: list[T] = []
@@ -96,8 +67,6 @@ async def look(
 
 async def _settled(hub: Hub, ended: asyncio.Event, limit_s: float) -> None:
     """Return once each node has sent its samples or failed to connect, at the limit, or at the end."""
-    from gswarm_tui.fleet.events import Phase
-
     failed: set[str] = set()
 
     def settled() -> bool:

@@ -1,15 +1,12 @@
 """Private notes in the state folder about open recordings, by which ``recover`` knows this user's own.
 
-A recording contains the options to reach its nodes, and a stranger may have written them. A note holds a
-keyed hash of the options with which this user started the recording, and what a recording mustn't hold: the
-setup.
+A recording contains the options to reach its nodes, and a stranger may have written them. A note holds the
+options with which this user started the recording, and what a recording mustn't hold: the setup.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,7 +14,6 @@ from typing import Any
 from gswarm_tui.common.private_files import PrivateFolder
 
 NOTES = PrivateFolder("open")
-_KEY = "key"
 
 
 def write_note(uid: str, options: Mapping[str, Any], setup: str) -> None:
@@ -25,8 +21,7 @@ def write_note(uid: str, options: Mapping[str, Any], setup: str) -> None:
 
     ``setup`` is its setup command, which may contain secrets, empty without one.
     """
-    key = NOTES.read_or_create(_KEY, secrets.token_bytes(32))
-    content = {"setup": setup, "options_hash": _hash(key, uid, options)}
+    content = {"uid": uid, "options": options, "setup": setup}
     NOTES.write(f"{uid}.json", json.dumps(content).encode())
 
 
@@ -34,8 +29,8 @@ def read_note(uid: str, options: Mapping[str, Any]) -> str | None:
     """Return the setup of a recording that this user started with these options; None without a note."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(NOTES.read(f"{uid}.json"))
-        if hmac.compare_digest(found["options_hash"], _hash(NOTES.read(_KEY), uid, options)):
-            return str(found["setup"] or "")
+        if (found["uid"], found["options"]) == (uid, options):
+            return str(found["setup"])
     return None
 
 
@@ -43,8 +38,3 @@ def remove_note(uid: str) -> None:
     """Remove the note of a recording that was closed, if there is one."""
     with suppress(OSError):
         NOTES.remove(f"{uid}.json")
-
-
-def _hash(key: bytes, uid: str, options: Mapping[str, Any]) -> str:
-    text = json.dumps([uid, options], sort_keys=True)
-    return hmac.digest(key, text.encode(), "sha256").hex()

