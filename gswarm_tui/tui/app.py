@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
@@ -391,7 +389,7 @@ class GswarmApp(Viewer):
             FormDialog(
                 "mark a moment",
                 [
-                    FormField("name", "", 'for example "epoch 3"', lambda text: checked(*_named_mark(text))),
+                    FormField("name", "", 'for example "epoch 3"', lambda text: checked(text, {})),
                     FormField("values", "", "loss=1.2 acc=0.9, or none", _values),
                     self._time_field("at"),
                 ],
@@ -400,8 +398,7 @@ class GswarmApp(Viewer):
         )
 
     def _mark(self, answer: tuple[str, ...]) -> None:
-        name, values = _named_mark(answer[0])
-        values |= _values(answer[1])
+        name, values = answer[0], _values(answer[1])
         at = None if answer[2].strip() == "now" else self.parse_time(answer[2])
         self.change(f"marked {name}", lambda: SetMark(name, values, at))
 
@@ -455,16 +452,6 @@ class GswarmApp(Viewer):
     async def _leave_recorder(self) -> None:
         if await self.carry_out(Detach()) is not None:
             self.exit("detached")
-
-
-def _named_mark(text: str) -> tuple[str, dict[str, Value]]:
-    """Return name and values of ``epoch 3 loss=1.2``: values may follow the name. Raises MarkError."""
-    for space in re.finditer(r"(?<=\S)\s+(?=\w[^\s=]*=)", text):
-        rest = text[space.end() :]
-        with suppress(ValueError):  # a name may contain a single quotation mark
-            if all("=" in word for word in shlex.split(rest)):
-                return text[: space.start()], _values(rest)
-    return text, {}
 
 
 def _values(text: str) -> dict[str, Value]:

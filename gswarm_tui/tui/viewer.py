@@ -163,7 +163,7 @@ class Viewer(ViewerApp):
 
     def action_help(self) -> None:
         """Show all keys and signs."""
-        self.push_screen(HelpScreen(self.front.SCREEN, self.mode, self.front.hidden))
+        self.push_screen(HelpScreen(self.front.SCREEN, self.mode))
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""

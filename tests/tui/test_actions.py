@@ -89,7 +89,7 @@ FRAME = 5
 
 @pytest.mark.parametrize(("screen", "mode"), REACHABLE)
 def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> None:
-    helped = ["".join(span.text for span in line) for line in help_lines(screen, mode)]
+    helped = ["".join(span.text for span in line) for line in help_lines(screen, mode, 120)]
     for action in actions_of(screen, mode):
         assert any(action.keys_shown in line and action.help in line for line in helped), action.name
     assert max(map(cell_len, helped)) <= 80 - FRAME
@@ -99,7 +99,7 @@ def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> N
 
 
 def help_text(screen: str, mode: str = LIVE) -> str:
-    return "\n".join("".join(span.text for span in line) for line in help_lines(screen, mode))
+    return "\n".join("".join(span.text for span in line) for line in help_lines(screen, mode, 120))
 
 
 @pytest.mark.parametrize(("screen", "mode"), REACHABLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,17 +11,13 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
-from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.history import Floats, Singles
-from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.drawing.curve import (
-    Window,
     ago,
     bar,
     block_area,
     braille_curve,
     in_bins,
-    in_bins_by_node,
     time_axis,
     window,
 )
@@ -30,7 +25,6 @@ from gswarm_tui.tui.drawing.plot import PlotSeries, panel
 from gswarm_tui.tui.drawing.spans import Spans
 from gswarm_tui.tui.drawing.trends import Trends, opening_span
 from tests.tui.scene import Scene
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
 NAN = math.nan
 A100 = GpuFacts(0, "GPU-0", "A100", memory_total_mib=40_960, power_limit_w=400.0)
@@ -77,28 +71,6 @@ def test_bins_hold_a_sample_for_one_and_a_half_intervals() -> None:
     assert np.isnan(binned[6:12]).all()
     assert binned[12:16].tolist() == [80, 80, 80, 80]
     assert np.isnan(binned[16:]).all()
-
-
-def test_mean_covers_all_nodes_in_every_bin() -> None:
-    seconds = np.ones(9, dtype=np.float32)
-    idle = np.arange(0.0, 9.0), np.zeros((9, 2), dtype=np.float32), seconds
-    busy = np.arange(0.5, 9.0), np.full((9, 2), 100, dtype=np.float32), seconds
-    sums, counts = in_bins_by_node([idle, busy], Window(0.0, 8.0, 80), interval_s=1.0)
-    assert (sums.sum(axis=0) / counts.sum(axis=0))[5:].tolist() == [50.0] * 75
-    assert np.isnan(counts[1, :5]).all()
-
-
-def test_session_is_plotted_without_gpus_of_others() -> None:
-    event = introduced(gpus=2)
-    gpus = tuple(replace(gpu, minor=gpu.index) for gpu in event.hello.gpus)
-    fleet = Fleet(["n1"], allocation={"n1": frozenset({1})})
-    fleet.apply(replace(event, hello=replace(event.hello, gpus=gpus)))
-    fleet.apply(SessionStarted("s", T0, "s", T0))
-    for seq in range(1, 11):
-        fleet.apply(arrived(seq, [gpu_row(util_pct=5), gpu_row(util_pct=80)]))
-    session = fleet.sessions.sessions["s"]
-    plot = Trends().session(fleet, session, GPU_BY_NAME["util_pct"], 10, T0 + 10)
-    assert plot.note.startswith("mean 80")
 
 
 @given(st.floats(1e9, 2e9), st.integers(1, 400))

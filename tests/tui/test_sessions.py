@@ -90,22 +90,6 @@ async def test_stop_ends_only_the_selected_session() -> None:
         assert "○ full_training" in screen_text(app)
 
 
-async def test_selected_session_is_plotted_from_start_to_end() -> None:
-    made = busy_scene()
-    app = app_on(made)
-    async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.press("S")
-        await pilot.pause()
-        assert "─ eval ─" in screen_text(app)
-        assert "now" in screen_text(app)
-        await pilot.press("G")
-        await pilot.pause()
-        assert "─ data_loading ─" in screen_text(app)
-        assert "GPU util, mean of all GPUs" in screen_text(app)
-        assert "−1 min" in screen_text(app)
-        assert line_with(app, "−1 min").endswith("end")
-
-
 async def test_sessions_of_an_earlier_day_show_date_and_time() -> None:
     made = busy_scene()
     for number, seconds in enumerate((86_400, 86_390)):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gswarm_tui.fleet.history import Floats, Series, binned, weights_of
+from gswarm_tui.fleet.history import Floats, Series, binned
 from gswarm_tui.tui.drawing.ramp import BLOCKS
 
 STEPS = " " + BLOCKS
@@ -50,26 +49,6 @@ def in_bins(series: Series, frame: Window, interval_s: float) -> Floats:
     Bins shorter than the interval hold the previous sample, for at most 1.5 intervals.
     """
     return held(binned(series, frame.start, frame.end, frame.bins), frame, interval_s)
-
-
-def in_bins_by_node(histories: Sequence[Series], frame: Window, interval_s: float) -> tuple[Floats, Floats]:
-    """Return each node's sum over its GPUs and its measured GPUs, both of shape (nodes, bins).
-
-    Samples of one bin count by their intervals. A node holds its last sample in a bin without one: nodes
-    sample at different moments of an interval, and a bin must not show only some of them.
-    """
-    nodes, bins = len(histories), frame.bins
-    times, readings, intervals = (np.concatenate(part) for part in zip(*histories, strict=True))
-    at = np.floor((times - frame.start) / frame.bin_s).astype(np.int64)
-    inside = at < bins
-    at += bins * np.repeat(np.arange(nodes), [len(own) for own, *_ in histories])
-    measured, weights = np.isfinite(readings), weights_of(intervals)
-    sums, counts, seconds = (
-        np.bincount(at[inside], weights=(part * weights)[inside], minlength=nodes * bins).reshape(nodes, bins)
-        for part in (np.where(measured, readings, 0.0).sum(axis=1), measured.sum(axis=1), 1.0)
-    )
-    with np.errstate(invalid="ignore"):
-        return held(sums / seconds, frame, interval_s), held(counts / seconds, frame, interval_s)
 
 
 def held(means: Floats, frame: Window, interval_s: float) -> Floats:

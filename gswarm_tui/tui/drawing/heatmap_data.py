@@ -40,7 +40,6 @@ class HeatmapData:
         self.top = 1.0
         self.same_top = True
         self._not_mine: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
-        self._hellos: list[int] = []
         self._tops: Floats = np.empty((0, 1))
 
     @property
@@ -58,11 +57,8 @@ class HeatmapData:
     ) -> None:
         """Read the nodes; ``hidden`` marks each node's GPUs that a filter leaves out."""
         self.standings = [node.standing(now) for node in nodes]
-        hellos = [id(node.hello) for node in nodes]
-        if hellos != self._hellos or len(nodes) != len(self.nodes):
-            self._hellos = hellos
-            self._measure(nodes)
         self.nodes = nodes
+        self._measure(nodes)
         self.dim = self._not_mine.copy()
         if hidden is not None and not self.of_host:
             for row, cells in enumerate(hidden):
@@ -71,7 +67,7 @@ class HeatmapData:
         self._scale()
 
     def _measure(self, nodes: Sequence[NodeState]) -> None:
-        """Compute what changes only with the nodes: cells, the job's own GPUs, scales."""
+        """Compute cells, the job's own GPUs and scales."""
         counts = [1 if self.of_host else len(node.facts) for node in nodes]
         cells = max(1, *counts) if counts else 1
         self.present = np.arange(cells) < np.array(counts, dtype=np.int64)[:, np.newaxis]

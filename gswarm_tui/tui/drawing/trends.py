@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,11 +9,9 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.units import nice_ceiling
-from gswarm_tui.fleet.history import Floats, History, Series
+from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.tui.drawing.curve import HOLD_INTERVALS, Window, in_bins, in_bins_by_node, window
+from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.numbers import cell, quantity
 from gswarm_tui.tui.drawing.plot import PlotSeries
@@ -107,34 +104,6 @@ class Trends:
         times, values = history.series(*cell, frame.start)
         return in_bins((times, values, history.intervals(frame.start)), frame, interval_s)
 
-    def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
-        """Return the plot of a metric's mean over the job's GPUs in a session, as far as history reaches."""
-        session_time = session_window(session, fleet.interval_s, bins, now)
-        histories = [node.gpu_history for node in fleet.nodes.values() if node.gpu_history is not None]
-        longest = (one.longest_interval(session_time.start, fleet.interval_s) for one in histories)
-        interval_s = max(longest, default=fleet.interval_s)
-        # A session is drawn as at least one interval; no more than two of its lengths are read before it.
-        before = min(math.ceil(HOLD_INTERVALS * interval_s / session_time.bin_s), 2 * bins)
-        frame = Window(session_time.start - before * session_time.bin_s, session_time.end, before + bins)
-        column = GPU_METRICS.index(metric)
-        taken: dict[int, list[Series]] = {}  # by number of GPUs
-        for node in fleet.nodes.values():
-            if node.gpu_history is not None and any(node.mine):
-                times, readings = node.gpu_history.series(column, since=frame.start)
-                own, intervals = readings[:, node.mine], node.gpu_history.intervals(frame.start)
-                taken.setdefault(own.shape[1], []).append((times, own, intervals))
-        total, weight = np.zeros(bins), np.zeros(bins)
-        for alike in taken.values():
-            sums, counts = in_bins_by_node(alike, frame, interval_s)
-            total += np.nansum(sums, axis=0)[before:]
-            weight += np.nansum(counts, axis=0)[before:]
-        values = np.full(bins, np.nan)
-        np.divide(total, weight, out=values, where=weight > 0)
-        facts = next((node.facts[0] for node in fleet.nodes.values() if node.facts), None)
-        measured = np.isfinite(values)
-        mean = float(values[measured][-1]) if measured.any() else np.nan
-        return self._plot(metric, facts, values, mean, old=not session.running)
-
     def _plot(
         self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float, *, old: bool
     ) -> PlotSeries:
@@ -148,12 +117,6 @@ class Trends:
             is_logarithmic(metric),
             old,
         )
-
-
-def session_window(session: Session, interval_s: float, bins: int, now: float) -> Window:
-    """Return a session's time range, at least an interval and a second long."""
-    span_s = max(1.0, interval_s, session.seconds(now))
-    return Window(session.started_at, session.started_at + span_s, bins)
 
 
 def _note(metric: Metric, values: Floats) -> str:

@@ -137,11 +137,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         return self.size.height - self.query_one(Timeline).size.height
 
     @property
-    def hidden(self) -> list[str]:
-        """Names of columns that are left out for lack of room."""
-        return []
-
-    @property
     def typing(self) -> bool:
         """Whether keys type text now."""
         return False

@@ -23,7 +23,7 @@ T = TypeVar("T")
 RUNNING_UPDATE_S = 10.0
 """Seconds between updates of a running session, unless they would take over a twentieth of the time."""
 ENDED_UPDATE_S = 1.0
-"""Seconds between updates of an ended session until its end is on disk."""
+"""Seconds between updates of an outdated result, such as one without a session's end."""
 SHARE = 20.0
 WIDEST = 40
 """Cells of a column of a table."""
@@ -38,9 +38,8 @@ LABELS = 16
 class ComputedScreen(ViewerScreen, Generic[T]):
     """Screen that shows a ``result``: None until it is computed; ``problem`` is the reason if that failed.
 
-    A subclass overrides ``compute``, which runs in a thread, and ``still_recording`` if its result changes;
-    its ``draw`` calls the base's. ``has_ended`` says whether the recording of a result that was still
-    recorded has ended since.
+    A subclass overrides ``compute``, which runs in a thread, and if its result changes ``still_recording``
+    and ``outdated``; its ``draw`` calls the base's.
     """
 
     def __init__(self) -> None:
@@ -50,8 +49,6 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self.computing = False
         self._as_of = 0.0
         self._took_s = 0.0
-        self._had_ended = False
-        self._stop_undone = False
 
     @abstractmethod
     def compute(self, queries: RecordingQueries) -> T:
@@ -61,12 +58,8 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         """Whether the result will still change."""
         return False
 
-    def has_ended(self) -> bool:
-        """Whether the recording has ended since the result was computed."""
-        return False
-
     def outdated(self) -> bool:
-        """Whether the fleet shows more than the result, which is then computed again soon."""
+        """Whether the live fleet shows more than the result, which is then computed again soon."""
         return False
 
     def on_mount(self) -> None:
@@ -78,22 +71,16 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         """Compute the result if it is missing or outdated."""
         if self._queries is None or self.computing:
             return
-        wait_s = (
-            max(ENDED_UPDATE_S, self._took_s)
-            if self.has_ended() or self.outdated()
-            else max(RUNNING_UPDATE_S, SHARE * self._took_s)
-        )
         player = self.viewer.player
+        outdated = player is None and self.outdated()
+        if self.result is not None and not outdated and not self.still_recording(self.result):
+            return
         # Looking back, the summary still covers everything recorded so far.
         now = self.feed.now() if player is None else player.end
-        fresh = self._as_of > 0 and 0 <= now - self._as_of < wait_s
-        recording = self.result is not None and self.still_recording(self.result)
-        if player is None:
-            undone = self._had_ended and not self.has_ended()
-            self._stop_undone = (self._stop_undone or undone) and not recording
-            self._had_ended = self.has_ended()
-        finished = self.result is not None and not recording and not self._stop_undone
-        if not finished and not fresh:
+        wait_s = (
+            max(ENDED_UPDATE_S, self._took_s) if outdated else max(RUNNING_UPDATE_S, SHARE * self._took_s)
+        )
+        if self._as_of <= 0 or not 0 <= now - self._as_of < wait_s:
             self.computing, self._as_of = True, now
             self.run_worker(self._compute(self._queries), group="computing")
 

@@ -25,7 +25,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 )
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.drawing.legend import HOST_HEADS, heads_line, host_metrics, label, legend_line, meaning
+from gswarm_tui.tui.drawing.legend import heads_line, host_metrics, label, legend_line, meaning
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
@@ -306,16 +306,6 @@ class FleetScreen(ViewerScreen):
             await self.action_quit()
 
     # The metric, the order, the size
-
-    @property
-    def hidden(self) -> list[str]:
-        """The columns of rows for which the terminal is too narrow, or the fleet too large."""
-        plan = self.heatmap.layout_plan
-        ranked = any(process.rank is not None for node in self._shown for process in node.processes)
-        there = {"rank": bool(plan.rank) or not ranked, "mean": plan.mean or plan.cells == 1}
-        there["last minutes"] = bool(plan.spark)
-        there |= {head: name in plan.hosts for name, head in HOST_HEADS.items()}
-        return [name for name, shown in there.items() if not shown]
 
     def action_metric(self, name: str) -> None:
         """Show a metric."""

@@ -70,8 +70,7 @@ ABOUT: dict[str, str] = {
     GPU: "One GPU: all its metrics as numbers and as bars, their history, and its processes.",
     WORST: "Your job's GPUs, ranked by their mean of one metric over the last minute, the worst first. A GPU "
     "keeps its place until its mean has clearly changed.",
-    SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far; below, "
-    "the session under the cursor over time.",
+    SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far.",
     EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
     "The list follows the newest while the cursor is on it.",
     SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
@@ -172,7 +171,7 @@ COLUMNS: dict[str, Entries] = {
 }
 """Metrics of a screen's tables."""
 
-_WITH_NODES, _WITH_CURVES = (FLEET, NODE, GPU), (FLEET, NODE, GPU, SESSIONS)
+_WITH_NODES = (FLEET, NODE, GPU)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
 _WITH_TABLES = (NODE, GPU, WORST, SESSIONS, EVENTS, SESSION, COMPARISON, PROFILE, TRACE, TRIAL, SQL)
 _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -191,16 +190,16 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
     ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),
-    ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_CURVES),
-    ("┊ ◆", "mark in a plot", _WITH_CURVES),
-    ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_CURVES),
+    ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_NODES),
+    ("┊ ◆", "mark in a plot", _WITH_NODES),
+    ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_NODES),
     ("▁▄█", "share of the time in which something ran; value of a sample", (PROFILE,)),
     ("╵1.55 s", "time since the start of the capture, at the position of the sign", (PROFILE,)),
     ("━", "part of the trial's runs that has ended", (TRIAL,)),
-    ("▸", "row under the cursor, and its plot", (FLEET, *_WITH_TABLES)),
+    ("▸", "row under the cursor", (FLEET, *_WITH_TABLES)),
     ("▄ █", "scroll bar at the right edge: more rows above or below", _WITH_TABLES),
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
-    ("…", "text cut for lack of room", ()),
+    ("…", "text cut for lack of room; columns and keys that don't fit are left out", ()),
     ("● rec  ○", "recording; not recording", ()),
     (f"{ENTER} ^r", "the Enter key; Ctrl and R together", ()),
     ("← → ↑ ↓", "arrow keys", ()),
@@ -233,12 +232,6 @@ WIDTH, WORD_WIDTH, FRAME = 75, 18, 5
 """Cells of a line on a terminal of 80 columns, of its first column, and of the frame with its scroll bar."""
 LEAST_MEANING = 10
 """Cells of a meaning on the narrowest terminal, which cuts the lines."""
-COMPLETE_FROM = 120
-"""Cells of a terminal from which the fleet screen has all its columns and figures."""
-HIDDEN = (
-    "Hidden (terminal has only {} columns): {}some figures of the top lines, and some keys of the last line. "
-    "All keys work."
-)
 
 
 def signs_of(screen: str, mode: str) -> list[tuple[str, str]]:
@@ -247,22 +240,10 @@ def signs_of(screen: str, mode: str) -> list[tuple[str, str]]:
     return [*found, *(_PLAYED_SIGNS if mode in (PAST, REPLAY) else ()), *_CHIPS[mode]]
 
 
-def help_lines(
-    screen_name: str, mode: str, cells: int = COMPLETE_FROM, hidden: Sequence[str] = ()
-) -> list[Line]:
-    """Return what a screen shows, its actions by group, its signs and the filter language.
-
-    On a terminal of fewer ``cells`` than the screens need, a note says that some of it is hidden. It names
-    the ``hidden`` columns.
-    """
-    about = ABOUT[screen_name]
-    if cells < COMPLETE_FROM:
-        columns = f"the columns {', '.join(hidden)}; " if hidden else ""
-        about += f" {HIDDEN.format(cells, columns)}"
-    elif hidden:
-        about += f" Hidden for lack of room: {', '.join(hidden)}."
+def help_lines(screen_name: str, mode: str, cells: int) -> list[Line]:
+    """Return what a screen shows, its actions by group, its signs and the filter language."""
     room = max(WORD_WIDTH + LEAST_MEANING, min(WIDTH, cells - FRAME))
-    lines: list[Line] = [[Span(line)] for line in wrap(about, room)]
+    lines: list[Line] = [[Span(line)] for line in wrap(ABOUT[screen_name], room)]
     sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
         actions = [action for action in actions_of(screen_name, mode) if action.group == group]
@@ -294,9 +275,8 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         background: $background; border: round $border; scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, screen_name: str, mode: str, hidden: Sequence[str]) -> None:
+    def __init__(self, screen_name: str, mode: str) -> None:
         super().__init__()
-        self._hidden = hidden
         self._screen_name = screen_name
         self._mode = mode
 
@@ -306,4 +286,4 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         box.border_title = f"help: {self._screen_name}"
         box.border_subtitle = "esc close  ↓ PgDn scroll"
         with box:
-            yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width, self._hidden))
+            yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width))

@@ -65,9 +65,9 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         """Whether the session is still recorded."""
         return result.summary.running
 
-    def has_ended(self) -> bool:
-        """Whether the session has ended."""
-        return not self.session.running
+    def outdated(self) -> bool:
+        """Whether the session has ended since, or its stop was undone."""
+        return self.result is not None and self.result.summary.running != self.session.running
 
     def chosen_session(self) -> Session | None:
         """Return the session of this screen."""

@@ -11,10 +11,8 @@ from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 from textual.app import ComposeResult
 
-from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import DASH, brief_time, duration, elapsed, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
@@ -22,22 +20,20 @@ from gswarm_tui.fleet.session_texts import check_name, check_note
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import ENTER, SESSIONS, bindings_of
-from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
-from gswarm_tui.tui.drawing.spans import Span, heading_rule
-from gswarm_tui.tui.drawing.text import clean, clip, width
-from gswarm_tui.tui.drawing.trends import Trends, session_window
+from gswarm_tui.tui.actions import SESSIONS, bindings_of
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.titles import joined, title_line
-from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.profiles import Profile
     from gswarm_tui.analysis.queries import RecordingQueries
 
-NAME, START, NOTE = 1, 2, -1
+NAME, START = 1, 2
 READ_EVERY_S = 5.0
 """Seconds between looks for profiles that were imported meanwhile."""
 AHEAD = "›"
@@ -55,15 +51,8 @@ SESSION_TABLE = (
     TableColumn("note", 8, left=True, grows=True),
 )
 
-PLOTTED = ("util_pct", "power_w")
-PLOTS_LEAST, PLOTS_MOST = 9, 24
-"""Lines of the chosen session's plots."""
-CHROME = 4
-"""Lines of title, plot heading and footer, and a spare one."""
-PLOTS_FROM = 20
-"""Lines of a screen with plots."""
 NAME_LEAST = 12
-"""Cells of a name on a narrow terminal; columns that have no room left are scrolled to."""
+"""Least cells of a name; columns that have no room left are scrolled to."""
 
 
 def session_row(session: Session, fleet: Fleet, now: float, zone: tzinfo | None) -> Row:
@@ -109,20 +98,12 @@ def sessions_ahead(player: Player | None) -> list[Session]:
 
 
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
-    """Return the columns with full names and starts; notes get half of the remaining width.
-
-    Without enough room for all columns, names are cut to ``NAME_LEAST`` cells.
-    """
-    longest, note, start = (
-        max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE, START)
-    )
-    later = max(0, start - SESSION_TABLE[START].width)
-    spare = cells - 3 - later - sum(column.width + 1 for column in SESSION_TABLE)
-    left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), max(0, spare // 2))
-    more = min(max(0, longest - SESSION_TABLE[NAME].width), left) if left > 0 else left
-    more = max(more, NAME_LEAST - SESSION_TABLE[NAME].width)
-    wider = {SESSION_TABLE[NAME]: more, SESSION_TABLE[START]: later}
-    return tuple(replace(column, width=column.width + wider.get(column, 0)) for column in SESSION_TABLE)
+    """Return the columns; names get up to a third of the width, and starts as many cells as they need."""
+    longest, start = (max((width(row[at].text) for row in rows), default=0) for at in (NAME, START))
+    columns = list(SESSION_TABLE)
+    columns[NAME] = replace(columns[NAME], width=max(NAME_LEAST, min(longest, cells // 3)))
+    columns[START] = replace(columns[START], width=max(columns[START].width, start))
+    return tuple(columns)
 
 
 def started(at: float, now: float, zone: tzinfo | None) -> str:
@@ -144,22 +125,15 @@ class SessionsScreen(ViewerScreen):
         super().__init__()
         self._shown: list[Session] = []
         self._begun = 0
-        self._trends = Trends()
-        self._drawn: tuple[object, ...] = ()
         self._read_at = -math.inf
         self._profiles: Sequence[Profile] = ()
         self._keys: list[object] = []
 
     def compose(self) -> ComposeResult:
-        """Title, table, plots."""
+        """Title and table."""
         yield Bar(id="title")
         yield TableView(SESSION_TABLE)
-        yield Canvas(id="plots")
         yield from self.compose_footer()
-
-    def reset(self) -> None:
-        """Draw the plots again."""
-        self._drawn = ()
 
     def draw(self) -> None:
         """Draw the sessions; the cursor stays on its session or profile."""
@@ -198,7 +172,6 @@ class SessionsScreen(ViewerScreen):
         self._keys = [*(session.key for session in self._shown), *(one.profile_id for one in self._profiles)]
         if before in self._keys:
             table.move_to(self._keys.index(before))
-        self._plot(now)
         if now - self._read_at >= READ_EVERY_S and (queries := self.open_queries()) is not None:
             self._read_at = math.inf
             self.run_worker(self._read_profiles(queries))
@@ -212,54 +185,10 @@ class SessionsScreen(ViewerScreen):
         self._read_at = self.feed.now()
         self.update_view()
 
-    def _plot(self, now: float) -> None:
-        """Plot the selected session where the table leaves space.
-
-        This reads the history of every node, so it is drawn at most once a second.
-        """
-        session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
-        begun = self.query_one(TableView).cursor < self._begun
-        plots.display = session is not None and begun and self.lines >= PLOTS_FROM
-        if session is None or not plots.display:
-            self.query_one(TableView).styles.height = "1fr"
-            return
-        second = int(now) if session.running else None
-        marked = sum(one.kind == "mark" for one in self.fleet.event_log)
-        listed = len(self._shown) + len(self._profiles)
-        drawn = (session.session_id, session.name, second, self.size, self.lines, listed, marked)
-        if drawn == self._drawn:
-            return
-        self._drawn = drawn
-        cells = (self.size.width - GAP - 1) // 2
-        bins = curve_width(cells) * 2
-        shown = session_window(session, self.fleet.interval_s, bins, now)
-        last = self.time_shown if session.running else "end"
-        table = self.query_one(TableView)
-        room = self.lines - table.heading_height - CHROME
-        height = max(PLOTS_LEAST, min(PLOTS_MOST, room - listed))
-        table.styles.height = min(listed, room - height) + table.heading_height
-        marks = marks_in(self.fleet.event_log, shown)
-        panels = []
-        older = not session.running
-        for name in PLOTTED:
-            plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
-            named = plot.named(f"{plot.label}, mean of all GPUs")
-            older = older and not np.isfinite(plot.levels).any()
-            panels.append(panel(named, cells, height, shown.end - shown.start, last, marks=marks))
-        words = clean(session.name) + (
-            f": older than the plots reach; {ENTER} shows its figures" if older else ""
-        )
-        heading = heading_rule(clip(words, self.size.width - 4), self.size.width)
-        plots.show([heading, *beside(panels)])
-
     def chosen_session(self) -> Session | None:
         """The session under the cursor."""
         cursor = self.query_one(TableView).cursor
         return self._shown[cursor] if cursor < len(self._shown) else None
-
-    def on_table_view_moved(self) -> None:
-        """Plot the selected session."""
-        self._plot(self.feed.now())
 
     async def on_table_view_chosen(self) -> None:
         """Open the session, or go to the start of one ahead."""

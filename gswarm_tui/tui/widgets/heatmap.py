@@ -56,8 +56,6 @@ class Heatmap(ScrollView, can_focus=False):
         self.at: tuple[str, int | None] | None = None
         self._nodes_shown: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
         self._rows: dict[str, int] = {}
-        self._names: tuple[str, ...] = ()
-        self._widths = (1, 1)
         self._strips: dict[int, Strip] = {}
         self._sparks: dict[str, tuple[tuple[float, ...], Buckets]] = {}
 
@@ -92,7 +90,8 @@ class Heatmap(ScrollView, can_focus=False):
         nodes = self.picture.nodes
         if not self.size.width:
             return
-        name, short = self._name_widths()
+        names = [clean(node.name) for node in nodes]
+        name = min(max(map(width, names), default=1), NAME_LONGEST)
         height = self.container_size.height + self.spare
         by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
         ranks = max((len(ranks_text(node)) for node in nodes[:RANKED]), default=0) if by_rows else 0
@@ -101,7 +100,7 @@ class Heatmap(ScrollView, can_focus=False):
             self.picture.cells,
             cell_width(self.picture.metric, self.picture.top),
             name,
-            short,
+            min(name, distinct_end(names)),
             ranks,
             self.container_size.width,
             height,
@@ -112,16 +111,6 @@ class Heatmap(ScrollView, can_focus=False):
             self.virtual_size = Size(self.container_size.width, made.lines)
             self.call_after_refresh(self._show_cursor)
             self.post_message(self.Replanned())
-
-    def _name_widths(self) -> tuple[int, int]:
-        """Return the width of names, and the shortest width in which they differ."""
-        names = tuple(self._rows)
-        if names != self._names:
-            self._names = names
-            cleaned = [clean(name) for name in names]
-            longest = min(max(map(width, cleaned), default=1), NAME_LONGEST)
-            self._widths = longest, min(longest, distinct_end(cleaned))
-        return self._widths
 
     def _refresh_lines(self, only: Container[int] | None = None) -> None:
         """Draw the visible lines, or ``only`` some of them, and show those that look different now."""

@@ -226,7 +226,8 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         for at, column in enumerate(self.columns):
             if not column.frozen and at < self._first:
                 continue
-            gap = self._gap(shown[-1][0], column) if shown else 0
+            # A number right before a text would read as one with it.
+            gap = (2 if column.left and not self.columns[shown[-1][0]].left else 1) if shown else 0
             first = at == self._first and not column.frozen
             least = 1 if first else CUT_LEAST if column.left and not column.frozen else column.width
             if room - gap < min(column.width, least):
@@ -234,10 +235,6 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
             shown.append((at, gap, min(column.width, room - gap)))
             room -= gap + shown[-1][2]
         return [(at, gap, width + (room if self.columns[at].grows else 0)) for at, gap, width in shown]
-
-    def _gap(self, before: int, column: TableColumn) -> int:
-        """Return the cells between two columns: more between a number and a text, which would read as one."""
-        return 2 if column.left and not self.columns[before].left else 1
 
     def on_resize(self) -> None:
         """Keep cursor and selected column visible."""
@@ -267,19 +264,11 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         return drawn((Span(f" {words[line]}" if line < len(words) else "", "dim"),), cells, theme)
 
     def _row(self, at: int, under_cursor: bool) -> Spans:
-        """Return a row; a text that its growing column would cut begins in the empty cells before it."""
         spans = [Span(CURSOR_MARK if under_cursor else " ", "accent")]
         row = self._rows[at]
-        empty = 0  # columns just before without a text
         for number, gap, cells in self._layout():
             (text, role, click), column = row[number], self.columns[number]
-            start, room = " " * gap, cells
-            if empty and column.grows and cells_of(text) > cells:
-                start, room = spans[-2 * empty].text, gap + cells
-                room += sum(len(span.text) for span in spans[-2 * empty :]) - len(start)
-                del spans[-2 * empty :]
-            spans += (Span(start), Span(pad(text, room, right=not column.left), role, click))
-            empty = 0 if text else empty + 1
+            spans += (Span(" " * gap), Span(pad(text, cells, right=not column.left), role, click))
         return tuple(spans)
 
     def _heading(self, y: int) -> Spans:

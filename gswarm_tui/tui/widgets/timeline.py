@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from operator import itemgetter
 
 from textual.events import Click
 from textual.message import Message
@@ -15,14 +13,14 @@ from textual.widget import Widget
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.playback.player import Player
-from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline, SessionRange
+from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline
 from gswarm_tui.tui.drawing.spans import Line, Span, Spans, drawn, joined_cells
 from gswarm_tui.tui.drawing.text import clean, clip, pad, width
 
 SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 NARROW = 60
-NAME_MARGIN = 4
-"""Cells around a session's name: its ends and a blank on both sides."""
+NAME_LEAST = 6
+"""Cells of a session's name; a shorter part of it isn't written."""
 PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 
@@ -30,7 +28,7 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 class TimelineState:
     """Content of a timeline. Times are Unix seconds.
 
-    ``chosen`` is the time from the begin of a new session to where it would end now.
+    ``begun`` is where a new session begins that would end at the position, None without one.
     """
 
     start: float
@@ -39,8 +37,8 @@ class TimelineState:
     sign: str
     speed: float
     track: ReplayTimeline
-    zone: tzinfo | None = None
-    chosen: tuple[float, float] | None = None
+    zone: tzinfo | None
+    begun: float | None
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,9 @@ class TrackScale:
         return min(max(int(share * self.cells), 0), self.cells - 1)
 
     def time_of(self, x: int) -> float:
-        """Return the time in the middle of a cell; the outer cells are the exact ends."""
+        """Return the time of a cell; the outer cells are the exact ends."""
         cell = min(max(x - self.left, 0), self.cells - 1)
-        if cell in (0, self.cells - 1):
-            return self.start if cell == 0 else self.end
-        return self.start + (self.end - self.start) * (cell + 0.5) / self.cells
+        return self.start + (self.end - self.start) * cell / max(1, self.cells - 1)
 
 
 def track_scale(state: TimelineState, cells: int) -> TrackScale:
@@ -74,9 +70,8 @@ def track_scale(state: TimelineState, cells: int) -> TrackScale:
 def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
     """Return the lines of the track and of the sessions, with position and end beside them."""
     room = track_scale(state, cells)
-    upper = _track(state, room)
-    lower = _lane(state, room)
-    if not room.left > 1:
+    upper, lower = _track(state, room), _sessions(state, room)
+    if room.left == 1:
         return [Span(" "), *upper], [Span(" "), *lower]
     at, end = (datetime.fromtimestamp(time, state.zone) for time in (state.at, state.end))
     whole = elapsed(state.at - state.start)
@@ -98,72 +93,33 @@ def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
 def _track(state: TimelineState, room: TrackScale) -> Spans:
     here = room.cell_of(state.at)
     cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(room.cells)]
-    kinds: dict[int, str] = {}
-    for stop in state.track.between(state.start, state.end + 1e-6):
-        cell = room.cell_of(stop.at)
-        if stop.kind in SIGNS and KINDS.index(stop.kind) > KINDS.index(kinds.get(cell, KINDS[0])):
-            kinds[cell] = stop.kind
-    for cell, kind in kinds.items():
-        cells[cell] = SIGNS[kind]
+    stops = state.track.between(state.start, state.end + 1e-6)
+    for stop in sorted(stops, key=lambda stop: KINDS.index(stop.kind)):
+        if stop.kind in SIGNS:
+            cells[room.cell_of(stop.at)] = SIGNS[stop.kind]
     cells[here] = ("●", "title")
     return joined_cells(cells)
 
 
-def _lane(state: TimelineState, room: TrackScale) -> Spans:
-    """Draw the sessions in one line, shorter ones above longer ones; the played one is bright.
-
-    A session is named once: where its whole name fits first, else shortened in its longest visible part, else
-    not at all.
-    """
+def _sessions(state: TimelineState, room: TrackScale) -> Spans:
+    """Draw the sessions in one line, shorter ones above longer ones; the played ones are bright."""
     cells = [(" ", "text")] * room.cells
-    owners: list[SessionRange | None] = [None] * room.cells
     inside = [s for s in state.track.sessions if s.start < state.end and (s.end or state.end) > state.start]
     for session in sorted(inside, key=lambda s: (s.end or state.end) - s.start, reverse=True):
         first, last = room.cell_of(session.start), room.cell_of(session.end or state.end)
-        cells[first : last + 1] = _bar(session, last + 1 - first, state)
-        owners[first : last + 1] = [session] * (last + 1 - first)
-    if state.chosen is not None:
-        first, last = sorted(map(room.cell_of, state.chosen))
-        bar = ["├", *"─" * (last - first - 1), "┤"] if last > first else ["┃"]
-        cells[first : last + 1] = [(sign, "accent") for sign in bar]
-        owners[first : last + 1] = [None] * (last + 1 - first)
-    runs: dict[SessionRange, list[tuple[int, int]]] = {}
-    at = 0
-    for owner, run in itertools.groupby(owners):
-        length = len(list(run))
-        if owner is not None:
-            runs.setdefault(owner, []).append((at, length))
-        at += length
-    for session, parts in runs.items():
-        whole = width(clean(session.name)) + NAME_MARGIN
-        fits = (part for part in parts if part[1] >= whole)
-        _name(cells, session, *next(fits, max(parts, key=itemgetter(1))), state)
+        current = session.start <= state.at < (session.end or state.end)
+        name = clip(clean(session.name), last - first - 3)
+        fits = len(name) == width(name) and width(name) >= min(NAME_LEAST, width(clean(session.name)))
+        bar = f"├ {name} " if fits else "├"
+        bar = bar.ljust(last - first, "─") + "┤" if last > first else "┃"
+        cells[first : last + 1] = [
+            (char, ("dim" if current else "faint") if char == "─" else "title" if current else "dim")
+            for char in bar
+        ]
+    if state.begun is not None:
+        first, last = sorted((room.cell_of(state.begun), room.cell_of(state.at)))
+        cells[first : last + 1] = [("━", "accent")] * (last + 1 - first)
     return joined_cells(cells)
-
-
-def _is_current(session: SessionRange, state: TimelineState) -> bool:
-    return session.start <= state.at and (session.end is None or state.at < session.end)
-
-
-def _bar(session: SessionRange, length: int, state: TimelineState) -> list[tuple[str, str]]:
-    """Draw a session, "├──────┤"; an end outside the track is open."""
-    role, line = ("title", "dim") if _is_current(session, state) else ("dim", "faint")
-    if length == 1:
-        return [("┃", role)]
-    begins = "├" if session.start >= state.start else "╌"
-    ends = "╌" if session.end is None or session.end > state.end else "┤"
-    return [(begins, role), *[("─", line)] * (length - 2), (ends, role)]
-
-
-def _name(
-    cells: list[tuple[str, str]], session: SessionRange, at: int, length: int, state: TimelineState
-) -> None:
-    """Write a session's name into its cells if most of it fits."""
-    whole = clean(session.name)
-    name = clip(whole, length - NAME_MARGIN)
-    if len(name) == width(name) and width(name) >= min(6, width(whole)):
-        role = "title" if _is_current(session, state) else "dim"
-        cells[at + 1 : at + 3 + len(name)] = [(letter, role) for letter in f" {name} "]
 
 
 class Timeline(Widget, can_focus=False):
@@ -195,16 +151,8 @@ class Timeline(Widget, can_focus=False):
         if player is not None:
             head, at = player.playhead, player.now()
             paused = ENDED if at >= player.end and not player.source.running else PAUSED
-            state = TimelineState(
-                head.start,
-                player.end,
-                at,
-                paused if head.paused else PLAYING,
-                head.speed,
-                player.timeline,
-                zone,
-                chosen=None if begun is None else (begun, at),
-            )
+            sign = paused if head.paused else PLAYING
+            state = TimelineState(head.start, player.end, at, sign, head.speed, player.timeline, zone, begun)
         if state != self._state:
             self._state = state
             self.refresh()
