@@ -50,7 +50,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         listener = Listener.open(options.server)
     headless = Headless(options, plan, ["record", *args], name, listener, runs_command=bool(chosen.command))
     why_ending = partial(slurm.why_ending, job.label) if job else str
-    batch = BatchRun(headless.record, chosen.command, umask, why_ending)
+    batch = BatchRun(headless.record, chosen.command, umask, why_ending, listener=listener)
     if options.arm:
         job_id = job.job_id if job else ""
         batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid, job_id)

@@ -23,6 +23,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     settings = server_settings(arguments.web, vars(arguments))
     head = choose_recording_head(arguments, environ, option="gswarm-tui web RECORDING")
-    from gswarm_tui.run.web_server import run_web_server
+    from gswarm_tui.run.http_server import run_web_server
 
     return run_web_server(head, settings)

@@ -16,12 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice, printable
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.control.messages import encode
 from gswarm_tui.control.registry import Listening, parent_folders
 from gswarm_tui.run.headless import STOPPED, OpenRecording, RecorderStart
+
+if TYPE_CHECKING:
+    from gswarm_tui.run.http_server import Listener
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which the command is expected to end, and after ``GRACE_S`` the recording."""
@@ -62,8 +66,9 @@ class BatchRun:
     recorder's process. ``recording`` is one to resume, None to start one. ``command`` is empty if only
     signals and clients end the recording; it gets ``umask``, and the environment that ``arm`` returns for the
     recording. ``name`` is the command's in notices, its own if empty. ``needs_recording`` is whether it gets
-    SIGTERM when the recording ends before it. ``first`` is the connection of the client that started the
-    recorder. ``why_ending`` returns why Slurm ends the job, as a clause, or an empty text.
+    SIGTERM when the recording ends before it. ``listener`` is where an HTTP server answers. ``first`` is the
+    connection of the client that started the recorder. ``why_ending`` returns why Slurm ends the job, as a
+    clause, or an empty text.
     """
 
     record: Record
@@ -74,6 +79,7 @@ class BatchRun:
     recording: OpenRecording | None = None
     name: str = ""
     needs_recording: bool = False
+    listener: Listener | None = None
     first: socket.socket | None = None
     exit_status: int = 0
     _listening: Listening | None = None
@@ -97,6 +103,8 @@ class BatchRun:
             status = self._start_recorder("")
             if status or self.recording is None:
                 return status or 1
+            if self.listener is not None and self.recording.path is not None and self._listening is not None:
+                self._start_server(self.listener, self.recording.uid, self._listening)
             if self.command:
                 self._start_command(mask, self.arm(self.recording))
             while self._recorder is not None or self._command is not None or self._restart_at is not None:
@@ -212,6 +220,25 @@ class BatchRun:
                 self.first.shutdown(socket.SHUT_WR)
                 while self.first.recv(4096):
                     pass
+
+    def _start_server(self, listener: Listener, uid: str, listening: Listening) -> None:
+        """Fork an HTTP server, which lives until the recording ends. It isn't restarted."""
+        if os.fork():
+            listener.socket.close()
+            return
+        try:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+            # Else the recorder wouldn't notice the death of its parent, nor clients that of both.
+            if self._recorder is not None:
+                os.close(self._recorder.end)
+            listening.socket.close()
+            os.close(listening.lock)
+            from gswarm_tui.run.http_server import serve_beside
+
+            serve_beside(listener, uid)
+        finally:
+            os._exit(0)
 
     def _start_command(self, mask: set[signal.Signals | int], environ: Mapping[str, str]) -> None:
         """Start the command as if there were no recorder."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gswarm_tui.control.registry import Listening
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import Event, RecorderStatus
-    from gswarm_tui.link.hub import Hub
     from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import RunResult
@@ -79,9 +78,9 @@ class Headless:
     """Recorder of a run: opens or resumes its recording, serves its clients, and closes it.
 
     ``words`` are the command line. ``name`` is the session to start, empty for none. ``listener`` is where an
-    HTTP server answers. It ends ``unattended_s`` after its last screen, None for never; with a job it waits
-    for the job's end instead, unless ``runs_command``. The memory ``detached`` is shared with its parent, so
-    that a restarted recorder knows that its user has left it for good.
+    HTTP server answers, which the parent starts. It ends ``unattended_s`` after its last screen, None for
+    never; with a job it waits for the job's end instead, unless ``runs_command``. The memory ``detached`` is
+    shared with its parent, so that a restarted recorder knows that its user has left it for good.
     """
 
     options: Options
@@ -141,7 +140,10 @@ class Headless:
             if recorder is not None:
                 await asyncio.wrap_future(recorder.commit())  # it may be killed again at once
         elif self.listener is not None:
-            print_notice(self.listener.describe(self.uid))
+            where = self.listener.describe(self.uid)
+            self.listener.socket.close()
+            print_notice(where)
+            hub.log("notice", where)
         if self.name and self.name not in {session.name for session in hub.fleet.sessions.running}:
             Executor(hub, recorded=True).carry_out(StartSession(self.name))
         hub.sinks.append(self)
@@ -169,8 +171,6 @@ class Headless:
             await self._control.start(start.first)
             if plan.job is not None:
                 tasks.append(asyncio.create_task(follow(hub, Slurm(), plan.job, self._note_job_end)))
-            if self.listener is not None and recorder is not None and start.listening is not None:
-                tasks.append(asyncio.create_task(_serve_http(self.listener, hub, self.uid)))
             if start.first is None:
                 self._check_attended(RECONNECTED_S)
             report = self._report(recorder, await lifetime.run(self._wait(opened)))
@@ -430,11 +430,3 @@ def _interrupted_message(recorder: Recorder) -> str:
     if len(unended) == 1:
         return f"interrupted recording of {began(newest)}: {recover}"
     return f"{len(unended)} interrupted recordings, the last of {began(newest)}: {recover}"
-
-
-async def _serve_http(listener: Listener, hub: Hub, uid: str) -> None:
-    """Keep the HTTP server running, and log where it is and when it ends."""
-    from gswarm_tui.run.http_server import keep_running
-
-    hub.log("notice", listener.describe(uid))
-    await keep_running(listener, uid, partial(hub.warn, "notice"))

@@ -1,38 +1,34 @@
-"""HTTP server of a recorder: runs it in this process, or beside the recorder in one that ends with it.
+"""HTTP servers: each is a client of a recorder, beside it (``--http``) or as a command (``serve``, ``web``).
 
-A child is started as ``python -m gswarm_tui.run.http_server``. Its standard input has its settings, and then
-stays open as long as the recorder lives. The listening socket is opened before recording begins and passed on
-to each child, so that clients reach a restarted recorder at the same address.
+The listening socket is opened before recording begins, so that a port in use is reported at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gswarm_tui.common.errors import UserError, print_notice
+from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.options.server_options import ServerSettings
 from gswarm_tui.run import log_file
 from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.server.listening import check_settings, listen, url_of
-from gswarm_tui.server.tokens import check_folder, read_tokens, token_path
+from gswarm_tui.server.tokens import WATCH, Tokens, are_replaced, check_folder, read_tokens, token_path
 
 if TYPE_CHECKING:
     from gswarm_tui.control.attached import Route
+    from gswarm_tui.server.web import WebServer
 
-RESTART_S = 5.0
-POLL_S = 0.5
+ENDED_EVERY_S = 1.0
+"""Time between two checks whether the tokens were removed, by the recording's end or by the user."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,10 +53,10 @@ class Listener(NamedTuple):
         return f"HTTP server at {url_of(*self)}, token in {token_path(uid)}"
 
 
-async def serve(route: Route, listener: Listener, lifeline: int | None = None) -> None:
-    """Serve the recorder at the end of a route until it, the ``lifeline`` or a signal ends the server.
+async def serve(route: Route, listener: Listener, *, announced: bool = False) -> None:
+    """Serve the recorder at the end of a route until it ends, or a signal ends the server.
 
-    Without a lifeline, print where the server is and why it ends. Raises UserError.
+    Print where the server is, unless that was ``announced``. Raises UserError.
     """
     from gswarm_tui.control.attached import AttachedRun
     from gswarm_tui.server.api import api_router
@@ -72,117 +68,98 @@ async def serve(route: Route, listener: Listener, lifeline: int | None = None) -
     from gswarm_tui.server.scrape import metrics_router
     from gswarm_tui.server.session_exports import SessionExports
 
-    settings = listener.settings
-
     attached = AttachedRun(route)
-    following = None
+    await attached.start()
+    delay_garbage_collection()  # which would hold up requests
+    tokens = read_tokens(attached.uid)
+    requests, stream = RecorderRequests(attached), FrameStream(attached, tokens)
+    exports = SessionExports(attached)
+    app = build_app(
+        gswarm_profiler_router(attached, requests, exports),
+        api_router(attached, requests, stream, exports),
+        metrics_router(attached),
+        openapi_url="/api/v1/openapi.json",
+    )
+    settings = listener.settings
+    server = HttpServer(Guard(app, tokens, settings.origins), settings, stream.close)
+    call_at_signals(server.end)
+
+    def check() -> None:
+        stream.check()
+        if attached.gone:  # the recorder and its parent were killed
+            server.end()
+
+    attached.flushed.append(check)
+    following = asyncio.create_task(attached.run(), name="client")
+    following.add_done_callback(lambda _: server.end())
+    if not announced:
+        print_notice(listener.describe(attached.uid))
     try:
-        await attached.start()
-        delay_garbage_collection()  # which would hold up requests
-        tokens = read_tokens(attached.uid)
-        requests, stream = RecorderRequests(attached), FrameStream(attached, tokens)
-        exports = SessionExports(attached)
-        attached.flushed.append(stream.check)
-        app = build_app(
-            gswarm_profiler_router(attached, requests, exports),
-            api_router(attached, requests, stream, exports),
-            metrics_router(attached),
-            openapi_url="/api/v1/openapi.json",
-        )
-        server = HttpServer(Guard(app, tokens, settings.origins), settings, stream.close)
-        call_at_signals(server.end)
-        following = asyncio.create_task(attached.run(), name="viewer")
-        following.add_done_callback(lambda _: server.end())
-        if lifeline is not None:
-            loop = asyncio.get_running_loop()
-
-            def end(pipe: int = lifeline) -> None:
-                # The recorder writes nothing more to its pipe, so it is readable once it has ended.
-                loop.remove_reader(pipe)
-                server.end()
-
-            loop.add_reader(lifeline, end)
-        else:
-            print_notice(listener.describe(attached.uid))
         await server.serve(sockets=[listener.socket])
         await exports.finish()
-        if lifeline is None and attached.ended:
+        if not announced and attached.ended:
             print_notice("the recording ended")
         if following.done():
             await following
     finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        attached.close()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
         await route.close()
 
 
-async def keep_running(listener: Listener, uid: str, report: Callable[[str], None]) -> None:
-    """Run the HTTP server of a recording in a child until cancelled, and restart it if it ends by itself.
-
-    ``report`` gets a sentence each time that it has ended or can't be started.
-    """
-    while True:
-        try:
-            child = _start_child(listener, uid)
-        except OSError as error:
-            what = f"can't be started: {error.strerror}"
-        else:
-            try:
-                while (status := child.poll()) is None:  # noqa: ASYNC110 - asyncio's own would end with the loop
-                    await asyncio.sleep(POLL_S)
-            finally:
-                if child.stdin is not None:
-                    child.stdin.close()
-            what = f"ended with status {status}"
-        report(f"the HTTP server {what}; restarting it in {RESTART_S:.0f} s")
-        await asyncio.sleep(RESTART_S)
-
-
-def _start_child(listener: Listener, uid: str) -> subprocess.Popen[bytes]:
-    """Start a server, which lives until its standard input is closed and its exports are written."""
-    descriptor = listener.socket.fileno()
-    start = {"uid": uid, "socket": descriptor, "settings": listener.settings._asdict()}
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "gswarm_tui.run.http_server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(descriptor,),
-        start_new_session=True,
-    )
-    assert child.stdin is not None  # noqa: S101 - a pipe
-    with suppress(BrokenPipeError):
-        child.stdin.write(json.dumps(start, default=str).encode() + b"\n")
-        child.stdin.flush()
-    return child
-
-
-def main() -> int:
-    """Serve the recording that standard input names, until its recorder ends."""
+def serve_beside(listener: Listener, uid: str) -> None:
+    """Serve a recording in a child of its recorder's parent, until the recording ends."""
     from gswarm_tui.control.routes import SocketRoute, recording_head
 
     log_file.begin()
-    if not (line := sys.stdin.buffer.readline()):
-        return 1
-    start = json.loads(line)
-    settings = start["settings"]
-    tls = {name: Path(settings[name]) for name in ("tls_cert", "tls_key") if settings[name]}
-    listener = Listener(ServerSettings(**settings | tls), socket.socket(fileno=start["socket"]))
-    route = SocketRoute(os.environ, partial(recording_head, start["uid"], os.environ))
+    route = SocketRoute(os.environ, partial(recording_head, uid, os.environ))
     try:
-        asyncio.run(serve(route, listener, lifeline=0))
-        return 0
-    except KeyboardInterrupt:
-        return 1
-    except UserError as error:  # its recorder has ended, or has just been killed
-        _LOG.warning("the HTTP server ended: %s", error)
-        return 1
-    except Exception:  # nobody reads its standard error
+        asyncio.run(serve(route, listener, announced=True))
+    except Exception as error:
         _LOG.exception("the HTTP server failed")
-        return 1
+        print_notice(f"the HTTP server ended: {error}; gswarm-tui serve {uid[:8]} starts another")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# Screens in browsers
+
+
+def run_web_server(head: Head, settings: ServerSettings) -> int:
+    """Serve the screens of a head's recording until it ends or a signal comes. Raises UserError."""
+    check_settings(settings, "--web", ("fastapi", "uvicorn", "websockets", "textual_serve"))
+    log_file.begin()
+    tokens = read_tokens(head.uid)
+    listening = listen(settings, "--web")
+    url = settings.origins[0] if settings.origins else url_of(settings, listening)
+    for what, kind, token in (("watch", WATCH, tokens.watch), ("control", "", tokens.control)):
+        # A terminal shows the tokens, and a file such as a job's output doesn't.
+        if os.isatty(sys.stderr.fileno()):
+            print_notice(f"to {what}: {url}/#{token}")
+        else:
+            print_notice(f"to {what}: {url}/#TOKEN, with the token in {token_path(tokens.uid, kind)}")
+    asyncio.run(_serve_screens(head, settings, listening, tokens))
+    return 0
+
+
+async def _serve_screens(
+    head: Head, settings: ServerSettings, listening: socket.socket, tokens: Tokens
+) -> None:
+    from gswarm_tui.server.web import BrowserAccess, WebServer
+
+    title = f"gswarm-tui · {head.job or (head.path.name if head.path is not None else head.uid)}"
+    server = WebServer(BrowserAccess(tokens), ("attach", head.uid), title, settings)
+    call_at_signals(server.end)
+    watching = asyncio.create_task(_close_at_end(server, tokens))
+    await server.run(listening)
+    watching.cancel()
+
+
+async def _close_at_end(server: WebServer, tokens: Tokens) -> None:
+    """Close the server with the reason once the tokens were removed."""
+    while not are_replaced(tokens):  # noqa: ASYNC110 - files give no events
+        await asyncio.sleep(ENDED_EVERY_S)
+    if any(each.uid == tokens.uid for each in running_heads(os.environ)):
+        print_notice("the tokens of this recording were removed; recording continues")
+        await server.close("This link was withdrawn; recording continues.")
+    else:
+        print_notice("the recording ended")
+        await server.close("The recording has ended.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import json
 import os
 import signal
@@ -27,7 +25,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.server_options import ServerSettings
-from gswarm_tui.run import http_server
 from gswarm_tui.server.listening import check_settings
 from tests.integration.heads import eventually, head
 from tests.served import ServedRecorder, environ_of, served
@@ -79,36 +76,10 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-async def test_a_server_starts_once_processes_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = [OSError(errno.EAGAIN, "full")]
-
-    def start(*_: object) -> subprocess.Popen[bytes]:
-        if starts:
-            raise starts.pop()
-        return subprocess.Popen(["true"])
-
-    monkeypatch.setattr(http_server, "_start_child", start)
-    monkeypatch.setattr(http_server, "RESTART_S", 0)
-    reports: list[str] = []
-
-    def report(sentence: str) -> None:
-        reports.append(sentence)
-        if len(reports) == 2:
-            raise asyncio.CancelledError
-
-    with socket.socket() as listening, suppress(asyncio.CancelledError):
-        listener = http_server.Listener(ServerSettings("127.0.0.1", 0), listening)
-        await http_server.keep_running(listener, "uid", report)
-    assert reports == [
-        "the HTTP server can't be started: full; restarting it in 0 s",
-        "the HTTP server ended with status 0; restarting it in 0 s",
-    ]
-
-
 def test_no_process_remains_after_a_kill_of_recorder_and_parent(tmp_path: Path) -> None:
     with served(tmp_path) as recorder:
         assert recorder.call("GET", "/metrics").status == 200
-        assert any("run.http_server" in line for line in processes_of(tmp_path))
+        assert sum(" record " in line for line in processes_of(tmp_path)) == 3  # parent, recorder, server
         for pid in (recorder_process(recorder), recorder.process.pid):
             os.kill(pid, signal.SIGKILL)
     eventually(lambda: processes_of(tmp_path) == [], "the end of all processes")
