@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from statistics import pvariance
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -26,47 +24,18 @@ from gswarm_tui.common.quantities import (
 )
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.querying.results import QuerySource, Result
-from gswarm_tui.store.sql.trial_views import TRIAL_RUNS
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A session to compare: its label, file, summary, and the final values of its marks.
-
-    ``used_gpus`` is the number of GPUs that a run of a trial used, None for other sessions.
-    """
+    """A session to compare: its label, file, summary, and the final values of its marks."""
 
     label: str
     file: str
     summary: Summary
     whole: Figures
     marks: dict[str, float]
-    used_gpus: int | None = None
-
-    def names_the_same_as(self, other: ComparedRun) -> bool:
-        """Whether both are one session, or one whole recording, of one file."""
-        mine, others = self.summary.period, other.summary.period
-        return (self.file, mine.recording_id, mine.session_id) == (
-            other.file,
-            others.recording_id,
-            others.session_id,
-        )
-
-    def overlaps(self, other: ComparedRun) -> bool:
-        """Whether both are different parts of one recording that share time."""
-        mine, others = self.summary.period, other.summary.period
-        return (
-            not self.names_the_same_as(other)
-            and (self.file, mine.recording_id) == (other.file, others.recording_id)
-            and mine.started_at < others.until
-            and others.started_at < mine.until
-        )
-
-    @property
-    def partly_used(self) -> bool:
-        """Whether it is a run of a trial that used only some of the GPUs whose figures are summed up."""
-        return self.used_gpus is not None and self.used_gpus != self.whole.gpus
 
     @property
     def seconds(self) -> float:
@@ -86,7 +55,7 @@ class ComparedRun:
     @property
     def throttled(self) -> float | None:
         """Share of the measured time that was throttled."""
-        return _throttled(self.whole)
+        return part_of(throttled_s(self.whole), self.whole.measured_s)
 
 
 def balance(gpus: Sequence[Figures]) -> float | None:
@@ -103,8 +72,7 @@ def load_run(source: QuerySource, period: Period, label: str) -> ComparedRun:
     summary = summarize(source, period)
     if summary.whole is None:
         raise UserError(f"{label} in {printable(str(source.path))} has no GPU samples to compare.")
-    marks, used = final_mark_values(source, period), gpus_of_trial_run(source, period)
-    return ComparedRun(label, str(source.path), summary, summary.whole, marks, used)
+    return ComparedRun(label, str(source.path), summary, summary.whole, final_mark_values(source, period))
 
 
 def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
@@ -120,29 +88,21 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
     return dict(result.rows())
 
 
-def gpus_of_trial_run(source: QuerySource, period: Period) -> int | None:
-    """Return the number of GPUs that a run of a trial used; None for other periods. Raises StoreError."""
-    found = source.query(
-        f"SELECT nodes::BIGINT * gpus_per_node FROM ({TRIAL_RUNS}) WHERE session_id = ?",  # noqa: S608 (own SQL)
-        period.session_id,
-    ).rows()
-    return int(found[0][0]) if found and found[0][0] is not None else None
-
-
-BASIS = "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the GPUs and assume equal work."
+BASIS = (
+    "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the recorded GPUs and assume equal "
+    "work; gswarm-tui trial --results compares the runs of a trial."
+)
 _USUAL_RATIO = 0.08
 """Usual relative difference: runs of the same work on other GPUs differ by 8 % (Sinha et al., SC 2022)."""
 _USUAL_SHARE = 0.05
 """Usual difference of shares: GPUs within 5 % count as balanced (ClusterCockpit, Omnistat)."""
-_ALIKE = 10.0
-"""Runs whose GPU times differ by more than this factor count as different work."""
 _NOTABLE = 2.0
 """Differences of at least twice the usual one are reported."""
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A figure to compare; ``of_gpu`` returns it for one GPU, to compute the spread over GPUs.
+    """A figure to compare, by ratio (``relative``) or by difference.
 
     A figure that ``adds_up`` grows while a run continues.
     """
@@ -151,55 +111,37 @@ class _Quantity:
     of: Callable[[ComparedRun], float | None]
     shown: Callable[[float | None], str]
     relative: bool
-    of_gpu: Callable[[Figures], float | None] | None = None
     adds_up: bool = False
-
-
-def _util(one: Figures) -> float | None:
-    return part_of(one.util_mean_pct, 100)
-
-
-def _throttled(one: Figures) -> float | None:
-    return part_of(throttled_s(one), one.measured_s)
 
 
 _QUANTITIES = (
     _Quantity("GPU time", lambda run: run.gpu_s, gpu_time, True, adds_up=True),
     _Quantity("energy", lambda run: run.whole.energy_j, energy, True, adds_up=True),
-    _Quantity("mean utilisation", lambda run: _util(run.whole), share, False, _util),
+    _Quantity("mean utilisation", lambda run: part_of(run.whole.util_mean_pct, 100), share, False),
     _Quantity("balance", lambda run: run.balance, share, False),
-    _Quantity("bubbles", lambda run: run.whole.bubble_share, share, False, lambda one: one.bubble_share),
-    _Quantity("throttling", lambda run: run.throttled, share, False, _throttled),
-    _Quantity("power", lambda run: run.whole.power_mean_w, watts, True, lambda one: one.power_mean_w),
-    _Quantity(
-        "peak GPU memory",
-        lambda run: run.whole.mem_used_max_mib,
-        mebibytes,
-        True,
-        lambda one: one.mem_used_max_mib,
-    ),
+    _Quantity("bubbles", lambda run: run.whole.bubble_share, share, False),
+    _Quantity("throttling", lambda run: run.throttled, share, False),
+    _Quantity("power", lambda run: run.whole.power_mean_w, watts, True),
+    _Quantity("peak GPU memory", lambda run: run.whole.mem_used_max_mib, mebibytes, True),
 )
 
 
 def largest_difference(runs: Sequence[ComparedRun]) -> str:
     """Return a sentence on the largest difference from the first run, relative to the usual difference.
 
-    Figures that add up over time are compared only between runs that may have done the same work.
-    The usual difference is the spread over the GPUs of one run, and at least the known difference of runs of
-    the same work.
+    Figures that add up over time are compared only between runs that have ended.
     """
+    first = runs[0]
     candidates = [
         (times, quantity, run)
         for run in runs[1:]
         for quantity in _QUANTITIES
-        if not (quantity.adds_up and not comparable(runs[0], run))
-        and (times := _times_usual(quantity, runs[0], run)) is not None
-        and times >= _NOTABLE
+        if not (quantity.adds_up and not comparable(first, run))
+        and (times := _times_usual(quantity, quantity.of(first), quantity.of(run))) >= _NOTABLE
     ]
     if not candidates:
         return "No figure differs by more than runs of the same work usually do."
     times, quantity, run = max(candidates, key=lambda one: one[0])
-    first = runs[0]
     return (
         f"Largest difference: {quantity.name}, {quantity.shown(quantity.of(run))} in {run.label}, "
         f"{quantity.shown(quantity.of(first))} in {first.label}; {times:.0f} times the usual difference "
@@ -207,22 +149,11 @@ def largest_difference(runs: Sequence[ComparedRun]) -> str:
     )
 
 
-def _times_usual(quantity: _Quantity, first: ComparedRun, then: ComparedRun) -> float | None:
-    a, b = quantity.of(first), quantity.of(then)
-    if a is None or b is None:
-        return None
-    if not quantity.relative:
-        return abs(b - a) / max(_USUAL_SHARE, _spread(quantity, first, then))
-    middle = (a + b) / 2
-    return abs(b - a) / max(_USUAL_RATIO * middle, _spread(quantity, first, then)) if middle > 0 else None
-
-
-def _spread(quantity: _Quantity, *runs: ComparedRun) -> float:
-    """Return the standard deviation over a run's GPUs (several runs: the quadratic mean); 0 if unknown."""
-    if (of_gpu := quantity.of_gpu) is None:
+def _times_usual(quantity: _Quantity, a: float | None, b: float | None) -> float:
+    """Return a difference relative to the usual one; 0 if either value is unknown."""
+    if a is None or b is None or (quantity.relative and a + b <= 0):
         return 0.0
-    each = [[v for gpu in run.summary.gpus if (v := of_gpu(gpu)) is not None] for run in runs]
-    return math.sqrt(sum(pvariance(values) if values else 0.0 for values in each) / len(each))
+    return abs(b - a) / (_USUAL_RATIO * (a + b) / 2 if quantity.relative else _USUAL_SHARE)
 
 
 def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:
@@ -243,33 +174,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: assumptions, and running or partial runs."""
-    if _all_ended(runs[0]) and not any(run.partly_used for run in runs):
-        yield BASIS
-    if above := [run.label for run in runs[1:] if round(efficiency(runs[0], run) or 0.0, 3) > 1]:
-        yield (
-            f"Efficiency above 100 %: {', '.join(above)} took less GPU time than {runs[0].label}, "
-            "by less work or by faster GPUs."
-        )
-    first = runs[0]
-    if partly := [run.label for run in runs if run.partly_used]:
-        yield (
-            f"No speed-up, efficiency or energy ratio: {', '.join(partly)} used only some of the GPUs that "
-            "are summed up here; gswarm-tui trial --results compares the runs of a trial."
-        )
-        ended = []
-    else:
-        ended = [run for run in runs[1:] if _all_ended(first, run)]
-    if overlapping := [run.label for run in ended if run.overlaps(first)]:
-        yield (
-            f"No speed-up, efficiency or energy ratio: {', '.join(overlapping)} and {first.label} overlap in "
-            "one recording, so their durations aren't compared."
-        )
-    if unlike := [run for run in ended if not run.overlaps(first) and not comparable(first, run)]:
-        others = ", ".join(f"{run.label} ({gpu_time(run.gpu_s)})" for run in unlike)
-        yield (
-            f"No speed-up, efficiency or energy ratio: {others} and {first.label} ({gpu_time(first.gpu_s)}) "
-            f"differ in GPU time by a factor of over {_ALIKE:.0f}, so they probably did different work."
-        )
+    yield BASIS
     if running := [run.label for run in runs if run.summary.running]:
         yield f"Still running: {', '.join(running)}; figures are as of now, without speed-up until the end."
     without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
@@ -284,19 +189,9 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
             yield f"{run.label} has no samples of {hosts.fold(run.summary.silent)}."
 
 
-def _all_ended(*runs: ComparedRun) -> bool:
-    """Return whether all runs have ended; only then can they have done the same work."""
-    return not any(run.summary.running for run in runs)
-
-
 def comparable(first: ComparedRun, run: ComparedRun) -> bool:
-    """Return whether two runs may have done the same work: both ended, don't overlap, GPU times are alike.
-
-    Runs of a trial that used only some GPUs aren't comparable: the figures are of all GPUs.
-    """
-    alike = max(first.gpu_s, run.gpu_s) <= _ALIKE * min(first.gpu_s, run.gpu_s)
-    partly_used = first.partly_used or run.partly_used
-    return alike and _all_ended(first, run) and not run.overlaps(first) and not partly_used
+    """Return whether both runs have ended; only then can they have done the same work."""
+    return not (first.summary.running or run.summary.running)
 
 
 def speed_up(first: ComparedRun, run: ComparedRun) -> float | None:

@@ -44,7 +44,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             progress.report(number / len(arguments.runs))
             found.append(_run(word, arguments.db, form, environ))
     first = found[0]
-    if all(run.names_the_same_as(first) for run in found):
+    compared = {(run.file, run.summary.period.recording_id, run.summary.period.session_id) for run in found}
+    if len(compared) == 1:
         what = f"{printable(first.label)} in {printable(first.file)}"
         raise UserError(f"all runs are the same one, {what}; name another to compare it with.")
     runs = _with_distinct_labels(found)

@@ -144,17 +144,6 @@ def test_report_of_a_run_shows_its_trial_and_escapes_the_command(tmp_path: Path)
     assert dict(zip(usage[0], usage[1], strict=True))["balance"] == "100 %"
 
 
-def test_compare_leaves_out_efficiency_for_runs_that_used_some_gpus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run.duckdb"
-    figures_of(path, frames("n1", 11, (BUSY, IDLE)), Placement(1, 1), ("n1",), each=2)
-    assert main(["compare", "trial-1x1-1", "recording 1", "--db", str(path)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "trial-1x1-1 used only some of the GPUs that are summed up here" in printed
-    assert "efficiency 100.0 %" not in printed
-
-
 def test_progress_of_a_finished_trial_has_its_results(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     figures_of(path, frames("n1", 11, (BUSY,)), Placement(1, 1), ("n1",), each=1)

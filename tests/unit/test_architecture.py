@@ -225,7 +225,7 @@ LINES: dict[str, int] = {
     "gswarm_agent": 4_900,
     "gswarm_agent.probes": 3_950,
     "gswarm_tui": 200,
-    "gswarm_tui.analysis": 1_800,
+    "gswarm_tui.analysis": 1_700,
     "gswarm_tui.commands": 3_575,
     "gswarm_tui.common": 925,
     "gswarm_tui.control": 2_550,
