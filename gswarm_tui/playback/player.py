@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, FrameArrived, SessionStopped
-from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import ReplayTimeline
 
@@ -99,10 +98,7 @@ class ReplaySource(Protocol):
         """Return the events after ``since`` up to and including ``until``, in order."""
 
     def fleet(self, at: float) -> Fleet:
-        """Return a new fleet as it was at a time, with at least the history that is shown first."""
-
-    def histories(self, at: float) -> Mapping[str, NodeHistory]:
-        """Return the whole history by node, where ``fleet`` returned less."""
+        """Return a new fleet as it was at a time, with its history."""
 
     def timeline(self) -> ReplayTimeline:
         """Return the recording's sessions and jump targets."""
@@ -264,9 +260,6 @@ class Player:
                 self.fleet = await self._in_thread(self.source.fleet, at)
                 self._shown = self._read = at
                 self._notify()
-                if self._target == at:  # else another jump waits
-                    for name, history in (await self._in_thread(self.source.histories, at)).items():
-                        self.fleet.nodes[name].set_history(history)
             if self._target == at:
                 self._target = None
         self.playhead.move_to(self._shown)

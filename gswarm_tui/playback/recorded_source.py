@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import Event, EventLogged
-from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
 from gswarm_tui.store.querying.arrays import ArraySource
@@ -49,13 +48,9 @@ class RecordedSource:
         return read_events(self.recording, since, until)
 
     def fleet(self, at: float) -> Fleet:
-        """Return a new fleet as it was at a time, with the last minutes of history. Raises StoreError."""
+        """Return a new fleet as it was at a time, with its history. Raises StoreError."""
         self._reload_nodes()
         return self._builder.fleet(at)
-
-    def histories(self, at: float) -> dict[str, NodeHistory]:
-        """Return the whole history by node, where ``fleet`` returned less. Raises StoreError."""
-        return self._builder.histories(at)
 
     def timeline(self) -> ReplayTimeline:
         """Return the recording's sessions, warnings, errors and marks. Raises StoreError."""

@@ -10,7 +10,6 @@ import pytest
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged
-from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import AHEAD_S, Player, Playhead
 from gswarm_tui.playback.timeline import ReplayTimeline
@@ -40,10 +39,6 @@ class MemorySource:
         for second in range(int(at) + 1):
             fleet.apply(mark_at(second))
         return fleet
-
-    def histories(self, at: float) -> dict[str, NodeHistory]:
-        del at
-        return {}
 
     def timeline(self) -> ReplayTimeline:
         return ReplayTimeline()

@@ -6,9 +6,8 @@ selects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from gswarm_tui.fleet.events import (
     Phase,
 )
 from gswarm_tui.fleet.frame_values import ENERGY
-from gswarm_tui.fleet.history import History, NodeHistory
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -51,9 +49,7 @@ from gswarm_tui.store.sql.schema import micros
 from gswarm_tui.store.sql.summaries import ROLLED, Spans, coverage, energy_by_gpu, one_span, sums
 
 LONGEST_US = LONGEST_INTERVAL_S * 1_000_000
-RECENT_S = 300.0
-"""The history that ``fleet`` loads: as much as the first screen shows."""
-PIECE_ROWS = 100_000
+ROWS_AT_ONCE = 100_000
 """About this many GPU samples are read at once, to limit the memory beside the history."""
 TOGETHER_US = 1_000_000
 """Times within this range are read with one query."""
@@ -63,17 +59,13 @@ PROCESSES_S = 10.0
 
 @dataclass(frozen=True)
 class _Newest:
-    """A node's newest frame at a time, its interval or 0, and the counts until then.
-
-    ``ends`` are the times of the newest frames of all machines that the node was.
-    """
+    """A node's newest frame at a time, its interval or 0, and the counts until then."""
 
     machine: RecordedMachine
     us: int
     interval_ms: int
     frames: int
     missed: int
-    ends: Mapping[int, int]
 
 
 class FleetBuilder:
@@ -89,7 +81,7 @@ class FleetBuilder:
         newest = self._newest(now_us)
         fleet = self._introduced(newest, now_us)
         self._link(fleet, now_us)
-        self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
+        self._load_history(fleet, newest, now_us)
         frames = self._last_frames(newest, now_us)
         fleet.restore_sequences(_before(frame, newest[frame.node]) for frame in frames)
         fleet.apply_frames(frames)
@@ -102,24 +94,6 @@ class FleetBuilder:
         for event in reader.logged_events(0, now_us):
             fleet.apply(event)
         return fleet
-
-    def histories(self, at: float) -> dict[str, NodeHistory]:
-        """Return the whole history of nodes whose ``fleet`` has less, by name. Raises StoreError."""
-        now_us = micros(at)
-        newest = self._newest(now_us)
-        fleet = self._introduced(newest, now_us)
-        longer = {
-            name: (found, found.us)
-            for name, found in newest.items()
-            if (ring := fleet.nodes[name].gpu_history) is not None
-            and ring.capacity * self._reader.interval_s > RECENT_S
-        }
-        self._fill(fleet, longer, now_us, np.inf)
-        return {
-            node.name: NodeHistory(node.gpu_history, node.host_history)
-            for node in (fleet.nodes[name] for name in longer)
-            if node.gpu_history is not None and node.host_history is not None
-        }
 
     def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, GpuEnergy]]:
         """Return the sessions until a time, and the energy in joules and by GPU. Raises StoreError."""
@@ -186,9 +160,9 @@ class FleetBuilder:
             machine = self._reader.machines.get(node_id)
             if machine is not None and machine.lives:
                 before = found.get(machine.name)
-                already, passed, ends = (before.frames, before.missed, before.ends) if before else (0, 0, {})
+                already, passed = (before.frames, before.missed) if before else (0, 0)
                 counted = count + already, (missed or 0) + passed
-                found[machine.name] = _Newest(machine, us, interval_ms, *counted, {**ends, node_id: us})
+                found[machine.name] = _Newest(machine, us, interval_ms, *counted)
         return found
 
     def _link(self, fleet: Fleet, now_us: int) -> None:
@@ -206,21 +180,60 @@ class FleetBuilder:
 
     # The last minutes
 
-    def _fill(
-        self, fleet: Fleet, until: Mapping[str, tuple[_Newest, int]], now_us: int, longest_s: float
-    ) -> None:
-        """Load the history of nodes up to a time of each, with two queries for each piece."""
-        nodes = [(fleet.nodes[name], found.machine, us) for name, (found, us) in until.items()]
-        rings = [node.gpu_history.capacity for node, *_ in nodes if node.gpu_history is not None]
-        if not rings:
-            return
-        low_us = now_us - round(min(max(rings) * self._reader.interval_s, longest_s) * 1e6)
-        ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
-        piece_us = round(ticks * self._reader.interval_s * 1e6)
-        filling = HistoryLoader(self._reader, nodes, self._used(low_us)[1])
-        for begin_us in range(low_us, now_us, piece_us):
-            filling.add(begin_us, min(begin_us + piece_us, now_us))
-        filling.end()
+    def _load_history(self, fleet: Fleet, newest: Mapping[str, _Newest], now_us: int) -> None:
+        """Load the history of all nodes up to their newest frames, a few samples of all of them at once."""
+        interval_us = round(self._reader.interval_s * 1e6)
+        nodes = [(fleet.nodes[name], found) for name, found in newest.items()]
+        longest = max(
+            (node.gpu_history.capacity for node, _ in nodes if node.gpu_history is not None), default=0
+        )
+        low_us = now_us - longest * interval_us
+        used = self._used(low_us)[1] if nodes else {}
+        loading = [
+            _Loading(
+                node,
+                found.machine.node_id,
+                found.us,
+                np.array([used.get((node.name, gpu.index, gpu.uuid), 0.0) for gpu in node.facts]),
+            )
+            for node, found in nodes
+        ]
+        ticks = max(1, ROWS_AT_ONCE // max(1, sum(len(node.facts) for node, _ in nodes)))
+        for begin_us in range(low_us, now_us, ticks * interval_us):
+            self._load_part(loading, begin_us, min(begin_us + ticks * interval_us, now_us))
+        for one in loading:
+            unread = np.full(len(one.used_mj), np.nan)
+            one.node.energy = EnergyMeters(unread, unread, one.used_mj)
+
+    def _load_part(self, loading: Iterable[_Loading], low: int, high: int) -> None:
+        """Add the samples after ``low`` up to ``high`` (microseconds) to the history of nodes."""
+        reader = self._reader
+        hosts = reader.table_slice("host_samples", f"node_id AS id, {_INTERVAL_S}", low, high)
+        gpus = reader.table_slice("gpu_samples", f"gpu_id AS id, {ENERGY_USED}", low, high)
+        owner, position = locate_gpus(reader, gpus.ids)
+        host_values, gpu_values = hosts.table(HOST_COLUMNS), gpus.table(GPU_COLUMNS)
+        steps_mj, intervals_s = gpus.keys("used_mj"), hosts.keys("interval_s")
+        of_hosts, of_gpus = _rows_by_id(hosts.ids, hosts.us), _rows_by_id(owner, gpus.us)
+        for one in loading:
+            node = one.node
+            if node.gpu_history is None or node.host_history is None or one.node_id not in of_hosts:
+                continue
+            rows = of_hosts[one.node_id]
+            rows = rows[hosts.us[rows] < one.until_us]
+            us = hosts.us[rows]
+            of_node = of_gpus.get(one.node_id, np.zeros(0, np.intp))
+            of_node = of_node[np.isin(gpus.us[of_node], us)]
+            at, gpu = np.searchsorted(us, gpus.us[of_node]), position[of_node]
+            table = np.full((len(us), *node.gpu_history.shape), np.nan, dtype=np.float32)
+            table[at, gpu] = gpu_values[of_node]
+            steps = np.full(table.shape[:2], np.nan)
+            steps[at, gpu] = steps_mj[of_node]
+            used_mj = one.used_mj + np.cumsum(np.nan_to_num(steps), axis=0)
+            unmeasured = np.isnan(steps) & np.isnan(table[:, :, ENERGY])
+            table[:, :, ENERGY] = np.where(unmeasured, np.nan, used_mj)
+            one.used_mj = used_mj[-1] if len(us) else one.used_mj
+            node.gpu_history.extend(us / 1e6, intervals_s[rows], table)
+            node.host_history.extend(us / 1e6, intervals_s[rows], host_values[rows, np.newaxis])
 
     def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
         """Return each node's newest frame, with the processes that were listed last."""
@@ -301,123 +314,18 @@ def _time_ranges(times: Iterable[int]) -> list[tuple[int, int]]:
 _INTERVAL_S = "coalesce(interval_ms / 1000, 'nan'::DOUBLE)::FLOAT AS interval_s"
 
 
-class HistoryLoader:
-    """Loads the history of nodes, each of one machine and up to a time (Unix microseconds)."""
+@dataclass
+class _Loading:
+    """A node whose history is loaded up to a time, and the energy (mJ) that its GPUs used so far."""
 
-    def __init__(
-        self,
-        reader: RecordingReader,
-        nodes: Sequence[tuple[NodeState, RecordedMachine, int]],
-        used_before: Mapping[GpuKey, float],
-    ) -> None:
-        self._reader = reader
-        self._nodes = [node for node, *_ in nodes]
-        self._until_us = np.array([us for *_, us in nodes])
-        self._place = np.full(max(machine.node_id for _, machine, _ in nodes) + 1, -1)
-        self._place[[machine.node_id for _, machine, _ in nodes]] = np.arange(len(nodes))
-        self._first_gpu = np.cumsum([0, *(len(node.facts) for node in self._nodes)])
-        keys = [(node.name, gpu.index, gpu.uuid) for node, machine, _ in nodes for gpu in machine.hello.gpus]
-        self._used = np.array([used_before.get(key, 0.0) for key in keys])
-
-    def add(self, low: int, high: int) -> None:
-        """Add the samples after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
-        hosts = self._reader.table_slice("host_samples", f"node_id AS id, {_INTERVAL_S}", low, high)
-        node = self._known(hosts.ids)
-        rows = np.flatnonzero((node >= 0) & (hosts.us <= self._until_us[node]))
-        rows = rows[np.lexsort((hosts.us[rows], node[rows]))]
-        node, us, interval_s = node[rows], hosts.us[rows], hosts.keys("interval_s")[rows]
-
-        def fill_hosts(table: npt.NDArray[np.float32], at: Places) -> None:
-            for column, name in enumerate(HOST_COLUMNS):
-                if (numbers := hosts.numbers(name, rows[at])) is not None:
-                    table[:, 0, column] = numbers
-
-        self._fill(node, us, interval_s, lambda state: state.host_history, fill_hosts)
-        gpus = self._reader.table_slice("gpu_samples", f"gpu_id AS id, {ENERGY_USED}", low, high)
-        owner, position = locate_gpus(self._reader, gpus.ids)
-        gpu_node = self._known(owner)
-        reading = _index_of(
-            (us - low) * len(self._nodes) + node, (gpus.us - low) * len(self._nodes) + gpu_node
-        )
-        taken = np.flatnonzero((reading >= 0) & (gpu_node >= 0))
-        taken = taken[np.argsort(gpus.us[taken], kind="stable")]
-        gpu, position, reading = (
-            self._first_gpu[gpu_node[taken]] + position[taken],
-            position[taken],
-            reading[taken],
-        )
-        steps, counters = gpus.keys("used_mj")[taken], gpus.numbers(GPU_COLUMNS[ENERGY], taken)
-        used = self._add_up(gpu, np.nan_to_num(steps))
-        if counters is not None:
-            used[np.isnan(steps) & np.isnan(counters)] = np.nan
-
-        def fill_gpus(table: npt.NDArray[np.float32], at: Places) -> None:
-            row = np.full(len(us), -1)
-            row[at] = np.arange(len(at))
-            some = np.flatnonzero(row[reading] >= 0)
-            for column, name in enumerate(GPU_COLUMNS):
-                numbers = used[some] if column == ENERGY else gpus.numbers(name, taken[some])
-                if numbers is not None:
-                    table[row[reading[some]], position[some], column] = numbers
-
-        self._fill(node, us, interval_s, lambda state: state.gpu_history, fill_gpus)
-
-    def _add_up(self, gpu: Places, used_mj: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the energy (mJ) that each GPU used up to each of these samples, which are in order."""
-        order = np.argsort(gpu, kind="stable")
-        total = np.cumsum(used_mj[order])
-        starts = np.flatnonzero(np.diff(gpu[order], prepend=-1))
-        before = np.concatenate(([0.0], total))[starts]
-        total += np.repeat(self._used[gpu[order][starts]] - before, np.diff(starts, append=len(order)))
-        self._used[gpu[order]] = total  # the last one counts
-        sums = np.empty_like(total)
-        sums[order] = total
-        return sums
-
-    def end(self) -> None:
-        """Set the energy after all samples were added."""
-        for node, (first, last) in zip(self._nodes, pairwise(self._first_gpu.tolist()), strict=True):
-            unread = np.full(last - first, np.nan)
-            node.energy = EnergyMeters(unread, unread, self._used[first:last].copy())
-
-    def _known(self, ids: Places) -> Places:
-        """Return the positions of nodes among those to be loaded, negative for others."""
-        inside = (ids >= 0) & (ids < len(self._place))
-        return np.where(inside, self._place[np.where(inside, ids, 0)], -1)
-
-    def _fill(
-        self,
-        node: Places,
-        us: Places,
-        interval_s: npt.NDArray[np.float32],
-        history: Callable[[NodeState], History | None],
-        fill: Callable[[npt.NDArray[np.float32], Places], None],
-    ) -> None:
-        """Fill the history with samples that are in the order of nodes and times."""
-        alike: dict[tuple[int, ...], list[tuple[Places, History]]] = {}
-        for at in _runs(node):
-            if (ring := history(self._nodes[node[at[0]]])) is not None:
-                alike.setdefault(ring.shape, []).append((at, ring))
-        for shape, parts in alike.items():
-            table = np.full((sum(len(at) for at, _ in parts), *shape), np.nan, dtype=np.float32)
-            fill(table, np.concatenate([at for at, _ in parts]))
-            end = 0
-            for at, ring in parts:
-                begin, end = end, end + len(at)
-                ring.extend(us[at] / 1e6, interval_s[at], table[begin:end])
+    node: NodeState
+    node_id: int
+    until_us: int
+    used_mj: npt.NDArray[np.float64]
 
 
-def _runs(numbers: Places) -> Iterator[Places]:
-    """Return the indices of each run of equal numbers."""
-    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    for first, end in pairwise([*starts.tolist(), len(numbers)]):
-        yield np.arange(first, end)
-
-
-def _index_of(keys: Places, wanted: Places) -> Places:
-    """Return the index of each wanted number among the keys, -1 if missing."""
-    if not len(keys):
-        return np.full(len(wanted), -1)
-    order = np.argsort(keys)
-    nearest = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
-    return np.where(keys[nearest] == wanted, nearest, -1)
+def _rows_by_id(ids: Places, us: npt.NDArray[np.int64]) -> dict[int, Places]:
+    """Return the rows of each id in the order of their times."""
+    order = np.lexsort((us, ids))
+    found, starts = np.unique(ids[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=False))

@@ -107,6 +107,14 @@ class TableSlice:
         found = self._columns.get(column)
         return None if found is None else found[rows]
 
+    def table(self, columns: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the numbers of columns as an array with a row for each of the slice."""
+        table = np.full((len(self.us), len(columns)), np.nan, dtype=np.float32)
+        for at, name in enumerate(columns):
+            if name in self._columns:
+                table[:, at] = self._columns[name]
+        return table
+
     def blocks(self, layout: BlockLayout, counts: Places, block: Places, position: Places) -> list[Block]:
         """Return blocks of ``counts`` rows; ``block`` and ``position`` say where each row of the slice goes.
 
