@@ -109,9 +109,11 @@ class Headless:
         Raises:
             UserError: the recording can't be opened.
         """
+        from gswarm_tui.run.lifetime import return_freed_arrays
         from gswarm_tui.store.duckdb_internals import share_one_arena
 
         share_one_arena(os.environ)  # before DuckDB is loaded
+        return_freed_arrays()
         self._log = log_file.begin()
         chosen = None
         if start.resumed is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,9 @@ LINKS_END_S = 15.0
 SOON_S = 1.5
 
 _LOG = logging.getLogger(__name__)
+
+_M_MMAP_THRESHOLD = -3
+_OWN_MAPPING_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,16 @@ class Lifetime:
         if not stopping.done():
             _LOG.warning("not all agents ended in %s s", LINKS_END_S)
             stopping.cancel()
+
+
+def return_freed_arrays() -> None:
+    """Make glibc return freed arrays to the system, as those of a past that was shown.
+
+    It raises this threshold to the size of each array that is freed, and keeps smaller ones, which other
+    objects then hold in place.
+    """
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_MAPPING_BYTES)
 
 
 def delay_garbage_collection() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
-from gswarm_tui.run.lifetime import delay_garbage_collection
+from gswarm_tui.run.lifetime import delay_garbage_collection, return_freed_arrays
 from gswarm_tui.run.plan import require_terminal, title
 from gswarm_tui.run.start import recorder_log, start_recorder
 from gswarm_tui.run.starter import ENDING, report_recorder
@@ -126,6 +126,7 @@ async def _view(route: Route, settings: Options, read_only: bool, notice: str) -
 
 async def _show(client: AttachedRun, app: GswarmApp) -> int:
     """Show the run until the screen ends; return the exit status. Raises UserError."""
+    return_freed_arrays()
     signalled = asyncio.Event()
     for number in ENDING:
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)

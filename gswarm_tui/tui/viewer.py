@@ -11,6 +11,7 @@ from gswarm_tui.common.colours import DARK, THEME_NAMES
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
 from gswarm_tui.fleet.order import Order
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
 from gswarm_tui.tui.drawing.text import clean
@@ -193,6 +194,9 @@ class Viewer(ViewerApp):
 
     def end_playing(self) -> None:
         """Stop playing."""
+        if self.player is not None:
+            # The traceback of the cancelled task holds the player until the next garbage collection.
+            self.player.fleet = Fleet(())
         self.player = None
         self.workers.cancel_group(self, "player")
 
