@@ -105,7 +105,7 @@ def _why_unreachable(error: FileInUseError, path: Path, environ: Mapping[str, st
     if elsewhere := registry.describe_remote_writer(path):
         return elsewhere
     obstacles = registry.describe_obstacles(registry.parent_folders(environ))
-    why = f"it can't be reached because of {obstacles}" if obstacles else "it doesn't answer"
+    why = f"gswarm-tui can't be reached because of {obstacles}" if obstacles else "gswarm-tui doesn't answer"
     return str(error).replace(QUERYABLE, why)
 
 

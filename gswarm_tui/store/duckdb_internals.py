@@ -111,8 +111,6 @@ class QueryProblem:
     message: str
     line: int
     line_text: str
-    writes: bool
-    too_deep: bool
     quoted: str
 
 
@@ -126,8 +124,6 @@ def query_problem(error: Exception) -> QueryProblem:
         message=message,
         line=int(line[1]) if line else 0,
         line_text=line[2].strip() if line else "",
-        writes="in read-only mode" in message,
-        too_deep=message.startswith("Max expression depth"),
         quoted=quoted[1] if quoted else "",
     )
 

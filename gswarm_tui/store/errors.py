@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pwd
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.store.duckdb_internals import FileProblem, file_problem, lock_holder
@@ -52,15 +51,17 @@ _SENTENCES = {
         "can't be written because its file system is read-only; name another file with --db"
     ),
     FileProblem.NOT_WRITABLE: (
-        "can't be written because you have no write permission; name another file with --db"
+        "can't be opened because you have no permission; ask its owner for a copy, or name another file "
+        "with --db"
     ),
     FileProblem.NO_FOLDER: (
         "can't be written because its folder doesn't exist; create it, or name another file with --db"
     ),
     FileProblem.IS_FOLDER: "is a folder; name a file with --db",
 }
-QUERYABLE = "`gswarm-tui sql` queries it while it records"
-_OWN_NAMES = {"gswarm-tui", "gswarm_tui"}
+
+
+QUERYABLE = "if it is gswarm-tui, `gswarm-tui sql` queries the file"
 
 
 def open_error(error: Exception, path: Path) -> StoreError:
@@ -72,10 +73,12 @@ def open_error(error: Exception, path: Path) -> StoreError:
 def explain(error: Exception, path: Path) -> str:
     """Return DuckDB's error as one sentence about the file."""
     if holder := lock_holder(error):
-        return f"{path} {in_use(*holder)}"
+        program, pid = holder
+        return (
+            f"{path} is in use by {program}, process {pid}; {QUERYABLE}; "
+            "end that process, or name another file with --db"
+        )
     problem = file_problem(error)
-    if problem is FileProblem.NOT_WRITABLE and (unreadable := _unreadable(path)):
-        return unreadable
     if problem:
         return f"{path} {_SENTENCES[problem]}"
     try:
@@ -85,43 +88,9 @@ def explain(error: Exception, path: Path) -> str:
     return f"{path} can't be used: {str(error).strip().splitlines()[0]}"
 
 
-def _unreadable(path: Path) -> str:
-    """Return why a file or its write-ahead log can't even be read; empty if both can or don't exist."""
-    for each in (path, path.with_name(path.name + ".wal")):
-        try:
-            os.close(os.open(each, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        except PermissionError:
-            try:
-                owner = owner_name(each.stat().st_uid)
-            except OSError:
-                return f"{each} can't be read: its folder is closed to you; name another file with --db"
-            return f"{each} belongs to {owner} and you have no permission to read it; ask for a copy"
-        except OSError:
-            pass
-    return ""
-
-
 def owner_name(uid: int) -> str:
     """Return the name of a file's owner, or the number where it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
-
-
-def in_use(program: str, pid: int, proc: Path = Path("/proc")) -> str:
-    """Return a clause that names the process which has the file open, and what to do."""
-    own = _is_own(proc / str(pid) / "cmdline")
-    holder = "gswarm-tui" if own else program
-    instead = f"; {QUERYABLE}" if own else ""
-    return f"is in use by {holder}, process {pid}{instead}; end that process, or name another file with --db"
-
-
-def _is_own(command_line: Path) -> bool:
-    """Return whether a process was started as ``gswarm-tui …`` or ``python -m gswarm_tui …``."""
-    try:
-        arguments = command_line.read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return False
-    names = [PurePath(argument.removesuffix("/__main__.py")).name for argument in arguments[:3]]
-    return not _OWN_NAMES.isdisjoint(names)

@@ -178,8 +178,9 @@ def test_sql_names_the_owner_if_it_cannot_reach_the_head(tmp_path: Path, environ
         with pytest.raises(FileInUseError) as caught:
             open_source(path, environ)
         writer.kill()
-    assert str(caught.value) == (
-        f"{path} is in use by gswarm-tui, process {writer.pid}; it can't be reached because of "
+    assert f", process {writer.pid}; " in str(caught.value)
+    assert str(caught.value).endswith(
+        f"; gswarm-tui can't be reached because of "
         f"{tmp_path}/heads: it belongs to nobody; {tmp_path}/home-heads: it isn't a folder; "
         "end that process, or name another file with --db"
     )

@@ -104,7 +104,7 @@ def test_a_read_only_connection_refuses_writes(tmp_path: Path) -> None:
     duckdb.connect(str(path)).close()
     with duckdb.connect(str(path), read_only=True) as connection, pytest.raises(duckdb.Error) as caught:
         connection.execute("CREATE TABLE t (i INTEGER)")
-    assert query_problem(caught.value).writes, f"the text of a refused write changed: {caught.value}"
+    assert "read-only" in query_problem(caught.value).message
 
 
 def test_a_refused_file_is_quoted() -> None:

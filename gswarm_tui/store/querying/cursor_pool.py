@@ -1,7 +1,7 @@
 """Read-only queries on a file while the recorder writes it, on cursors of the recorder's connection.
 
-Recording comes first: queries are few, limited in time, and end when the recorder needs their memory or has
-to reopen its file.
+Recording comes first: queries end when the recorder needs their memory, or has to shorten its log or reopen
+its file.
 """
 
 from __future__ import annotations
@@ -16,24 +16,17 @@ import duckdb
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.querying.running_query import LocalSource, RunningQuery, explain_query
 
-MAX_QUERIES = 8
-TIMEOUT_S = 600.0
 STOPPED_WITHIN_S = 5.0
 
 
 class CursorPool:
-    """Cursors of the recorder's connection for queries; usable from any thread.
+    """Cursors of the recorder's connection for queries; usable from any thread."""
 
-    ``timeout_s`` is the time that a query may take until its last row is fetched.
-    """
-
-    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._running: dict[RunningQuery, threading.Timer] = {}
-        self._free = threading.BoundedSemaphore(MAX_QUERIES)
+        self._running: set[RunningQuery] = set()
 
     def open(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Serve queries from this connection, which the pool owns from now on."""
@@ -69,10 +62,6 @@ class CursorPool:
 
     def start_query(self) -> RunningQuery:
         """Return a cursor for one query. Raises QueryError if the file can't be queried now."""
-        if not self._free.acquire(timeout=10):
-            raise QueryError(
-                f"{MAX_QUERIES} queries already run on {self.path}; try again when one has ended"
-            )
         try:
             with self._lock:
                 if self._connection is None:
@@ -80,20 +69,11 @@ class CursorPool:
                 cursor = self._connection.cursor()
                 cursor.execute("USE rec")
                 query = RunningQuery(cursor, self.path, self._ended)
-                late = f"the query took longer than {self._timeout_s:g} s, the limit while recording"
-                timer = threading.Timer(self._timeout_s, query.stop, [late])
-                timer.daemon = True
-                timer.start()
-                self._running[query] = timer
+                self._running.add(query)
         except duckdb.Error as error:
-            self._free.release()
             raise QueryError(f"{self.path} can't be queried now: {explain_query(error)}") from error
-        except BaseException:
-            self._free.release()
-            raise
         return query
 
     def _ended(self, query: RunningQuery) -> None:
         with self._lock:
-            self._running.pop(query).cancel()
-        self._free.release()
+            self._running.discard(query)
