@@ -34,8 +34,15 @@ CACHE = ".pytest_cache/cache"
 BETWEEN_KEYS_S = 0.005
 NOT_ONLY_FAILED = 8
 """Exit status for skipped tests and a missed budget: a second run of failed tests can't mend them."""
+IN_SECOND_CLUSTER = (
+    "tests/cluster/test_gpus.py",
+    "tests/cluster/test_profile.py",
+    "tests/cluster/test_trial.py",
+)
+"""Tests that take as long as all others of the shared cluster together: two clusters run side by side."""
 SLOWEST = (
     "cluster",
+    "second cluster",
     "tests/cluster/test_faults.py",
     "tests/docs/test_docs.py",
     "tests/security/test_crashes.py",
@@ -119,7 +126,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    return "cluster" if "cluster" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
+    path = item.nodeid.partition("::")[0]
+    if "cluster" not in getattr(item, "fixturenames", ()):
+        return path
+    return "second cluster" if path in IN_SECOND_CLUSTER else "cluster"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -136,7 +146,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if not hasattr(report, "node"):  # not a report that came from a worker
         return
     path = report.nodeid.partition("::")[0]
-    report.nodeid = report.nodeid.removesuffix("@cluster").removesuffix(f"@{path}")
+    for group in ("cluster", "second cluster", path):
+        report.nodeid = report.nodeid.removesuffix(f"@{group}")
 
 
 def pytest_collection_finish() -> None:

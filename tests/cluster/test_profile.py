@@ -78,11 +78,14 @@ def test_nothing_is_left_of_a_profile_that_is_killed(
 ) -> None:
     env = user_env(cluster) | {MARK: str(cluster.root)}
     words = ["gswarm-tui", "profile", *TWO_NODES, "--", "sh", "-c", "touch started-$SLURM_PROCID; sleep 600"]
-    with subprocess.Popen(words, env=env, cwd=folder, stderr=subprocess.PIPE, text=True) as popen:
-        wait_until(lambda: len(list(folder.glob("started-*"))) == 2, "the start of both ranks")
-        os.kill(popen.pid, number)
-        _, said = popen.communicate(timeout=60)
-    assert popen.returncode == (130 if number == signal.SIGINT else -9), said
+    log = folder / "profile.log"
+    with log.open("w") as said, subprocess.Popen(words, env=env, cwd=folder, stderr=said) as popen:
+        try:
+            wait_until(lambda: len(list(folder.glob("started-*"))) == 2, "the start of both ranks", log)
+        finally:
+            os.kill(popen.pid, number)
+            popen.wait(60)
+    assert popen.returncode == (130 if number == signal.SIGINT else -9), log.read_text()
     nothing_is_left(cluster)
     assert not list(folder.glob("*.nsys-rep*"))
 
