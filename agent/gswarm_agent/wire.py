@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 import msgpack
 
-from gswarm_agent.frame import ClockExchange, Frame, Hello
+from gswarm_agent.frame import ClockExchange, Frame, Hello, Processes
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_agent.wire_payload import (
+    MAX_NOTES,
     MAX_PROCESSES,
     MAX_TEXT,
     FrameReader,
     WireError,
     malformed,
-    pack_frame,
     read_fields,
     read_hello,
 )
@@ -255,6 +255,19 @@ def _body(message: Message) -> List[Any]:
             None if message.clock is None else _parts(message.clock),
             [_parts(link) for link in message.links],
         ]
+    if isinstance(message, Frame):
+        processes = message.processes
+        return [
+            _FRAME,
+            message.seq,
+            message.ts_ns,
+            message.late_ms,
+            message.missed,
+            message.gpus.data,
+            message.host.data,
+            None if processes is None else _process_columns(processes),
+            [_parts(note) for note in message.notes[-MAX_NOTES:]],
+        ]
     parts = _parts(message)
     return [
         _TAGS[type(message)],
@@ -266,18 +279,18 @@ def _parts(value: Any) -> List[Any]:
     return list(vars(value).values())
 
 
-def _packed(message: Message) -> bytes:
-    if isinstance(message, Frame):
-        return pack_frame(_FRAME, message)
-    packed: bytes = msgpack.packb(_body(message), use_single_float=True)
-    return packed
+def _process_columns(p: Processes) -> List[Any]:
+    return [p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks, p.numbers.data]
 
 
 def encode(message: Message) -> bytes:
-    """Return one message as bytes, length first. Text has to fit (``clip_text``). Raises WireError."""
+    """Return one message as bytes, length first; a frame keeps its newest ``MAX_NOTES`` notes.
+
+    Text has to fit (``clip_text``). Raises WireError.
+    """
     try:
-        packed = _packed(message)
-    except (ValueError, OverflowError, TypeError, struct.error) as error:
+        packed: bytes = msgpack.packb(_body(message), use_single_float=True)
+    except (ValueError, OverflowError, TypeError) as error:
         raise WireError(f"a message can't be encoded: {error}") from None
     if len(packed) > MAX_MESSAGE:
         raise WireError(f"a message of {len(packed)} bytes is larger than the {MAX_MESSAGE} allowed")

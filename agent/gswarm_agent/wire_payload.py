@@ -6,11 +6,8 @@ does not fit raises ``WireError``.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import fields
 from functools import lru_cache, partial
-
-import msgpack
 
 from gswarm_agent.block import MAX_SINGLE, Block, BlockLayout
 from gswarm_agent.frame import (
@@ -30,7 +27,7 @@ from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
+    from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
     _T = TypeVar("_T")
 
@@ -47,12 +44,6 @@ TRACE_PART = 128 * 1024
 """Bytes of a trace that are sent at once, at most."""
 MAX_INTEGER = 2**63 - 1
 _MAYBE_TEXTS = frozenset({str, type(None)})
-
-# msgpack's formats, all in one width (msgpack specification).
-_HEAD = struct.Struct(">BBBQBQBfBQ")
-_BINARY = struct.Struct(">BI")
-_ARRAY, _BIN_32, _FLOAT_32, _UINT_64 = 0x90, 0xC6, 0xCA, 0xCF
-_NIL, _NOTHING, _SEVEN = b"\xc0", b"\x90", b"\x97"
 
 
 class WireError(Exception):
@@ -186,43 +177,6 @@ def _links(rows: Tuple[Tuple[Any, ...], ...], gpus: int) -> Tuple[GpuLink, ...]:
 def _columns(names: Tuple[Any, ...]) -> Tuple[str, ...]:
     """Check a table's columns; nodes of one version share the result."""
     return tuple(read_text(name, "hello column") for name in names)
-
-
-def pack_frame(tag: int, frame: Frame) -> bytes:
-    """Pack a frame's message as msgpack, with the newest ``MAX_NOTES`` notes. Raises as msgpack does.
-
-    The fixed part is written with ``struct``: msgpack without its compiled part takes several times as long.
-    """
-    times = (_UINT_64, frame.seq, _UINT_64, frame.ts_ns, _FLOAT_32, frame.late_ms, _UINT_64, frame.missed)
-    return b"".join(
-        (
-            _HEAD.pack(_ARRAY | 9, tag, *times),
-            _binary(frame.gpus),
-            _binary(frame.host),
-            _NIL if frame.processes is None else _packed_processes(frame.processes),
-            _packed_notes(frame.notes[-MAX_NOTES:]) if frame.notes else _NOTHING,
-        )
-    )
-
-
-def _binary(block: Block) -> bytes:
-    return _BINARY.pack(_BIN_32, len(block.data)) + block.data
-
-
-def _packed_processes(p: Processes) -> bytes:
-    identities = _packed_identities(p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks)
-    return _SEVEN + identities + _binary(p.numbers)
-
-
-@lru_cache(maxsize=1)
-def _packed_identities(*columns: Tuple[Any, ...]) -> bytes:
-    """Pack the columns that are not numbers; they rarely change, so the last result is cached."""
-    return b"".join([msgpack.packb(column) for column in columns])
-
-
-def _packed_notes(notes: Sequence[Note]) -> bytes:
-    packed: bytes = msgpack.packb([(n.kind, n.severity, n.message, n.gpu, n.ts_ns, n.detail) for n in notes])
-    return packed
 
 
 class FrameReader:

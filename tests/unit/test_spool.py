@@ -236,7 +236,7 @@ def test_frames_of_former_lives_go_first(folder: Folder) -> None:
     for seq in range(1, 31):
         spool.put(frame(seq))
     spool.spill()
-    spool = begun(folder, "two", memory=1_000, disk=6_000)
+    spool = begun(folder, "two", memory=1_000, disk=5_000)
     for seq in range(1, 51):
         spool.put(frame(seq))
     left = everything(spool, "one")
