@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import socket
@@ -19,15 +18,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from gswarm_agent import __version__
 from gswarm_tui.options.server_options import ServerSettings
 
-HEAD_S = 10.0
-"""A request's head has to arrive within this time after connecting."""
+KEPT_S = 10
+"""A connection without a request is closed after this time."""
 MAX_CONNECTIONS = 256
-"""With more, the connection that has waited longest without a request is closed."""
+"""With more connections, requests are refused with status 503."""
 HEARTBEAT_S = 15.0
 """A browser that doesn't answer a ping in this time is disconnected."""
 MAX_MESSAGE = 64 * 1024
@@ -59,13 +57,14 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=_BoundedProtocol,
+                http="h11",
+                limit_concurrency=MAX_CONNECTIONS,
                 ws_max_size=MAX_MESSAGE,
                 ws_ping_interval=HEARTBEAT_S,
                 ws_ping_timeout=HEARTBEAT_S,
                 loop="asyncio",
                 h11_max_incomplete_event_size=32 * 1024,
-                timeout_keep_alive=int(HEAD_S),
+                timeout_keep_alive=KEPT_S,
                 timeout_graceful_shutdown=2,
                 server_header=False,
                 date_header=False,
@@ -93,49 +92,6 @@ class HttpServer(uvicorn.Server):
         """End the streams, then all connections."""
         self._closing()
         await super().shutdown(sockets)
-
-
-class _BoundedProtocol(H11Protocol):
-    """HTTP connection that must send its request soon, and makes room for others until it has.
-
-    uvicorn has no time limit for a request's head (its issues 157 and 160), so that connections on which
-    strangers send nothing would take all places.
-    """
-
-    _idle: dict[_BoundedProtocol, asyncio.TimerHandle] = {}  # noqa: RUF012 - of all connections, the oldest first
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_head()
-        if len(self.connections) > MAX_CONNECTIONS and self._idle:
-            next(iter(self._idle)).transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_head()
-        super().connection_lost(exc)
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
-        if cycle is not None and not cycle.response_complete:
-            self._forget_head()
-
-    def handle_websocket_upgrade(self, event: Any) -> None:
-        self._forget_head()
-        super().handle_websocket_upgrade(event)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if not self.transport.is_closing() and self.cycle.response_complete:
-            self._await_head()
-
-    def _await_head(self) -> None:
-        self._forget_head()
-        self._idle[self] = self.loop.call_later(HEAD_S, self.transport.abort)
-
-    def _forget_head(self) -> None:
-        if (deadline := self._idle.pop(self, None)) is not None:
-            deadline.cancel()
 
 
 def build_app(*routers: APIRouter, openapi_url: str | None = None) -> FastAPI:

@@ -1,12 +1,11 @@
 """Guard in front of a server's application: who may call it, from which pages, and how much.
 
-It runs before anything else sees a request, and reads its whole body. The order of its checks: host, origin,
-token, size. docs/decisions/015-http-server.md has the attacks that each one stops.
+It runs before anything else sees a request. The order of its checks: host, origin, token, size.
+docs/decisions/015-http-server.md has the attacks that each one stops.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import socket
@@ -21,8 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_BODY = 1024 * 1024
-BODY_S = 10.0
-"""A request's body has to arrive within this time."""
 FOREIGN_HOST = (
     "This server doesn't have the host name of the request; use localhost, its IP address, or a name that "
     "--http-origin allows."
@@ -77,7 +74,7 @@ class Guard:
             await send(message)
 
         try:
-            headers = _read_headers(scope["headers"])
+            headers = {name.lower(): value for name, value in scope["headers"]}
             self._check_host(headers)
             allowed_origin = self._check_origin(scope, headers)
             is_preflight = scope.get("method") == "OPTIONS" and b"access-control-request-method" in headers
@@ -86,10 +83,9 @@ class Guard:
                 return
             if self._tokens is not None:
                 _check_token(self._tokens, scope, headers)
-            if scope["type"] == "http":
-                receive = _replay(await _read_body(headers, receive), receive)
+            _check_size(headers)
         except HTTPException as refusal:
-            # Its connection is closed, as the request may not have been read to the end.
+            # The connection is closed, as the request's body wasn't read.
             answer = JSONResponse(
                 {"detail": refusal.detail},
                 refusal.status_code,
@@ -141,17 +137,12 @@ def _check_token(tokens: Tokens, scope: Scope, headers: dict[bytes, bytes]) -> N
         raise HTTPException(403, "The scrape token can only read /metrics; use the control token.")
 
 
-def _read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers by name. Refuses those that are ambiguous when repeated."""
-    headers: dict[bytes, bytes] = {}
-    for name, value in ((name.lower(), value) for name, value in pairs):
-        if name in headers and name in (b"host", b"origin", b"authorization", b"content-length"):
-            raise HTTPException(400, f"The header {name.decode('latin-1').title()} is repeated.")
-        headers[name] = value
-    if b"content-length" in headers and b"transfer-encoding" in headers:
-        # A proxy in front might see another end of the body, and what follows as another request.
-        raise HTTPException(400, "The body has both a length and a transfer encoding.")
-    return headers
+def _check_size(headers: dict[bytes, bytes]) -> None:
+    """Refuse a body that is too long, or that doesn't say how long it is."""
+    if b"transfer-encoding" in headers:
+        raise HTTPException(411, "The body must be sent with the header Content-Length, not in chunks.")
+    if int(headers.get(b"content-length", b"0")) > MAX_BODY:  # h11 has checked that it is a number
+        raise HTTPException(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
 
 
 def _host_of(text: str) -> str | None:
@@ -164,40 +155,3 @@ def _host_of(text: str) -> str | None:
     except ValueError:
         return None
     return parts.hostname.rstrip(".") if parts.hostname else None
-
-
-async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
-    """Return the whole body. Refuses one that is too long or too slow."""
-    size = int(headers.get(b"content-length", b"0"))
-    # A client that waits for "100 Continue" has sent nothing yet. Of others, a body that is too long is read
-    # to its end and dropped, so that the client reads the answer.
-    more = size <= MAX_BODY or headers.get(b"expect", b"").lower() != b"100-continue"
-    parts: list[bytes] = []
-    received, late = 0, False
-    try:
-        async with asyncio.timeout(BODY_S):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise HTTPException(400, "The request ended before its body.")
-                received += len(message.get("body", b""))
-                if received <= MAX_BODY:
-                    parts.append(message.get("body", b""))
-                more = message.get("more_body", False)
-    except TimeoutError:
-        late = True
-    if max(size, received) > MAX_BODY:
-        raise HTTPException(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
-    if late:
-        raise HTTPException(408, f"The body didn't arrive within {BODY_S:.0f} s.")
-    return b"".join(parts)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that gives the body once, and then waits for the end of the connection."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replayed

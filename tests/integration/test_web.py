@@ -29,7 +29,6 @@ from cryptography.x509.oid import NameOID
 from yarl import URL
 
 from gswarm_tui.options.server_options import ServerSettings
-from gswarm_tui.server import application
 from gswarm_tui.server import web as server_web
 from gswarm_tui.server.tokens import Tokens
 from gswarm_tui.server.web import BrowserAccess, WebServer
@@ -487,21 +486,6 @@ async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
         await page.says("Open again")
         await page.open(f"{address}/#wrong")
         await page.says("This link isn't valid")
-
-
-async def test_idle_connections_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "HEAD_S", 0.5)
-    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
-    async with serving(access) as address, aiohttp.ClientSession() as client:
-        port = int(address.rpartition(":")[2])
-        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
-        opened[0][1].write(b"GET / HTTP/1.1\r\nHost: local")  # a request without an end
-        async with asyncio.timeout(PATIENCE_S):
-            assert [await reader.read() for reader, _ in opened] == [b""] * 300
-        async with client.get(address) as answer:
-            assert answer.status == 200
-        for _, writer in opened:
-            writer.close()
 
 
 @contextmanager

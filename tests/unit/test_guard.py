@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gswarm_tui.server import guard
 from gswarm_tui.server.guard import MAX_BODY, Guard
 from gswarm_tui.server.tokens import Tokens, read_tokens, remove_tokens
 from gswarm_tui.server.web import BrowserAccess, Permission
@@ -136,13 +135,6 @@ async def test_a_request_without_a_host_is_refused() -> None:
     assert refused(await ask(Guard(echo, TOKENS), headers=CONTROL, with_host=False))[0] == 400
 
 
-@pytest.mark.parametrize("name", ["host", "origin", "authorization", "content-length"])
-async def test_a_repeated_header_is_refused(name: str) -> None:
-    pairs = [*CONTROL.items(), ("host", "localhost"), ("origin", "http://localhost"), ("content-length", "0")]
-    again = next(pair for pair in pairs if pair[0] == name)
-    assert refused(await ask(Guard(echo, TOKENS), headers=[*pairs, again]))[0] == 400
-
-
 async def test_pages_of_allowed_origins_may_read_answers() -> None:
     guarded = Guard(echo, TOKENS, ["https://dash.example"])
     status, headers, _ = await ask(guarded, headers={**CONTROL, "origin": "https://dash.example"})
@@ -178,36 +170,19 @@ async def test_a_proxy_may_name_the_host_of_an_allowed_origin() -> None:
     assert (await ask(guarded, headers={**CONTROL, "host": "dash.example"}))[0] == 200
 
 
-async def test_a_body_reaches_the_application_whole() -> None:
-    parts = [b"a" * 1000, b"b" * 1000, b"c"]
-    assert (await ask(Guard(echo, TOKENS), "POST", headers=CONTROL, body=parts))[2] == "2001"
+async def test_a_body_reaches_the_application() -> None:
+    header = {**CONTROL, "content-length": "2001"}
+    assert (await ask(Guard(echo, TOKENS), "POST", headers=header, body=[b"a" * 2001]))[2] == "2001"
 
 
-@pytest.mark.parametrize("declared", [True, False])
-async def test_a_long_body_is_refused(declared: bool) -> None:
-    parts = [b"x" * 65536] * (MAX_BODY // 65536 + 1)
-    length = {"content-length": str(sum(map(len, parts)))} if declared else {}
-    answer = await ask(Guard(echo, TOKENS), "POST", headers={**CONTROL, **length}, body=parts)
-    assert refused(answer)[0] == 413
-
-
-async def test_a_client_that_waits_before_sending_a_long_body_is_refused_at_once() -> None:
-    header = {**CONTROL, "content-length": str(MAX_BODY + 1), "expect": "100-continue"}
-    assert refused(await ask(Guard(echo, TOKENS), "POST", headers=header, body=[]))[0] == 413
-
-
-async def test_a_slow_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.01)
-    answer = await ask(Guard(echo, TOKENS), "POST", headers={**CONTROL, "content-length": "9"}, body=[])
-    assert refused(answer)[0] == 408
-
-
-async def test_a_long_body_that_arrives_slowly_is_refused_for_its_length(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.01)
+async def test_a_long_body_is_refused_before_it_is_read() -> None:
     header = {**CONTROL, "content-length": str(MAX_BODY + 1)}
     assert refused(await ask(Guard(echo, TOKENS), "POST", headers=header, body=[]))[0] == 413
+
+
+async def test_a_body_in_chunks_is_refused() -> None:
+    header = {**CONTROL, "transfer-encoding": "chunked"}
+    assert refused(await ask(Guard(echo, TOKENS), "POST", headers=header, body=[]))[0] == 411
 
 
 async def test_answers_are_never_cached_or_interpreted() -> None:
