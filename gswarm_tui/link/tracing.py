@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +31,11 @@ MAX_MIB = 512
 STARTS_IN_S = 10.0
 """Time until a trace starts: each process asks within 5 s, and then warms up for 2 s."""
 ROUND_UP = 100
-SILENT_S = 90.0
-"""A node that is cut off for so long is given up."""
-NO_REPORT_S = 900.0
-"""So is a connected one that reports nothing; agents wait 600 s for a rank's file."""
+SILENT_S, NO_REPORT_S = 90.0, 900.0
+"""A node that reports nothing for so long is given up: one that is cut off, and a connected one.
+
+Agents wait 600 s for a rank's file.
+"""
 CHECK_EVERY_S = 1.0
 FETCHING, DONE = "fetching", "done"
 _LEVEL = 3
@@ -75,7 +74,7 @@ class RankTrace:
     file: str = ""
     zipped: int = 0
     imported: bool = False
-    writing: gzip.GzipFile | None = field(default=None, repr=False)
+    parts: asyncio.Queue[TracePart] = field(default_factory=asyncio.Queue, repr=False)
 
     @property
     def is_settled(self) -> bool:
@@ -87,11 +86,6 @@ class RankTrace:
         """The words for the process: its rank, else its pid."""
         what = f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
         return f"{what} on {self.node}" if self.pid else self.node
-
-    @property
-    def part(self) -> str:
-        """The name of its file until it is complete."""
-        return f"{self.file}.part"
 
     def row(self) -> dict[str, Any]:
         """Return it as values of a message."""
@@ -128,15 +122,12 @@ class Tracing:
         self._starts_at = 0.0
         self._asked: set[str] = set()
         self._nodes: dict[str, float] = {}
-        self._live_at: dict[str, float] = {}
         self._traces: dict[tuple[str, int], RankTrace] = {}
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._threads = ThreadPoolExecutor(1, "trace")
-        self._writes: set[asyncio.Task[None]] = set()
+        self._fetching: set[asyncio.Task[None]] = set()
         for part in folder.glob("*.json.gz.part"):  # of a recorder that was killed; a recording has only one
-            with contextlib.suppress(OSError):
-                part.unlink()
+            part.unlink(missing_ok=True)
 
     @property
     def is_running(self) -> bool:
@@ -159,7 +150,6 @@ class Tracing:
         self._asked.clear()
         self._traces.clear()
         self._nodes = dict.fromkeys(self._links, self._now())
-        self._live_at = dict(self._nodes)
         request = RequestTrace(
             self._token,
             choice.ranks,
@@ -204,13 +194,15 @@ class Tracing:
         if message.token != self._token or not self.is_running:
             return
         self._nodes[node] = self._now()
+        if message.pid == 0:
+            self._asked.add(node)
         if isinstance(message, TracePart):
-            self._take_part(node, message)
-        else:
-            if message.pid == 0:
-                self._asked.add(node)
-            if message.state != TRACE_ASKED:
-                self._take_report(node, message)
+            trace = self._traces.get((node, message.pid))
+            # A part comes only on request, so one that nobody waits for is dropped.
+            if trace is not None and trace.state == FETCHING and trace.parts.empty():
+                trace.parts.put_nowait(message)
+        elif message.state != TRACE_ASKED:
+            self._take_report(node, message)
         self._changed.set()
 
     def _take_report(self, node: str, report: TraceReport) -> None:
@@ -221,78 +213,55 @@ class Tracing:
             self._fail(trace, report.reason)
         elif report.state != TRACE_READY:
             trace.state = report.state
+        elif trace.state == FETCHING:  # repeated after a reconnect
+            self._request_part(trace)
         elif report.size <= 0:
             self._fail(trace, "its trace is empty")
         elif report.size > self._choice.max_mib * MIB:
             size = f"{report.size / MIB:,.0f} MiB, over the limit of {self._choice.max_mib:,}"
             self._fail(trace, f"its trace has {size}; allow more with --max-mib, or trace a shorter time")
         else:
-            self._fetch(trace, report.size)
-
-    def _fetch(self, trace: RankTrace, size: int) -> None:
-        """Begin to fetch a trace, or continue after a reconnect."""
-        trace.state, trace.size = FETCHING, size
-        if trace.writing is None:
+            trace.state, trace.size = FETCHING, report.size
             what = f"rank{trace.rank}" if trace.rank is not None else f"pid{trace.pid}"
             # Two processes of a node may report the same rank.
             same = sum((t.node, t.rank) == (trace.node, trace.rank) for t in self._traces.values()) > 1
             extra = f"-{trace.pid}" if same and trace.rank is not None else ""
             trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
-            try:
-                trace.writing = gzip.GzipFile(self._folder / trace.part, "wb", _LEVEL)
-            except OSError as error:
-                self._fail(trace, f"{self._folder / trace.file} can't be written: {error.strerror}")
-                return
-        self._request_part(trace)
+            fetch = asyncio.get_running_loop().create_task(self._fetch(trace))
+            self._fetching.add(fetch)
+            fetch.add_done_callback(self._fetching.discard)
 
     def _request_part(self, trace: RankTrace) -> None:
         self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.fetched))
 
-    def _take_part(self, node: str, part: TracePart) -> None:
-        trace = self._traces.get((node, part.pid))
-        if trace is None or trace.state != FETCHING or part.offset != trace.fetched:
-            return
-        if not part.data:
-            self._fail(trace, "its file became shorter while it was fetched")
-            return
-        data = part.data[: trace.size - trace.fetched]
-        if not data:  # more than it reported
-            return
-        trace.fetched += len(data)
-        last = trace.fetched >= trace.size
-        write = asyncio.get_running_loop().create_task(self._write(trace, data, last))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
-
-    async def _write(self, trace: RankTrace, data: bytes, last: bool) -> None:
-        """Write a part, in a thread as it is compressed, and request the next."""
+    async def _fetch(self, trace: RankTrace) -> None:
+        """Fetch and compress a rank's trace, part by part."""
+        path = self._folder / trace.file
+        unfinished = path.with_name(f"{path.name}.part")
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._append, trace, data, last)
+            with gzip.open(unfinished, "wb", _LEVEL) as file:
+                while trace.fetched < trace.size:
+                    self._request_part(trace)
+                    while (part := await trace.parts.get()).offset != trace.fetched:
+                        pass  # requested again after a reconnect
+                    if trace.is_settled:
+                        return
+                    if not part.data:
+                        self._fail(trace, "its file became shorter while it was fetched")
+                        return
+                    data = part.data[: trace.size - trace.fetched]
+                    await asyncio.to_thread(file.write, data)
+                    trace.fetched += len(data)
+            unfinished.rename(path)
+            trace.state, trace.zipped = DONE, path.stat().st_size
         except OSError as error:
-            self._fail(trace, f"{self._folder / trace.file} can't be written: {error.strerror}")
-        else:
-            if last and trace.state == FETCHING:
-                trace.state = DONE
-                trace.zipped = (self._folder / trace.file).stat().st_size
-            elif trace.state == FETCHING and trace.fetched < trace.size:
-                self._request_part(trace)
-        self._changed.set()
-
-    def _append(self, trace: RankTrace, data: bytes, last: bool) -> None:
-        if trace.writing is None:
-            return
-        trace.writing.write(data)
-        if last:
-            trace.writing.close()
-            trace.writing = None
-            (self._folder / trace.part).rename(self._folder / trace.file)
+            self._fail(trace, f"{path} can't be written: {error.strerror}")
+        finally:
+            unfinished.unlink(missing_ok=True)
+            self._changed.set()
 
     def _fail(self, trace: RankTrace, reason: str) -> None:
-        trace.state, trace.reason = TRACE_FAILED, reason
-        if trace.writing is not None:
-            writing, trace.writing = trace.writing, None
-            self._threads.submit(_discard, writing, self._folder / trace.part)
-            trace.file = ""
+        trace.state, trace.reason, trace.file = TRACE_FAILED, reason, ""
 
     async def _follow(self) -> None:
         """Wait until all files are here or given up, then remove them from the nodes."""
@@ -312,6 +281,8 @@ class Tracing:
                     self._fail(trace, "gswarm-tui ended before it was here")
             for link in self._links.values():
                 link.end_trace(EndTrace(self._token))
+            for fetch in self._fetching:
+                fetch.cancel()
         for trace in self.ranks():
             if trace.state == DONE:
                 trace.reason = await self._import_file(self._folder / trace.file, trace.node)
@@ -320,18 +291,14 @@ class Tracing:
 
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
-            if self._links[node].is_live:
-                self._live_at[node] = self._now()
             pending = [t for t in self._traces.values() if t.node == node and not t.is_settled]
+            is_live = self._links[node].is_live
             if node in self._asked and not pending:
                 continue
-            if self._now() - max(heard_at, self._live_at[node]) > SILENT_S:
-                why = "the connection was lost"
-            elif self._now() - heard_at > NO_REPORT_S:
-                why = "its agent stopped reporting"
-            else:
+            if self._now() - heard_at <= (NO_REPORT_S if is_live else SILENT_S):
                 continue
             self._asked.add(node)
+            why = "its agent stopped reporting" if is_live else "the connection was lost"
             for trace in pending or [self._traces.setdefault((node, 0), RankTrace(node, 0, None, ""))]:
                 self._fail(trace, why)
 
@@ -362,11 +329,4 @@ class Tracing:
         """End a trace that is under way, and remove it from the nodes."""
         if self._running is not None:
             self._running.cancel()
-            await asyncio.gather(self._running, *self._writes, return_exceptions=True)
-        self._threads.shutdown()
-
-
-def _discard(writing: gzip.GzipFile, path: Path) -> None:
-    with contextlib.suppress(OSError):
-        writing.close()
-    path.unlink(missing_ok=True)
+            await asyncio.gather(self._running, *self._fetching, return_exceptions=True)

@@ -40,6 +40,13 @@ async def not_imported(_path: Path, _node: str) -> str:
     return ""
 
 
+async def requested(node: Node, offset: int) -> None:
+    """Wait until the part at this offset was requested."""
+    async with asyncio.timeout(20):
+        while not node.fetched or node.fetched[-1].offset != offset:
+            await asyncio.sleep(0.01)
+
+
 async def settled(run: Tracing) -> dict[int, tuple[str, str]]:
     """Return the state and the reason of each rank once the trace has ended."""
     async with asyncio.timeout(20):
@@ -97,13 +104,20 @@ async def test_a_transfer_resumes_where_the_connection_broke(tmp_path: Path) -> 
     node = Node()
     run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported)
     token = run.start(TraceChoice())["token"]
-    for half in (b"first ", b"second"):
-        node.take_trace("gpu01", TraceReport(token, 6, 1, TRACE_READY, "", 12))
-        node.take_trace("gpu01", TracePart(token, 6, node.fetched[-1].offset, half))
+    ready = TraceReport(token, 6, 1, TRACE_READY, "", 12)
+    node.take_trace("gpu01", ready)
+    await requested(node, 0)
+    node.take_trace("gpu01", TracePart(token, 6, 0, b"first "))
+    await requested(node, 6)
+    node.take_trace("gpu01", ready)
+    assert node.fetched[-2] == node.fetched[-1]
+    for offset, part in ((0, b"first "), (6, b"second")):
+        await asyncio.sleep(0)
+        node.take_trace("gpu01", TracePart(token, 6, offset, part))
     node.take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
     assert await settled(run) == {6: ("done", "")}
     await run.close()
-    assert [fetch.offset for fetch in node.fetched] == [0, 6]
+    assert [fetch.offset for fetch in node.fetched] == [0, 6, 6]
     (file,) = tmp_path.iterdir()
     assert gzip.decompress(file.read_bytes()) == b"first second"
 
