@@ -17,8 +17,6 @@ MAX_SLEW = 0.1
 MAX_DRIFT = 50e-6
 """Drift of two clocks in seconds per second."""
 MAX_EXCHANGES = 8
-PRECISE_ROUND_TRIP_S = 0.010
-"""A round trip that measures an offset to within 5 ms."""
 STEP_S = 5.0
 """An offset that rises by more isn't a better estimate: a clock was set, or a machine slept."""
 MAX_OFFSETS = 256
@@ -136,11 +134,6 @@ class NodeClock:
     def _keep(self, life: str) -> tuple[float, float]:
         self._offsets[life] = measurement = self._offset.offset_s, self._offset.round_trip_s
         return measurement
-
-    @property
-    def is_precise(self) -> bool:
-        """Whether this connection has measured the offset to within 5 ms."""
-        return self._offset.round_trip_s <= PRECISE_ROUND_TRIP_S
 
     def offset_of(self, life: str) -> float:
         """Return the node's clock minus the head's during a life [s]."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from dataclasses import replace
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import Message
@@ -121,15 +120,3 @@ class Allowance:
         elif isinstance(message, Hello):
             rows = len(message.gpus) + len(message.links)
         self.take(size + MESSAGE_BYTES + rows * ROW_BYTES, at)
-
-
-def check_hello(hello: Hello, live: Hello | None) -> None:
-    """Raise WireError for a hello of another agent than that of the ``live`` one, sent before."""
-    if live is not None and hello != replace(
-        live,
-        capabilities=hello.capabilities,
-        interval_ms=hello.interval_ms,
-        clock=hello.clock,
-        links=hello.links,
-    ):
-        raise WireError("its second hello describes another agent")

@@ -57,7 +57,6 @@ from gswarm_tui.link.limits import (
     MAX_UNACKNOWLEDGED_OF_NODE,
     Allowance,
     Backlog,
-    check_hello,
     check_times,
 )
 
@@ -69,10 +68,6 @@ RECONNECTS_PER_S = 125
 CHECK_EVERY_S = 10.0
 CHECK_NEW_EVERY_S = 1.0
 """Interval of checks before the hello; pings wait for it, as round trips are slow while all nodes start."""
-PING_PRECISE_CLOCK_EVERY = 3
-"""Checks between two pings of a precise clock: in 30 s, clocks drift apart by 1.5 ms."""
-SILENT_S = 2.5
-"""An agent that sends no frames for so long is pinged at every check: perhaps only its GPUs hang."""
 IDLE_TIMEOUT_S = 15.0
 IDLE_TIMEOUT_INTERVALS = 10
 HELLO_TIMEOUT_S = 60.0
@@ -80,12 +75,8 @@ STOP_TIMEOUT_S = 12.0
 """A stopping agent waits ten seconds for the acknowledgement of its last frames."""
 MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
-SLICE_BYTES, SLICE_MESSAGES = 512 * 1024, 500
-"""After this many bytes, other tasks get their turn: a chunk may unpack to 16 MiB of messages."""
 MAX_PART_BYTES = 3 * TRACE_PART
 """Bytes that a requested part of a trace may count for: as received and as unpacked."""
-MIN_PROGRESS_BYTES = 4096
-"""Bytes of an incomplete message that count as progress on a slow connection."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +164,6 @@ class Link:
         self._unanswered_pings = 0
         self._ended_cleanly = self._said_bye = False
         self._received_at = 0.0
-        self._incomplete_bytes = 0
         self._live_at = 0.0
         self._job_ends: float | None = None
         self._job_changed = asyncio.Event()
@@ -348,12 +338,9 @@ class Link:
         def receive(data: bytes) -> bool:
             nonlocal rest
             self._allowance.take(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
-            self._incomplete_bytes += len(data)
+            self._received_at = self._clocks.monotonic()
             rest = decoder.feed(data)
-            interrupted = self._handle_all(rest, decoder)
-            if self._incomplete_bytes >= MIN_PROGRESS_BYTES:
-                self._note_progress()
-            return interrupted
+            return self._handle_all(rest, decoder)
 
         while await channel.for_each_chunk(receive):
             while not self._said_bye:
@@ -366,8 +353,7 @@ class Link:
             raise LaunchError(await channel.explain_end())
 
     def _handle_all(self, messages: Iterator[Message], decoder: Decoder) -> bool:
-        """Handle messages; return True at the agent's bye, a full backlog or the end of a slice."""
-        left = SLICE_BYTES
+        """Handle messages; return True at the agent's bye or a full backlog."""
         for message in messages:
             if isinstance(message, Bye):
                 # With another reason only this connection ends.
@@ -380,22 +366,12 @@ class Link:
             at = self._clocks.wall()
             self._allowance.take_message(message, decoder.size, at)
             self._handle(message, at)
-            left -= decoder.size + SLICE_BYTES // SLICE_MESSAGES
-            if left < 0 or self._backlog.is_full:
-                self._note_progress()
+            if self._backlog.is_full:
                 return True
-        if left < SLICE_BYTES:
-            self._note_progress()
         return False
 
-    def _note_progress(self) -> None:
-        self._received_at, self._incomplete_bytes = self._clocks.monotonic(), 0
-
     async def _pause(self) -> None:
-        """Let other tasks run; if the backlog is full, wait for acknowledgements, at most ``MAX_PAUSE_S``."""
-        if not self._backlog.is_full:
-            await asyncio.sleep(0)
-            return
+        """Wait for acknowledgements of a full backlog, at most ``MAX_PAUSE_S``."""
         has_room = asyncio.create_task(self._backlog.wait_for_room())
         waits = has_room, asyncio.ensure_future(self._clocks.sleep(MAX_PAUSE_S))
         try:
@@ -404,25 +380,21 @@ class Link:
             await _end(*waits)
         if self._backlog.is_full:
             self._backlog.clear()
-        self._note_progress()
+        self._received_at = self._clocks.monotonic()
 
     async def _ping(self) -> None:
         """Ping the agent now and then; raise LaunchError when it has been idle for too long."""
-        self._note_progress()
-        checks = 0
+        self._received_at = self._clocks.monotonic()
         while True:
             timeout = max(IDLE_TIMEOUT_S, IDLE_TIMEOUT_INTERVALS * self._interval_ms / 1000)
             timeout = HELLO_TIMEOUT_S if self._hello is None else timeout
             now = self._clocks.monotonic()
             idle = now - self._received_at
             if idle >= timeout:
-                what = "complete message" if self._incomplete_bytes else "data"
-                raise LaunchError(f"no {what} for {idle:.0f} s")
+                raise LaunchError(f"no data for {idle:.0f} s")
             if self._hello is not None:
-                if idle >= SILENT_S or not self._clock.is_precise or checks % PING_PRECISE_CLOCK_EVERY == 0:
-                    self._unanswered_pings += 1
-                    self._send(Ping(self._wall_ns()))
-                checks += 1
+                self._unanswered_pings += 1
+                self._send(Ping(self._wall_ns()))
                 if self._is_live and now - self._live_at >= MAX_BACKOFF_S:
                     self._backoff.reset()
             pause = CHECK_NEW_EVERY_S if self._hello is None else CHECK_EVERY_S
@@ -447,7 +419,6 @@ class Link:
                 self._publish(arrived)
         elif isinstance(message, Hello):
             self._announce(message.life)
-            check_hello(message, self._hello if self._is_live else None)
             self._hello = message
             # After the present life's first hello, no former life follows.
             former = message.clock is None and not self._is_live

@@ -224,7 +224,7 @@ async def send_frames(test: LinkTest, agent: FakeAgent, seconds: int) -> None:
         await test.clock.advance(1)
 
 
-async def test_link_pings_every_10_s_and_every_30_s_once_the_clock_is_precise() -> None:
+async def test_link_pings_every_10_s() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
         test.clock.passed = 0.050  # so long was the first answer on its way
@@ -234,8 +234,8 @@ async def test_link_pings_every_10_s_and_every_30_s_once_the_clock_is_precise() 
         assert ping_times(agent) == [1, 11, 21, 31, 41]
         now = round((BEGIN + test.clock.passed) * SECOND_NS)
         agent.send(Pong(ClockExchange(now - SECOND_NS // 100, now, now)))
-        await send_frames(test, agent, 100)
-        assert ping_times(agent) == [1, 11, 21, 31, 41, 61, 91, 121]
+        await send_frames(test, agent, 20)
+        assert ping_times(agent) == [1, 11, 21, 31, 41, 51, 61]
         assert len(test.of(LinkMeasured)) == 2
 
 
@@ -304,7 +304,6 @@ async def test_permanent_error_is_not_retried() -> None:
         (b"", "the agent ended with exit status 1: out of luck"),
         (encode(Bye("the agent was ended by SIGTERM")), "the agent was ended by SIGTERM"),
         (b"\xff\xff\xff\xff", "the agent sent an invalid message"),
-        (encode(replace(HELLO, life="2")), "the agent sent an invalid message: its second hello"),
         (ConnectionResetError("reset by\x1b[1m peer"), "the connection broke: reset by [1m peer"),
     ],
 )
@@ -427,19 +426,13 @@ async def test_link_retries_slowly_after_another_head_took_over() -> None:
         assert lost.retry_at - lost.at >= 45
 
 
-@pytest.mark.parametrize(
-    ("hellos", "reason"),
-    [
-        ([FORMER, HELLO, FORMER], "its second hello describes another agent"),
-        ([replace(FORMER, life=f"{n}") for n in range(66)], "it announced more than 64 former runs"),
-    ],
-)
-async def test_node_with_contradictory_hellos_loses_its_link(hellos: list[Hello], reason: str) -> None:
+async def test_node_with_too_many_former_runs_loses_its_link() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
         agent.outgoing.put_nowait(MAGIC)
-        agent.send(*hellos, FRAME)
+        agent.send(*(replace(FORMER, life=f"{n}") for n in range(66)), FRAME)
         await settle()
+        reason = "it announced more than 64 former runs"
         assert test.last_change().reason == f"the agent sent an invalid message: {reason}"
         assert test.of(FrameArrived) == []
 

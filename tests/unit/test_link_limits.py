@@ -8,7 +8,6 @@ import random
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import asyncssh
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES, Frame, Note, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
-from gswarm_agent.wire import MAGIC, Message, Packer, Pong, encode
+from gswarm_agent.wire import MAGIC, Message, Pong, encode
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase, weight
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.launch.base import Launcher, LaunchError, Retry
@@ -319,18 +318,6 @@ async def test_frames_that_waited_for_hours_may_arrive_at_once() -> None:
     assert hours > 4
 
 
-async def test_messages_of_one_packed_chunk_leave_other_tasks_their_turn() -> None:
-    agent, turns = FakeAgent(), list[int]()
-    async with running_link(agent) as test:
-        agent.greet()
-        await settle()
-        agent.outgoing.put_nowait(Packer().pack(b"".join(map(encode, frames(1, 3000)))))
-        while len(seqs(test)) < 3000:
-            turns.append(len(seqs(test)))
-            await asyncio.sleep(0)
-    assert max(later - turn for turn, later in pairwise([*turns, 3000])) <= 2 * link.SLICE_MESSAGES
-
-
 async def test_paused_head_loses_no_link() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
@@ -343,18 +330,6 @@ async def test_paused_head_loses_no_link() -> None:
         assert test.phases() == [Phase.CONNECTING, Phase.LIVE]
         await test.clock.advance(20)
     assert [one.reason for one in test.of(LinkChanged) if one.phase is Phase.LOST] == ["no data for 15 s"]
-
-
-async def test_node_that_sends_single_bytes_counts_as_silent() -> None:
-    agent = FakeAgent()
-    async with running_link(agent) as test:
-        agent.greet()
-        await settle()
-        for byte in encode(replace(FRAME, seq=2))[:30]:
-            agent.outgoing.put_nowait(bytes([byte]))
-            await test.clock.advance(1)
-        lost = test.of(LinkChanged)[2]
-    assert (lost.phase, lost.reason) == (Phase.LOST, "no complete message for 15 s")
 
 
 @pytest.mark.parametrize("sent", [MAGIC + encode(HELLO), b""], ids=["a dribbled hello", "nothing"])
