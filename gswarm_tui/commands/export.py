@@ -76,7 +76,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         "export",
-        "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--all-gpus] [--force] [--db PATH]",
+        "[SESSION] [--format FORMAT] [-o PATH] [options]",
         "Export a session (default: whole recordings) as JSON in gswarm-profiler's format, as CSV with one "
         "table, or as a Parquet dataset with all tables and profiles.",
     )

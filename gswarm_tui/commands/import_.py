@@ -90,7 +90,7 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
 def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
-        "PATH [--db PATH] [--node NODE] [--rank N] [--gpu-memory-mib MIB]",
+        "PATH [--db PATH] [options]",
         "Read a report of Nsight Systems or Nsight Compute, a Parquet export, or JSON or frames.jsonl of "
         "gswarm-profiler, into a recording.",
         writes=True,

@@ -26,7 +26,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     parser = CommandParser(
         "mark",
-        "NAME [--value KEY=VALUE ...] [--at TIME] [--recording RECORDING] [--db PATH] [--json]",
+        "NAME [--value KEY=VALUE ...] [options]",
         "Set a mark at this moment in each of your recordings that monitors this machine or runs on it.",
         usual="all running ones",
     )

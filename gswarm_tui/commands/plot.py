@@ -20,7 +20,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Plot a session into files. Raises UserError, StoreError."""
     parser = CommandParser(
         "plot",
-        "[SESSION] [-o FILE.pdf|png|svg ...] [--force] [--metric util,power,...]",
+        "[SESSION] [-o FILE.pdf|png|svg ...] [options]",
         "Plot a session: heatmaps of GPUs over time, curves over all GPUs, marks and events.",
     )
     add_session(parser)

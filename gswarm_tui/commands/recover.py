@@ -27,7 +27,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """List interrupted recordings, or resume one. Raises UserError, StoreError."""
     parser = CommandParser(
         "recover",
-        "[ID] [--detach] [--finish [--abandon]] [--trust] [--db PATH] [connection options]",
+        "[ID] [options]",
         "List interrupted recordings, or resume one with its sessions and the frames that wait on its nodes.",
         usual="all in this folder",
     )

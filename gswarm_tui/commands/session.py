@@ -17,10 +17,7 @@ from gswarm_tui.control.intents import ChangeSession, IntentError, StartSession,
 from gswarm_tui.options.arguments import CommandParser, UsageError
 from gswarm_tui.printing.json_output import print_json, with_times
 
-_OPTIONS = "[--recording RECORDING] [--db PATH] [--json]"
-_START = f"[NAME] [--at TIME] [--note TEXT] {_OPTIONS}"
-_STOP = f"[SESSION] [--at TIME] {_OPTIONS}"
-_RENAME = f"SESSION NEW-NAME {_OPTIONS}"
+_START, _STOP, _RENAME = "[NAME] [options]", "[SESSION] [options]", "SESSION NEW-NAME [options]"
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:

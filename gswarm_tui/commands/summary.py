@@ -23,6 +23,7 @@ from gswarm_tui.analysis.summary_data import (
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
+from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
@@ -43,7 +44,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_session(parser)
     parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
-    parser.add_argument("--width", type=_width, metavar="N", help="columns of the text, as for a mail: 72")
+    parser.add_argument(
+        "--width",
+        type=values.whole(_NARROWEST, _WIDEST),
+        metavar="N",
+        help="columns of the text, as for a mail: 72",
+    )
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
@@ -76,12 +82,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             else:
                 _write_text(parts, source.path, out, every=form.every, width=arguments.width)
     return 0
-
-
-def _width(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and _NARROWEST <= int(text) <= _WIDEST):
-        raise UserError(f"--width: {quote(text)} isn't a number of columns from {_NARROWEST} to {_WIDEST}.")
-    return int(text)
 
 
 def _no_samples(source: QuerySource, period: Period) -> str:

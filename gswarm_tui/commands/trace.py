@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
@@ -15,6 +14,7 @@ from gswarm_tui.common.trace_input import parse_rank_list, parse_traced
 from gswarm_tui.control import client
 from gswarm_tui.control.client import Head, RequestError
 from gswarm_tui.control.intents import IntentError, StartTrace
+from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, UsageError
 from gswarm_tui.printing.json_output import print_json
 from gswarm_tui.printing.progress import Progress
@@ -60,12 +60,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         "trace",
-        "[--iterations N | --duration SECONDS] [--ranks LIST] [--stacks] [--max-mib MIB] "
-        "[--recording RECORDING] [--db PATH] [--json]",
+        "[--iterations N | --duration SECONDS] [options]",
         "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
         usual=USUAL,
     )
-    number = partial(_number, "--iterations")
+    number = values.whole(1, 10**6)
     parser.add_argument("--iterations", type=number, metavar="N", help="trace N iterations of the optimizer")
     parser.add_argument("--duration", metavar="SECONDS", help="trace this long (default: 0.5)")
     parser.add_argument("--ranks", metavar="LIST", default="", help="ranks to trace: 0-7,16 (default: all)")
@@ -74,19 +73,13 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "--max-mib",
-        type=partial(_number, "--max-mib"),
+        type=number,
         metavar="MIB",
         default=512,
         help="largest trace of a rank that is fetched, before compression (default: 512)",
     )
     add_head_options(parser)
     return parser
-
-
-def _number(option: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise UsageError(f"{option} needs a whole number from 1 on, not {text!r}.")
-    return int(text)
 
 
 def _wait(head: Head, state: dict[str, Any]) -> dict[str, Any]:

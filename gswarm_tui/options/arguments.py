@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -17,13 +14,7 @@ from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options import config, gswarm_profiler_words, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
-from gswarm_tui.options.server_options import (
-    ACCESS_KEYS,
-    DEFAULT,
-    ServerSettings,
-    add_server_options,
-    server_settings,
-)
+from gswarm_tui.options.server_options import ServerSettings, add_server_options, server_settings
 
 T = TypeVar("T")
 
@@ -31,7 +22,6 @@ ONCE_TIMEOUT_S = 30
 UNATTENDED_S = 3600
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
-_RECORD = "gswarm-tui record"
 _CONNECTION = {
     "launcher": ("ssh|srun|local", "start agents by SSH, by srun, or on this machine (default: ssh)"),
     "user": ("NAME", "SSH user name (default: from your SSH configuration)"),
@@ -42,9 +32,6 @@ _CONNECTION = {
 }
 """Metavars and help texts of the options that decide how nodes are reached."""
 _TIMEOUT_HELP = f"wait this long for each node's samples (default: {ONCE_TIMEOUT_S}s)"
-_SSH_ONLY = ("user", "ssh_config", "jump")
-_REMOTE_ONLY = ("setup", "agent_python")
-_LASTING_ONLY = ("linger", "spool_mib")
 
 _EXAMPLES = """\
 examples:
@@ -111,35 +98,21 @@ def observe_parser(observer: Callable[[argparse.ArgumentParser], None]) -> None:
     _observers[:] = [observer]
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Parser that raises UsageError where argparse would print its usage and exit.
 
-    ``forms`` has the words after the program's or command's name, a line for each form.
+    ``usage`` has the words after the name, a line for each form.
     """
 
-    def __init__(self, name: str, forms: str, description: str) -> None:
-        width = max(40, min(shutil.get_terminal_size().columns, 100))
-        indent = " " * len("usage: ")
-        # An option and its value stay on one line.
-        usage = re.sub(r"\[[^\]]*\]", lambda option: option[0].replace(" ", "\0"), forms)
-        lines = [
-            textwrap.fill(
-                f"{name} {form}",
-                width,
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for form in usage.splitlines() or [""]
-        ]
+    def __init__(self, name: str, usage: str, description: str, **settings: Any) -> None:
+        forms = [f"{name} {form}" for form in usage.splitlines()]
         super().__init__(
             prog=name,
-            usage="\n".join(lines).replace("\0", " ").lstrip(),
-            description=textwrap.fill(description, width),
-            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30, width=width),
+            usage="\n       ".join(forms),
+            description=description,
             allow_abbrev=False,
             add_help=False,
+            **settings,
         )
         # Private to argparse: -1h is a value and no option. test_arguments.py notices when it changes.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
@@ -150,20 +123,23 @@ class _Parser(argparse.ArgumentParser):
             _observers.pop()(self)
         return super().parse_known_args(args, namespace)
 
+    def read(self, args: Sequence[str]) -> argparse.Namespace:
+        """Parse the arguments. Raises UsageError."""
+        namespace: argparse.Namespace
+        namespace, rest = self.parse_known_args(args)
+        if rest:
+            raise UsageError(_unexpected(rest[0], self))
+        return namespace
+
     def error(self, message: str) -> NoReturn:
+        """Raise UsageError with argparse's message."""
         raise UsageError(f"{message.removeprefix('argument ').rstrip('.')}.")
 
-    def hint(self, option: str) -> str:
-        """Return a clause that names the option spelt most like a wrong one."""
-        known = re.findall(r"(?<![\w-])--([a-z][a-z-]*)", self.format_help())
-        return nearest(option.lstrip("-"), known, "--") or "; see --help"
 
-
-class CommandParser(_Parser):
+class CommandParser(Parser):
     """Parser of a subcommand, with ``--help`` and, unless ``database`` is false, ``--db``.
 
-    ``usage`` has the words after the name, a line for each form. With ``writes`` the recording need not exist
-    yet. ``usual`` describes the default recording in the help.
+    With ``writes`` the recording need not exist yet. ``usual`` describes the default recording in the help.
     """
 
     def __init__(
@@ -177,11 +153,14 @@ class CommandParser(_Parser):
         database: bool = True,
     ) -> None:
         super().__init__(f"gswarm-tui {name}", usage, description)
-        self._name = name
-        self._database = values.database if writes else values.recording
         usual = usual or ("a new file here, named after PATH" if writes else "the newest in this folder")
         if database:
-            self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
+            self.add_argument(
+                "--db",
+                type=values.argument(values.database if writes else values.recording),
+                metavar="PATH",
+                help=f"recording file (default: {usual})",
+            )
         self.add_argument("--help", "-h", action="help", help="print help and exit")
 
     def add_connection_options(self, title: str) -> None:
@@ -189,24 +168,6 @@ class CommandParser(_Parser):
         group = self.add_argument_group(title)
         for key, (metavar, text) in _CONNECTION.items():
             group.add_argument(_flag(key), metavar=metavar, help=text.partition(" (default")[0])
-
-    def read(self, args: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments; ``db`` becomes a Path or None. Raises UsageError."""
-        namespace: argparse.Namespace
-        namespace, rest = self.parse_known_args(args)
-        if rest:
-            option = next((word for word in rest if word != "--"), "--").partition("=")[0]
-            if not option.startswith("-"):
-                hint = "name the recording with --db" if is_recording(option) else "see --help"
-                raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
-            if (answer := gswarm_profiler_words.OPTIONS.get(self._name, {}).get(option)) is not None:
-                raise UsageError(f"{option} is an option of gswarm-profiler; {answer}.")
-            if option in self._option_string_actions:
-                raise UsageError(f"{option} comes after --; write options before it.")
-            raise UsageError(f"{self.prog} has no option {quote(option)}{self.hint(option)}.")
-        if getattr(namespace, "db", None) is not None:
-            namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", self._database, None)
-        return namespace
 
 
 class _Layers:
@@ -336,14 +297,12 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _resolve(
-    parser: _Parser, argv: Sequence[str], environ: Mapping[str, str]
+    parser: Parser, argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Options, Mapping[str, object]]:
     """Resolve the options; return also the flags."""
     if argv and not argv[0].startswith("-"):  # before --help, which would hide a mistyped command
-        raise _unexpected(argv[0], parser)
-    namespace, rest = parser.parse_known_args(argv)
-    if rest:
-        raise _unexpected(rest[0], parser)
+        raise UsageError(_unexpected(argv[0], parser))
+    namespace = parser.read(argv)
     flags: dict[str, object] = {key: value for key, value in vars(namespace).items() if value is not None}
     _refuse_contradictions(flags)
     variables: dict[str, object] = {
@@ -424,40 +383,29 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
         raise UsageError("--nodes and --hostfile both name the nodes; remove one of them.")
     if "http" in flags and flags.get("record") is False:
         raise UsageError("--http serves a recording, but --no-record makes none; remove one of them.")
-    for key in ACCESS_KEYS:
-        if key in flags and "http" not in flags:
-            raise UsageError(f"{_flag(key)} applies only to an HTTP server; add --http {DEFAULT}.")
     if "db" in flags and flags.get("record") is False:
         raise UsageError("--db names a recording, but --no-record makes none; remove one of them.")
-    launcher = "demo" if "demo" in flags else flags.get("launcher", "ssh")
-    for key in _SSH_ONLY:
-        if key in flags and launcher != "ssh":
-            raise UsageError(f"{_flag(key)} applies only to the ssh launcher; remove it.")
-    for key in _REMOTE_ONLY:
-        if key in flags and launcher in ("local", "demo"):
-            raise UsageError(f"{_flag(key)} applies only to remote nodes; remove it.")
-    for key in _LASTING_ONLY:
-        if key in flags and (launcher == "demo" or flags.get("record") is False):
-            raise UsageError(f"{_flag(key)} applies only while real nodes are recorded; remove it.")
 
 
-def _unexpected(word: str, parser: _Parser) -> UsageError:
+def _unexpected(word: str, parser: Parser) -> str:
+    """Return a sentence on a word that a parser doesn't know."""
+    if word.startswith("-"):
+        option = word.partition("=")[0]
+        if option in parser._option_string_actions:
+            return f"{option} comes after --; write options before it."
+        known = re.findall(r"(?<![\w-])--([a-z][a-z-]*)", parser.format_help())
+        hint = nearest(option.lstrip("-"), known, "--") or "; see --help"
+        return f"unknown option {quote(option)}{hint}."
     if is_recording(word):
-        return UsageError(
-            f"unexpected argument {quote(word)}; play a recording with gswarm-tui replay, "
-            "or add one to its file with --db."
-        )
+        return f"unexpected argument {quote(word)}; name the recording with --db, or use gswarm-tui replay."
+    if parser.prog != "gswarm-tui":
+        return f"unexpected argument {quote(word)} after {parser.prog}; see --help."
     if word in COMMAND_NAMES:
-        return UsageError(f"the command {word} comes first: gswarm-tui {word} [options].")
+        return f"the command {word} comes first: gswarm-tui {word} [options]."
     if (answer := gswarm_profiler_words.COMMANDS.get(word)) is not None:
-        return UsageError(f"{word} is a command of gswarm-profiler; {answer}.")
-    if not word.startswith("-"):
-        if parser.prog == _RECORD:
-            return UsageError(f"write -- before the command: {_RECORD} [options] -- {printable(word)} ...")
-        hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes, or see the commands in --help"
-        return UsageError(f"unexpected argument {quote(word)}{hint}.")
-    option = word.partition("=")[0]
-    return UsageError(f"unknown option {quote(option)}{parser.hint(option)}.")
+        return f"{word} is a command of gswarm-profiler; {answer}."
+    hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes, or see the commands in --help"
+    return f"unexpected argument {quote(word)}{hint}."
 
 
 def is_recording(word: str) -> bool:
@@ -473,7 +421,7 @@ def _variable(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.upper()
 
 
-def _add_nodes(parser: _Parser, *, demo: bool = True) -> None:
+def _add_nodes(parser: Parser, *, demo: bool = True) -> None:
     nodes = parser.add_argument_group("nodes", "Default: the nodes of the job this shell is in.")
     add = nodes.add_argument
     add(
@@ -489,13 +437,13 @@ def _add_nodes(parser: _Parser, *, demo: bool = True) -> None:
         add("--demo", nargs="?", const=_DEMO, metavar="NODESxGPUS", help=f"simulate nodes (default: {_DEMO})")
 
 
-def _add_connection(parser: _Parser) -> None:
+def _add_connection(parser: Parser) -> None:
     group = parser.add_argument_group("connection")
     for key, (metavar, text) in _CONNECTION.items():
         group.add_argument(_flag(key), metavar=metavar, help=text)
 
 
-def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
+def _add_recording(parser: Parser) -> Callable[..., argparse.Action]:
     """Add the recording options; return the function that adds more of them."""
     add = parser.add_argument_group("recording").add_argument
     add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
@@ -512,7 +460,7 @@ def _add_recording(parser: _Parser) -> Callable[..., argparse.Action]:
     return add
 
 
-def _add_general(parser: _Parser) -> Callable[..., argparse.Action]:
+def _add_general(parser: Parser) -> Callable[..., argparse.Action]:
     """Add the general options; return the function that adds more of them."""
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
@@ -520,11 +468,10 @@ def _add_general(parser: _Parser) -> Callable[..., argparse.Action]:
     return add
 
 
-def _record_parser() -> _Parser:
-    parser = _Parser(
-        _RECORD,
-        "[--name NAME] [--report FILE.html] [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options] "
-        "[-- COMMAND ...]",
+def _record_parser() -> Parser:
+    parser = Parser(
+        "gswarm-tui record",
+        "[options] [-- COMMAND ...]",
         "Record without a screen: start a session, run COMMAND, end the session with it, and print the "
         "summary to standard error. The exit status is the command's. Without COMMAND, record until a "
         "signal ends the recording.",
@@ -546,11 +493,10 @@ def _record_parser() -> _Parser:
     return parser
 
 
-def _once_parser() -> _Parser:
-    parser = _Parser(
+def _once_parser() -> Parser:
+    parser = Parser(
         "gswarm-tui once",
-        "[--json | --csv | --prometheus [FILE]] [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] "
-        "[--timeout TIME] [options]",
+        "[--json | --csv | --prometheus [FILE]] [options]",
         "Print the present state of the nodes and their GPUs in plain lines, for screen readers and "
         "mails, as JSON or CSV for scripts, or as metrics for Prometheus. Records nothing. The exit "
         "status is 1 if a node sent no data.",
@@ -572,10 +518,10 @@ def _once_parser() -> _Parser:
     return parser
 
 
-def _doctor_parser() -> _Parser:
-    parser = _Parser(
+def _doctor_parser() -> Parser:
+    parser = Parser(
         "gswarm-tui doctor",
-        "[--nodes NODE ... | --job ID] [--counters] [--json] [--bundle FILE.tar.gz] [--force] [options]",
+        "[--counters] [--json] [--bundle FILE.tar.gz] [options]",
         "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
         "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
         "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
@@ -602,11 +548,12 @@ def _doctor_parser() -> _Parser:
     return parser
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         "gswarm-tui",
-        "[--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\nCOMMAND ...",
+        "[options]\nCOMMAND ...",
         "Monitor the GPUs of a multi-node job and record every sample in a DuckDB file.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     width = max(map(len, COMMAND_NAMES)) + 2
     lines = [f"  {command.name:{width}}{command.help}" for command in COMMANDS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest, quote
@@ -32,7 +31,7 @@ ALLOCATION_KEYS = ("partition", "gres", "time", "account", "constraint", "salloc
 
 
 class ConfigError(UserError):
-    """Unreadable config file or unknown setting in it; the message names the file and the line."""
+    """Unreadable config file or unknown setting in it; the message names the file."""
 
 
 def load(path: Path) -> dict[str, object]:
@@ -44,8 +43,7 @@ def load(path: Path) -> dict[str, object]:
     import tomllib
 
     try:
-        text = path.read_text(encoding="utf-8")
-        found = tomllib.loads(text)
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):  # HOME may be /dev/null
         return {}
     except OSError as error:
@@ -59,11 +57,5 @@ def load(path: Path) -> dict[str, object]:
             hint = (
                 nearest(key.replace("-", "_"), (*KEYS, *ALLOCATION_KEYS)) or f"; use one of {', '.join(KEYS)}"
             )
-            raise ConfigError(f"{path}{_line(text, key)}: unknown setting {quote(key)}{hint}.")
+            raise ConfigError(f"{path}: unknown setting {quote(key)}{hint}.")
     return found
-
-
-def _line(text: str, key: str) -> str:
-    """Return ``, line N`` of the line that sets ``key``, or an empty text if no line obviously does."""
-    match = re.search(rf"""^\s*\[?\[?\s*["']?{re.escape(key)}\b""", text, re.MULTILINE)
-    return f", line {text.count(chr(10), 0, match.end()) + 1}" if match else ""

@@ -1,9 +1,8 @@
-"""Hints for options and commands of gswarm-profiler: what does the same in gswarm-tui."""
+"""Hints for commands of gswarm-profiler: what does the same in gswarm-tui."""
 
 from __future__ import annotations
 
 _SESSION = "`gswarm-tui session start NAME` starts a session"
-_RECOVER = "`gswarm-tui recover ID` resumes a recording with its sessions; `gswarm-tui recover` lists the IDs"
 
 COMMANDS = {
     "start": "`gswarm-tui` records with a screen, `gswarm-tui record` without one",
@@ -16,14 +15,3 @@ COMMANDS = {
     "`gswarm-tui plot -o FILE.pdf` describe a session",
 }
 """Commands that aren't ours, and the sentence that answers them."""
-
-OPTIONS = {
-    "recover": {
-        "--list": "`gswarm-tui recover` without an ID lists interrupted recordings",
-        "--session-id": _RECOVER,
-        "--name": _RECOVER,
-        "--export": "`gswarm-tui export SESSION -o FILE.json` writes a session of a recording",
-    },
-    "profile": {"--name": _SESSION},
-}
-"""Options of commands that are ours, and the sentence that answers them."""

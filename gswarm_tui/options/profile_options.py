@@ -6,18 +6,18 @@ import argparse
 import re
 import shlex
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.common.trace_input import parse_rank_list
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
 from gswarm_tui.options.config import ALLOCATION_KEYS
 
 TOOLS = ("nsys", "ncu")
 _SECONDS = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|m|h|)")
-_RANKS = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*")
 _MAX_RANKS = 100_000
 _RUN = ("ssh_config", "jump", "setup", "config", "job")
 """Options that a profile shares with a run."""
@@ -60,9 +60,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     """
     own, command = split_command(argv)
     if own and not own[0].startswith("-"):
-        if "--name" not in own:
-            raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
-        del own[0]  # gswarm-profiler's "profile HEAD --name X", which the parser answers
+        raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
     given = _parser().read(own)
     shims = None if given.shims is None else Path(given.shims).expanduser()
     if not command and shims is None and given.relay is None:
@@ -102,8 +100,7 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
 def _parser() -> CommandParser:
     parser = CommandParser(
         "profile",
-        "[--tool nsys|ncu] [--job ID] [--ranks RANKS] [--setup COMMAND] [--duration TIME] [options] "
-        "-- COMMAND ...\n--shims DIR",
+        "[options] -- COMMAND ...\n--shims DIR",
         "Run COMMAND under Nsight Systems or Nsight Compute: on the nodes of this allocation, in a running "
         "job, or in an allocation of its own that is given back. Reports come here and are imported. The "
         "exit status is the command's.",
@@ -113,7 +110,7 @@ def _parser() -> CommandParser:
     add = parser.add_argument_group("profiler").add_argument
     add("--tool", choices=TOOLS, default=TOOLS[0], help="nsys (timeline) or ncu (kernels) (default: nsys)")
     ranks_help = "profile only these ranks: 0,5 or 0-3 (default: all)"
-    add("--ranks", type=_ranks, default=(), metavar="RANKS", help=ranks_help)
+    add("--ranks", type=values.argument(parse_rank_list), default=(), metavar="RANKS", help=ranks_help)
     add("--delay", type=seconds, metavar="TIME", help="start the capture so long after the command: 10, 2m")
     duration_help = "end the capture after this time; the command continues"
     add("--duration", type=seconds, metavar="TIME", help=duration_help)
@@ -122,7 +119,7 @@ def _parser() -> CommandParser:
         "nodes", "Default: the allocation of this shell, else a new one."
     ).add_argument
     add("--job", metavar="ID", help="a running job of yours")
-    number = number_to(_MAX_RANKS)
+    number = values.whole(1, _MAX_RANKS)
     add("--nodes", type=number, metavar="N", help="number of nodes to allocate")
     add("--ntasks", type=number, metavar="N", help="number of ranks (default: Slurm's)")
     for key, metavar in (("partition", "NAME"), ("gres", "GRES"), ("time", "TIME"), ("account", "NAME")):
@@ -160,31 +157,6 @@ def split_words(flag: str, text: str | None) -> tuple[str, ...]:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
         raise UsageError(f"{flag}: {str(error).lower()} in {quote(text or '')}.") from None
-
-
-def number_to(most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from 1 to ``most``."""
-
-    def number(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) < 12 and 0 < int(text) <= most):
-            raise ArgumentTypeError(f"{quote(text)} isn't a number from 1 to {most:,}")
-        return int(text)
-
-    return number
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    if not _RANKS.fullmatch(text):
-        raise ArgumentTypeError(f"{quote(text)} isn't a list of ranks such as 0,5 or 0-3")
-    ranks: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if int(last or first) < int(first):
-            raise ArgumentTypeError(f"{quote(part)} ends before it begins")
-        if int(last or first) - int(first) > _MAX_RANKS:
-            raise ArgumentTypeError(f"{quote(part)} has more than {_MAX_RANKS:,} ranks")
-        ranks.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(ranks))
 
 
 def seconds(text: str) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gswarm_tui.common.errors import quote
@@ -16,8 +16,6 @@ DEFAULT_PORT = 8091
 DEFAULT = f"127.0.0.1:{DEFAULT_PORT}"
 WEB_DEFAULT = "127.0.0.1:8092"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:]*):)?(?P<port>[0-9]{1,5})")
-T = TypeVar("T")
-ACCESS_KEYS = ("http_origin", "http_public", "http_tls_cert", "http_tls_key", "http_behind_proxy")
 
 
 class ServerSettings(NamedTuple):
@@ -71,7 +69,7 @@ def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False
     usual = f"default: {DEFAULT}" if default else f"as {DEFAULT}; default: none"
     group.add_argument(
         "--http",
-        type=_argument(parse_address),
+        type=values.argument(parse_address),
         default=DEFAULT if default else None,
         metavar="HOST:PORT",
         help=f"answer HTTP requests here ({usual})",
@@ -84,7 +82,7 @@ def add_web_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("web server")
     group.add_argument(
         "--web",
-        type=_argument(parse_address),
+        type=values.argument(parse_address),
         default=WEB_DEFAULT,
         metavar="HOST:PORT",
         help=f"serve browsers here (default: {WEB_DEFAULT})",
@@ -93,14 +91,14 @@ def add_web_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_access_options(group: argparse._ArgumentGroup, origin_help: str) -> None:
-    origin = _argument(parse_origin)
+    origin = values.argument(parse_origin)
     group.add_argument("--http-origin", type=origin, action="append", metavar="URL", help=origin_help)
     group.add_argument(
         "--http-public", action="store_true", default=None, help="allow an address that other machines reach"
     )
     cert_help, key_help = "TLS certificate, with its chain, in PEM", "TLS key in PEM, without a passphrase"
-    group.add_argument("--http-tls-cert", type=_argument(_path), metavar="FILE", help=cert_help)
-    group.add_argument("--http-tls-key", type=_argument(_path), metavar="FILE", help=key_help)
+    group.add_argument("--http-tls-cert", type=values.argument(_path), metavar="FILE", help=cert_help)
+    group.add_argument("--http-tls-key", type=values.argument(_path), metavar="FILE", help=key_help)
     group.add_argument(
         "--http-behind-proxy",
         action="store_true",
@@ -123,15 +121,3 @@ def server_settings(address: tuple[str, int], given: Mapping[str, Any]) -> Serve
 
 def _path(text: str) -> Path:
     return values.path(text).absolute()
-
-
-def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return the function as argparse's ``type``, which has the ValueError's clause in its message."""
-
-    def read(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read

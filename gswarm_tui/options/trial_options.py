@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
-from gswarm_tui.options.profile_options import number_to, salloc_options, seconds, split_words
+from gswarm_tui.options.profile_options import salloc_options, seconds, split_words
 
 PLACEMENTS = ("packed", "spread")
 MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS = 10_000, 64, 1024, 100
@@ -24,11 +23,6 @@ _RUN = (
 )
 """Options that the recorder of the trial shares with other runs."""
 _ALLOCATION = ("partition", "time", "account", "constraint", "salloc")
-_OF_PLAN = (
-    *("node_counts", "gpus_per_node", "placements", "repeat", "timeout", "max_gpu_hours", "throughput"),
-    *("throughput_mark", "ntasks_per_node", "srun", "submit", *_ALLOCATION),
-)
-"""Options that make the plan, which ``--results`` takes from the recording."""
 
 
 class TrialOptions(NamedTuple):
@@ -110,8 +104,6 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
     if given.only or given.drives:
         return
     if given.results:
-        if made := [key for key in _OF_PLAN if getattr(given, key)]:
-            raise UsageError(f"--results runs nothing; remove --{made[0].replace('_', '-')}.")
         if command:
             raise UsageError("--results runs nothing; remove -- and the command after it.")
         return
@@ -127,15 +119,12 @@ def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) ->
         )
     if given.throughput and given.throughput_mark:
         raise UsageError("--throughput and --throughput-mark exclude each other; remove one of them.")
-    if given.throughput_mark == "":
-        raise UsageError("--throughput-mark is empty; give the name of a value in your job's marks.")
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         "trial",
-        "[--node-counts N,...] [--gpus-per-node N,...] [--placements packed,spread] [--repeat N] [options] "
-        "-- COMMAND ...\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
+        "[options] -- COMMAND ...\n--results [--db PATH] [--format FORMAT] [--plot FILE]",
         "Run COMMAND under several placements (numbers of nodes and GPUs), each a session of one recording, "
         "and compare them. The runs are steps of this job, or jobs of their own with --submit. The exit "
         "status is 0 if all runs succeeded, 1 if a run failed, 3 if the trial ended before its last run, and "
@@ -167,16 +156,16 @@ def _parser() -> CommandParser:
     )
     add(
         "--ntasks-per-node",
-        type=number_to(MOST_RANKS),
+        type=values.whole(1, MOST_RANKS),
         metavar="N",
         help="ranks on each node: 1 for torchrun (default: one for each GPU)",
     )
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
     repeat_help = f"runs of each placement (default: {DEFAULT_REPEATS})"
-    add("--repeat", type=number_to(MOST_REPEATS), metavar="N", help=repeat_help)
+    add("--repeat", type=values.whole(1, MOST_REPEATS), metavar="N", help=repeat_help)
     add = parser.add_argument_group("limits").add_argument
     add("--timeout", type=seconds, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
-    add("--max-gpu-hours", type=_hours, metavar="N", help="start no run that would exceed this")
+    add("--max-gpu-hours", type=float, metavar="N", help="start no run that would exceed this")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     add = parser.add_argument_group("comparison", "Default: the wall time of each run.").add_argument
     throughput_help = "compare a number in the output: 'samples/s: ([0-9.]+)'"
@@ -206,7 +195,7 @@ def _parser() -> CommandParser:
 
 
 def _numbers_to(most: int) -> Callable[[str], tuple[int, ...]]:
-    number = number_to(most)
+    number = values.whole(1, most)
     return lambda text: tuple(sorted({number(part.strip()) for part in text.split(",")}))
 
 
@@ -223,13 +212,6 @@ def _plot(text: str) -> Path:
     if path.suffix.lower() not in (".pdf", ".png", ".svg"):
         raise ArgumentTypeError(f"{quote(text)} ends in none of .pdf, .png and .svg")
     return path
-
-
-def _hours(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (hours := float(text)) < math.inf:
-            return hours
-    raise ArgumentTypeError(f"{quote(text)} isn't a number of hours such as 2.5")
 
 
 def _pattern(text: str) -> str:

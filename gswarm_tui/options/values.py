@@ -6,13 +6,17 @@ They raise ValueError with a clause that continues "--interval: ".
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gswarm_agent.metrics import ALL_GROUPS, GPU_BY_NAME, GPU_BY_SHORT, known_groups
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
 from gswarm_tui.common.paths import recordings_beside
+
+T = TypeVar("T")
 
 MAX_DEMO_NODES = 1024
 MAX_DEMO_GPUS = 16
@@ -240,3 +244,28 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return quote(value) if isinstance(value, str) else quote(str(value)).strip('"')
+
+
+def argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a function of this module as argparse's ``type``, which has the clause in its message."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+        except OSError as error:
+            raise ArgumentTypeError(f"{error.filename}: {error.strerror}") from None
+
+    return parse
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Return an argparse ``type`` for whole numbers in a range."""
+
+    def parse(text: str) -> int:
+        if not (_WHOLE.fullmatch(text) and least <= int(text) <= most):
+            raise ArgumentTypeError(f"{quote(text)} isn't a number from {least} to {most:,}")
+        return int(text)
+
+    return parse

@@ -234,7 +234,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.fleet": 3_250,
     "gswarm_tui.launch": 1_800,
     "gswarm_tui.link": 1_400,
-    "gswarm_tui.options": 1_625,
+    "gswarm_tui.options": 1_500,
     "gswarm_tui.playback": 500,
     "gswarm_tui.plotting": 1_650,
     "gswarm_tui.printing": 600,

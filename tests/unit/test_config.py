@@ -24,19 +24,19 @@ def test_settings_are_loaded_and_a_missing_file_has_none(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "said"),
     [
-        ('user = "me"\n\nintervall = 1\n', 3, 'unknown setting "intervall"; perhaps you meant interval.'),
-        ('ssh-config = "x"\n', 1, 'unknown setting "ssh-config"; perhaps you meant ssh_config.'),
-        ("# [them]\n[them]\na = 1\n", 2, 'unknown setting "them"; perhaps you meant theme.'),
-        ("qqq = 1\n", 1, 'unknown setting "qqq"; use one of interval, metrics, db,'),
+        ('user = "me"\n\nintervall = 1\n', 'unknown setting "intervall"; perhaps you meant interval.'),
+        ('ssh-config = "x"\n', 'unknown setting "ssh-config"; perhaps you meant ssh_config.'),
+        ("# [them]\n[them]\na = 1\n", 'unknown setting "them"; perhaps you meant theme.'),
+        ("qqq = 1\n", 'unknown setting "qqq"; use one of interval, metrics, db,'),
     ],
 )
-def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert str(caught.value).startswith(f"{path}, line {line}: {said}")
+    assert str(caught.value).startswith(f"{path}: {said}")
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,6 @@ def test_other_texts_are_no_origins(text: str) -> None:
         parse_origin(text)
 
 
-def test_server_options_without_http_are_refused() -> None:
-    with pytest.raises(UsageError, match="--http-public applies only to an HTTP server; add --http"):
-        parse(["--http-public"], {})
-
-
 def test_a_server_needs_a_recording() -> None:
     with pytest.raises(UsageError, match="--http serves a recording, but --no-record makes none"):
         parse(["--http", "8091", "--no-record"], {})

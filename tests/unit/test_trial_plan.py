@@ -190,19 +190,14 @@ def test_throughput_is_read_from_the_output_of_a_run(
         (["--throughput=(", "--", "x"], '--throughput: "(" isn\'t a regular expression: '),
         (["--node-counts=1,x", "--", "x"], '--node-counts: "x" isn\'t a number from 1 to 10,000.'),
         (["--placements=wide", "--", "x"], '--placements: "wide" is neither packed nor spread.'),
-        (["--max-gpu-hours=nan", "--", "x"], '--max-gpu-hours: "nan" isn\'t a number of hours such as 2.5.'),
+        (["--max-gpu-hours=few", "--", "x"], "--max-gpu-hours: invalid float value: 'few'."),
         (
             ["--partition=a", "--", "x"],
             "--partition is for the allocations of --submit; remove it, or add --",
         ),
         (["--submit", "--", "x"], "--submit needs --node-counts and --gpus-per-node, as there is no job yet"),
-        (["--results", "--repeat=2"], "--results runs nothing; remove --repeat."),
         (["--results", "--", "x"], "--results runs nothing; remove -- and the command after it."),
         (["--placements=", "--", "x"], '--placements: "" is neither packed nor spread.'),
-        (
-            ["--throughput-mark=", "--", "x"],
-            "--throughput-mark is empty; give the name of a value in your job's marks.",
-        ),
         (["--results", "--plot=a.txt"], '--plot: "a.txt" ends in none of .pdf, .png and .svg.'),
     ],
 )
