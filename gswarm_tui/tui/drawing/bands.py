@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
@@ -12,7 +12,6 @@ from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.plot import (
     GAP,
     LABEL_WIDTH,
-    PlotMark,
     PlotSeries,
     band,
     band_bins,
@@ -66,7 +65,7 @@ class BandPlot:
         words += [label(metric) for metric in self.metrics[1:]]
         return beside([[heading_rule(text, self.width)] for text in words])[0]
 
-    def bands(self, node: NodeState, height: int, marks: Sequence[PlotMark] = ()) -> list[Spans]:
+    def bands(self, node: NodeState, height: int, marks: Sequence[float] = ()) -> list[Spans]:
         """Draw a node's bands, each in ``height`` lines."""
         bins = self.columns * band_bins(height)
         columns = []
@@ -74,7 +73,7 @@ class BandPlot:
             lines: list[Spans] = []
             for plot in self._series(node, metric, bins):
                 lines += band(plot, self.width, height, newest=self.newest)
-            columns.append(overlay(lines, marks, LABEL_WIDTH + 1, self.columns, titled=False))
+            columns.append(overlay(lines, marks, LABEL_WIDTH + 1, self.columns))
         return beside(columns)
 
     def _series(self, node: NodeState, metric: Metric, bins: int) -> list[PlotSeries]:
@@ -89,22 +88,6 @@ class BandPlot:
         """Return the time axis below all bands."""
         axis = " " * (LABEL_WIDTH + 1) + time_axis(self.trends.span_s, self.columns, self.trends.last)
         return beside([[(Span(f"{axis:<{self.width}}", "dim"),)]] * len(self.metrics))[0]
-
-
-@dataclass(frozen=True)
-class BandLines:
-    """Lines of the bands of nodes; ``labels`` has the line of each GPU's label, by node and row."""
-
-    lines: Sequence[Spans] = ()
-    labels: Mapping[tuple[str, int | None], int] = field(default_factory=dict)
-
-    def pointed(self, at: tuple[str, int | None] | None) -> list[Spans]:
-        """Return the lines with a mark at a GPU."""
-        lines = list(self.lines)
-        line = self.labels.get(at) if at is not None else None
-        if line is not None:
-            lines[line] = with_mark(lines[line])
-        return lines
 
 
 def with_mark(line: Spans) -> Spans:
@@ -122,18 +105,12 @@ def minutes_height(nodes: Sequence[NodeState], metric: Metric, room: int) -> int
     return max(0, min(MINUTES_HIGHEST, (room - len(known) - 1) // bands)) if bands else 0
 
 
-def minutes(nodes: Sequence[NodeState], plot: BandPlot, height: int) -> BandLines:
+def minutes(nodes: Sequence[NodeState], plot: BandPlot, height: int) -> list[Spans]:
     """Plot the bands of nodes, each in ``height`` lines, above one time axis; nothing for 0."""
     if not height:
-        return BandLines()
+        return []
     lines: list[Spans] = []
-    labels: dict[tuple[str, int | None], int] = {}
     for node in nodes:
-        if not node.facts:
-            continue
-        lines.append(plot.heading(node.name))
-        if plot.metrics[0].name in GPU_BY_NAME:
-            lowest = len(lines) + height - 1
-            labels |= {(node.name, row): lowest + row * height for row in range(len(node.facts))}
-        lines += plot.bands(node, height)
-    return BandLines((*lines, plot.axis()), labels)
+        if node.facts:
+            lines += [plot.heading(node.name), *plot.bands(node, height)]
+    return [*lines, plot.axis()]

@@ -183,7 +183,6 @@ class _Drawing:
                 self._extras(row, standing)
             else:
                 self._mean(row, standing)
-                self._minutes(row)
         else:
             self._status(row, standing, start)
         end = start + self._layout.block

@@ -13,7 +13,7 @@ class Zoom(enum.IntEnum):
     ROWS = 0
     """A line per node: numbers, mean, sparkline, host."""
     NUMBERS = 1
-    """Numbers in several columns of nodes, with sparklines where they fit."""
+    """Numbers in several columns of nodes."""
     BLOCKS = 2
     """One block character per GPU, as high as its value, beside the node's name."""
     PLAIN = 3
@@ -160,21 +160,7 @@ def _numbers(room: LayoutRequest) -> Layout:
         layout = _columns(way, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=GAP if wide else 1)
         if _fits(layout, room):
             break
-    return _spread(layout, room)
-
-
-def _spread(layout: Layout, room: LayoutRequest) -> Layout:
-    """Use the space that is left for sparklines and wider numbers."""
-    if not layout.mean:
-        return layout
-    left = (room.width - layout.margin + GAP) // layout.columns - layout.block
-    if left < SPARK_SHORTEST + 3:
-        return layout
-    wider = max(layout.cell, min(5, layout.cell + (left - SPARK_SHORTEST - 3) // layout.cells))
-    left -= (wider - layout.cell) * layout.cells
-    spark = min(left - 3, SPARK_LONGEST)
-    block = layout.block + (wider - layout.cell) * layout.cells + spark + 3
-    return replace(layout, cell=wider, spark=spark, block=block)
+    return layout
 
 
 def _blocks(room: LayoutRequest) -> Layout:

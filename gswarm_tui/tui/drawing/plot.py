@@ -10,67 +10,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from sys import intern
-from typing import NamedTuple
 
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, time_axis
 from gswarm_tui.tui.drawing.ramp import buckets
 from gswarm_tui.tui.drawing.spans import Span, Spans, joined_cells
-from gswarm_tui.tui.drawing.text import clean, clip
 
 LINE = "┊"
-NAME_LONGEST = 16
 
 
-class PlotMark(NamedTuple):
-    """A mark ``at`` a fraction of the plotted time, from 0 to below 1."""
-
-    at: float
-    name: str
-
-
-def marks_in(events: Iterable[EventLogged], frame: Window) -> list[PlotMark]:
-    """Return the marks of a window, oldest first."""
+def marks_in(events: Iterable[EventLogged], frame: Window) -> list[float]:
+    """Return the marks in a window, as fractions of its time from 0 to below 1."""
     length = frame.end - frame.start
-    return sorted(
-        PlotMark((one.at - frame.start) / length, clean(one.message))
+    return [
+        (one.at - frame.start) / length
         for one in events
         if one.kind == "mark" and frame.start <= one.at < frame.end
-    )
+    ]
 
 
-def overlay(
-    lines: Sequence[Spans], marks: Sequence[PlotMark], first: int, columns: int, *, titled: bool = True
-) -> list[Spans]:
-    """Draw marks into the lines of a plot, in ``columns`` from cell ``first``, with names beside the title.
+def overlay(lines: Sequence[Spans], marks: Sequence[float], first: int, columns: int) -> list[Spans]:
+    """Draw marks into the blanks of a plot, in ``columns`` from cell ``first``.
 
-    Only blanks are drawn over. All cells up to the last column hold characters of one cell.
+    All cells up to the last column hold characters of one cell.
     """
     if not marks:
         return list(lines)
-    places = [(first + int(mark.at * columns), mark.name) for mark in marks]
     cells = [[(char, span.role) for span in line for char in span.text] for line in lines]
-    for row in cells[titled:]:
-        for place, _ in places:
+    for row in cells:
+        for place in (first + int(mark * columns) for mark in marks):
             if place < len(row) and row[place][0] == " ":
                 row[place] = (LINE, "dim")
-    for place, name in reversed(places):
-        for row in cells[: 2 * titled]:
-            if _write(row, place + (row is not cells[0]), clip(name, NAME_LONGEST), first + columns):
-                break
     return [joined_cells(row) for row in cells]
-
-
-def _write(row: list[tuple[str, str]], at: int, text: str, end: int) -> bool:
-    """Write a text with a blank cell on both sides; whether it fits."""
-    if not text.isascii() or at + len(text) > min(end, len(row)):
-        return False
-    around = row[max(0, at - 1) : at + len(text) + 1]
-    if any(char not in (" ", LINE) for char, _ in around[:1]) or any(char != " " for char, _ in around[1:]):
-        return False
-    row[at : at + len(text)] = [(char, "dim") for char in text]
-    return True
 
 
 LABEL_WIDTH = 6
@@ -110,16 +82,16 @@ def panel(
     span_s: float | None = None,
     last: str = "now",
     *,
-    marks: Sequence[PlotMark] = (),
+    marks: Sequence[float] = (),
 ) -> list[Spans]:
     """Draw title, curve and scale, and with ``span_s`` a time axis, in ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
     columns = curve_width(width)
-    lines = [title(plot, width)]
+    lines: list[Spans] = []
     for at, text in enumerate(braille_curve(plot.levels, curve_height)):
         edge = plot.top if at == 0 else ("log" if plot.logarithmic else "0") if at == curve_height - 1 else ""
         lines.append((Span(f"{edge:>{LABEL_WIDTH}} ", "dim"), *_coloured(text[:columns], plot.levels, 2)))
-    lines = overlay(lines, marks, LABEL_WIDTH + 1, columns)
+    lines = [title(plot, width), *overlay(lines, marks, LABEL_WIDTH + 1, columns)]
     if span_s is not None:
         lines.append((Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, columns, last), "dim"),))
     return lines

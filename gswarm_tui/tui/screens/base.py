@@ -9,7 +9,6 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypedDict, Unpack, cast
 
 from textual.app import ComposeResult
-from textual.events import Event, Resize
 from textual.screen import Screen
 
 from gswarm_tui.common.errors import UserError
@@ -214,11 +213,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Quit the app."""
         await self.app.action_quit()
 
-    async def on_event(self, event: Event) -> None:
-        """Drop outdated sizes: several queued ones would switch the layout back and forth."""
-        if not isinstance(event, Resize) or event.size == self.app.size:
-            await super().on_event(event)
-
     def on_mount(self) -> None:
         """Draw as soon as all widgets exist."""
         self.call_later(self.update_view)
@@ -230,10 +224,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     def on_canvas_resized(self) -> None:
         """Draw into the new space."""
         self.update_after_layout()
-
-    def on_screen_suspend(self) -> None:
-        """Take the screen's notice away with it."""
-        self.viewer.leave_notice()
 
     def on_screen_resume(self) -> None:
         """Draw what changed while another screen was in front."""
@@ -280,7 +270,6 @@ class ViewerApp(TerminalApp):
         self.begun: float | None = None
         self.picked_sessions: set[str] = set()
         self._write_files = options.get("write_files")
-        self._error_noticed = False
 
     @property
     def recorded(self) -> bool:
@@ -308,15 +297,9 @@ class ViewerApp(TerminalApp):
     def show_notice(self, sentence: str, *, error: bool = False, seconds: float | None = None) -> None:
         """Show a notice for a few seconds in the place of the last one, over the recorder's state."""
         self.clear_notifications()
-        self._error_noticed = error
         severity: Literal["error", "information"] = "error" if error else "information"
         seconds = seconds or (UNTIL_READ_S if error else NOTICE_S)
         self.notify(clean(sentence), severity=severity, timeout=seconds, markup=False)
-
-    def leave_notice(self) -> None:
-        """Remove the notice when its screen is left, unless it is an error."""
-        if not self._error_noticed:
-            self.clear_notifications()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note."""

@@ -99,16 +99,8 @@ def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], None]) ->
 
 
 class FormDialog(Dialog[tuple[str, ...]]):
-    """Form; returns one text per field, None when cancelled.
+    """Form; returns one text per field, None when cancelled."""
 
-    On a terminal of few lines its fields have no space between them, and it scrolls.
-    """
-
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012 - as Textual declares it
-    DEFAULT_CSS = """
-    FormDialog.-short > Vertical { overflow-y: auto; scrollbar-size-vertical: 1; }
-    FormDialog.-short Input { margin: 0; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel"),
         Binding("tab,down", "app.focus_next"),
@@ -140,7 +132,6 @@ class FormDialog(Dialog[tuple[str, ...]]):
                 error = self.query_one("#error", Bar)
                 error.show(*([Span(part, "error")] for part in wrap(clean(str(wrong)), error.size.width)))
                 line.focus()
-                self.call_after_refresh(error.scroll_visible, animate=False)
                 return
             values.append(line.value)
         self.finish(tuple(values))

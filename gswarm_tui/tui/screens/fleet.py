@@ -15,7 +15,7 @@ from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import not_busy, totals
 from gswarm_tui.tui.actions import FLEET, bindings_of
-from gswarm_tui.tui.drawing.bands import BandLines, BandPlot, metrics_beside, minutes, minutes_height
+from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, minutes_height
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
     event_line,
@@ -26,7 +26,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
 from gswarm_tui.tui.drawing.legend import heads_line, host_metrics, label, legend_line, meaning
-from gswarm_tui.tui.drawing.spans import Line, Span, measure
+from gswarm_tui.tui.drawing.spans import Line, Span, Spans, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -71,7 +71,7 @@ class FleetScreen(ViewerScreen):
         self._arranged_at = 0.0
         self._trends = Trends()
         self._plots_key: Hashable = ()
-        self._plots = BandLines()
+        self._plots: list[Spans] = []
         self._events = EventGroups()
 
     def compose(self) -> ComposeResult:
@@ -152,8 +152,8 @@ class FleetScreen(ViewerScreen):
             metrics = metrics_beside(picture.metric, self.size.width)
             plot = BandPlot(trends, metrics, now, self.size.width, newest=False)
             self._plots = minutes(nodes, plot, height)
-        self.query_one("#minutes", Canvas).show(self._plots.pointed(at))
-        return len(self._plots.lines)
+        self.query_one("#minutes", Canvas).show(self._plots)
+        return len(self._plots)
 
     def _matches(self, now: float) -> dict[str, Matches] | None:
         if self._filter is None:

@@ -101,7 +101,7 @@ WORDS: dict[str, Entries] = {
         ("GB/s in/out", "received and sent by the node: InfiniBand if it has any, else network"),
     ),
     NODE: (
-        ("plot: GPU util", "metric that is plotted below the table, and the ends of its scale"),
+        ("GPU util 0 to …", "metric that is plotted below the table, and the ends of its scale"),
         ("every, late", "time between samples; delay of the newest one"),
         ("clock", "how far the node's clock is ahead of this machine's"),
     ),

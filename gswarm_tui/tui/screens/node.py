@@ -17,7 +17,6 @@ from gswarm_tui.tui.drawing.curve import time_axis, window
 from gswarm_tui.tui.drawing.legend import host_metrics, label, meaning
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
-    PlotMark,
     PlotSeries,
     band_bins,
     curve_width,
@@ -210,7 +209,7 @@ class NodeScreen(ViewerScreen):
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
         self._trends.settle([node], now, self.time_shown)
         self._arrange()
-        self.query_one(ViewBar).show_hint(*self._hints(node))
+        self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
         if self.query_one("#gpus", TableView).display:
             self.query_one("#gpus", TableView).show(gpu_rows(node, self._metric, now))
@@ -279,15 +278,14 @@ class NodeScreen(ViewerScreen):
         """The plotted metric, and the one beside it."""
         return metrics_beside(self._metric, self.size.width - 1) if self._band else (self._metric,)
 
-    def _marks(self, bins: int, now: float) -> list[PlotMark]:
+    def _marks(self, bins: int, now: float) -> list[float]:
         return marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
 
-    def _hints(self, node: NodeState) -> tuple[str, ...]:
-        """Return the plotted metrics and their scales, which bands don't print; then the same, shorter."""
+    def _hint(self, node: NodeState) -> str:
+        """Return the plotted metrics and their scales, which bands don't print."""
         if self.view not in (ALL, PLOTS):
-            return (self._trends.span_label if self.view == HOST else "",)
-        scales = " · ".join(self._scale(node, metric) for metric in self._metrics)
-        return f"plot: {scales}", scales
+            return self._trends.span_label if self.view == HOST else ""
+        return " · ".join(self._scale(node, metric) for metric in self._metrics)
 
     def _scale(self, node: NodeState, metric: Metric) -> str:
         facts = node.facts[0] if node.facts else None

@@ -171,7 +171,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
             Span(f"  {self._facts()}", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one(ViewBar).show_hint(*self._hints())
+        self.query_one(ViewBar).show_hint(self._hint())
         canvas, table = self.query_one("#timeline", Canvas), self.query_one(TableView)
         if self.result is None:
             canvas.display = True
@@ -197,16 +197,16 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         length = brief_time(self._profile.seconds * 1e9)
         return f"no kernel {percent(sum(idle) / len(idle))} of {length}" if idle else length
 
-    def _hints(self) -> tuple[str, str]:
-        """Return the hint of the view bar, and a shorter one."""
+    def _hint(self) -> str:
+        """Return the hint of the view bar."""
         if self.view != TIMELINE or self.result is None:
-            return self.progress_text(), ""
+            return self.progress_text()
         device, gpu = self.device, ""
         if device is not None:
             known = device.gpu_index is not None
             gpu = f"GPU {device.gpu_index}, " if known else f"device {device.device}, "
         shown, whole = (brief_time(end - start) for start, end in (self._span, self._captured))
-        return f"{gpu}{shown} of {whole}", f"{gpu}{shown}"
+        return f"{gpu}{shown} of {whole}"
 
     # The timeline
 

@@ -9,8 +9,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gswarm_tui.tui.drawing.spans import Span, drawn
-from gswarm_tui.tui.drawing.text import clip
+from gswarm_tui.tui.drawing.spans import Span, drawn, measure
+from gswarm_tui.tui.drawing.text import clip, width
 
 
 class ViewBar(Widget):
@@ -25,7 +25,7 @@ class ViewBar(Widget):
         super().__init__()
         self.views = tuple(views)
         self.picked = self.views[0]
-        self._hint = self._shorter = ""
+        self._hint = ""
 
     def pick(self, view: str) -> None:
         """Select a view."""
@@ -38,10 +38,10 @@ class ViewBar(Widget):
         """Select the next view, the first after the last."""
         self.pick(self.views[(self.views.index(self.picked) + by) % len(self.views)])
 
-    def show_hint(self, hint: str, shorter: str = "") -> None:
-        """Show a hint at the right end, the shorter one where it has no room."""
-        if (hint, shorter) != (self._hint, self._shorter):
-            self._hint, self._shorter = hint, shorter
+    def show_hint(self, hint: str) -> None:
+        """Show a hint at the right end."""
+        if hint != self._hint:
+            self._hint = hint
             self.refresh()
 
     def on_click(self, event: events.Click) -> None:
@@ -56,11 +56,9 @@ class ViewBar(Widget):
         """Draw names, rule and hint."""
         spans = [Span("─", "faint")]
         spans += (Span(f" {view} ", "accent" if view == self.picked else "dim") for view in self.views)
-        used = sum(len(s.text) for s in spans)
-        room = self.size.width - used
-        hints = [(f" {hint} ", "─") for hint in (self._hint, self._shorter) if hint]
-        hints.append((clip(self._shorter or self._hint, max(0, room)), ""))
-        hint, end = next(pair for pair in hints if len("".join(pair)) <= max(0, room))
-        rule = "─" * max(0, room - len(hint) - len(end))
-        spans += (Span(rule, "faint"), Span(hint, "dim"), Span(end, "faint"))
+        room = max(0, self.size.width - measure(spans))
+        hint = f" {self._hint} ─" if self._hint else ""
+        if width(hint) > room:
+            hint = clip(f" {self._hint}", room)
+        spans += (Span("─" * (room - width(hint)), "faint"), Span(hint, "dim"))
         return drawn(tuple(spans), self.size.width, self.app.theme)
