@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SCREEN_ENDS_S = 5.0
 RECORDER_ENDS_S = 60.0
 """Longest wait for a recorder that closes its recording: agents may take 15 s, then the file is sorted."""
-DEMO_NOTICE = "⏎ opens a node, s starts a session, space looks back, ? shows all keys"
+DEMO_NOTICE = "⏎ node, s session, space looks back, ? all keys"
 QUIT, DETACHED, LEFT = "quit", "detached", "left"
 """Why a screen ended: its user quit, left the recorder running, or the terminal is gone."""
 
