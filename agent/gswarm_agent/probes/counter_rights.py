@@ -6,7 +6,6 @@ Nothing is opened but files that every user can read, and nothing is written.
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 
 from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS, OWN_PROCESSES
@@ -14,10 +13,10 @@ from gswarm_agent.probes.procfs import UserNames, read_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Mapping, Optional, Tuple
+    from typing import Dict, Optional, Tuple
 
-LOCK_VARIABLE, PARANOID_VARIABLE = "GSWARM_LIKWID_LOCK", "GSWARM_PERF_EVENT_PARANOID"
-"""Environment variables with other paths for LIKWID's lock and the kernel's setting."""
+LOCK_VARIABLE = "GSWARM_LIKWID_LOCK"
+"""Environment variable with another path for LIKWID's lock."""
 _LOCK = "/var/run/likwid.lock"
 _CAPABILITIES = {38: "CAP_PERFMON", 21: "CAP_SYS_ADMIN"}
 ALL_CPUS = 0
@@ -28,15 +27,14 @@ ALL_CPUS = 0
 class CounterRights:
     """Settings of a node that decide who may use its hardware counters; None where the node has none.
 
-    ``lock`` is the path of LIKWID's lock and ``lock_owner`` its owner; ``lock_problem`` says why it counts as
-    another's although it may not be. ``privileges`` are capabilities of this process that override
-    ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting, ``dcgm`` the pid of DCGM's host engine.
+    ``lock`` is the path of LIKWID's lock and ``lock_owner`` its owner. ``privileges`` are
+    capabilities of this process that override ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting,
+    ``dcgm`` the pid of DCGM's host engine.
     """
 
     user: str
     lock: str
     lock_owner: Optional[str]
-    lock_problem: str
     paranoid: Optional[int]
     privileges: Tuple[str, ...]
     gpu_admin_only: Optional[bool]
@@ -45,8 +43,6 @@ class CounterRights:
     @property
     def obstacle(self) -> str:
         """Why this user may not count at all; empty if lock and kernel allow counting own processes."""
-        if self.lock_problem:
-            return f"{self.lock} {self.lock_problem}; ask the node's administrators"
         if self.lock_owner not in (None, self.user):
             return f"held by {self.lock_owner} (owner of {self.lock})"
         return self._above(OWN_PROCESSES)
@@ -96,19 +92,11 @@ class CounterRights:
 
 
 class RightsReader:
-    """Reader of ``CounterRights``, which may change at any time; ``root`` is the root of the files.
+    """Reader of ``CounterRights``, which may change at any time; ``root`` is the root of the files."""
 
-    ``environ`` may have other paths for the lock and for ``perf_event_paranoid``.
-    """
-
-    def __init__(self, root: str = "/", environ: Optional[Mapping[str, str]] = None) -> None:
-        environ = os.environ if environ is None else environ
+    def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
-        self._lock = environ.get(LOCK_VARIABLE) or _LOCK
-        self._lock_file = environ.get(LOCK_VARIABLE) or self._root + _LOCK
-        self._paranoid_file = (
-            environ.get(PARANOID_VARIABLE) or f"{self._root}/proc/sys/kernel/perf_event_paranoid"
-        )
+        self._lock = os.environ.get(LOCK_VARIABLE) or self._root + _LOCK
         self._users = UserNames()
         self._user = self._users.name(os.geteuid())
         self._privileges = privileges_of(
@@ -120,29 +108,19 @@ class RightsReader:
 
     def read(self, dcgm: Optional[int] = None) -> CounterRights:
         """Return the rights now; the driver's setting and the privileges are those of the start."""
-        owner, problem = self._lock_state()
+        try:
+            owner: Optional[str] = self._users.name(os.lstat(self._lock).st_uid)
+        except OSError:
+            owner = None
         return CounterRights(
             self._user,
             self._lock,
             owner,
-            problem,
-            _number(read_start(self._paranoid_file)),
+            _number(read_start(f"{self._root}/proc/sys/kernel/perf_event_paranoid")),
             self._privileges,
             self._gpu_admin_only,
             dcgm,
         )
-
-    def _lock_state(self) -> Tuple[Optional[str], str]:
-        try:
-            found = os.lstat(self._lock_file)
-        except FileNotFoundError:
-            return None, ""
-        except OSError as error:
-            return None, f"can't be examined: {error.strerror}"
-        owner = self._users.name(found.st_uid)
-        if not stat.S_ISREG(found.st_mode):
-            return owner, "isn't a regular file"
-        return owner, ""
 
 
 def privileges_of(status: str) -> Tuple[str, ...]:

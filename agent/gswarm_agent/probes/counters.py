@@ -1,8 +1,8 @@
 """Hardware counters of the node, counted with perf only while nobody else may or wants to use them.
 
-At each tick the probe checks who may count here and whether a profiler runs. If somebody else has the
-counters, it ends perf within the tick, and starts it again when they are free. Events and the columns made of
-them are in ``counter_tools.py``.
+At each tick the probe checks who may count here, and every five seconds whether a profiler runs. If somebody
+else has the counters, it ends perf within the tick, and starts it again when they are free.
+Events and the columns made of them are in ``counter_tools.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+    from typing import Dict, List, Optional, Sequence, Tuple
 
     from gswarm_agent.frame import Row
 
@@ -45,17 +45,12 @@ class CountersProbe:
     ``reasons`` says who may use the node's counters, and why columns have no values.
     """
 
-    def __init__(
-        self,
-        root: str = "/",
-        proc: str = "/proc",
-        environ: Optional[Mapping[str, str]] = None,
-    ) -> None:
-        self._reader = RightsReader(root, environ)
+    def __init__(self, root: str = "/", proc: str = "/proc") -> None:
+        self._reader = RightsReader(root)
         self._watch = ProfilerWatch(proc)
         self._rights = self._reader.read()
         if self._rights.gpu_admin_only is not None:
-            self._watch.look_at_all(0)
+            self._watch.look_at_all()
             self._rights = self._reader.read(self._watch.dcgm)
         self._notes: List[Note] = []
         self._on = False

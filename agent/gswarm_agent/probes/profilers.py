@@ -1,8 +1,6 @@
-"""Finds programs on this node that use hardware counters, such as profilers, at negligible cost.
+"""Finds programs on this node that use hardware counters, such as profilers, by their names.
 
-Each look reads the last process id that the kernel gave out: unless it changed, no process is new. New
-processes are examined for two seconds, since a shell forks first and becomes the profiler afterwards. All are
-examined once a minute, for those that became a profiler late.
+To look at all processes takes some milliseconds, so that is done every five seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional
+    from typing import Optional
 
 _NAMES = frozenset(
     (
@@ -30,10 +28,8 @@ _PREFIXES = ("perf_", "perf-")
 DCGM = "nv-hostengine"
 AGENT = "gswarm-agent"
 """Name of an agent's process, see ``server.py``; another one counts for another recording."""
-_YOUNG_NS, _ALL_NS = 2 * SECOND_NS, 60 * SECOND_NS
-"""How long a new process is examined at each look, and the interval of examining all."""
-_FEW_BORN = 64
-"""New processes that are examined by their ids; if there are more, all are examined."""
+_ALL_NS = 5 * SECOND_NS
+"""Interval of looking at all processes."""
 
 
 @dataclass(frozen=True)
@@ -71,53 +67,31 @@ class ProfilerWatch:
         self.dcgm: Optional[int] = None
         self._proc = proc
         self._users = UserNames()
-        self._newest: Optional[int] = None
-        self._young: Dict[int, int] = {}  # pid and until when it is examined
-        self._all_due = 0
+        self._due = 0
         self._found: Optional[Profiler] = None
 
     def look(self, now_ns: int) -> Optional[Profiler]:
-        """Return a profiler that runs now, None without one; ``now_ns`` is a monotonic time."""
-        if self._found is not None:
-            if self._examine(self._found.pid) == self._found:
-                return self._found
-            return self.look_at_all(now_ns)  # it ended, and another one may run
-        before, newest = self._newest, self._last_pid()
-        # Without the last id, or after ids began again from a low one, the new processes are unknown.
-        if (
-            before is None
-            or newest is None
-            or not 0 <= newest - before <= _FEW_BORN
-            or now_ns >= self._all_due
-        ):
-            return self.look_at_all(now_ns)
-        self._newest = newest
-        self._young.update(dict.fromkeys(range(before + 1, newest + 1), now_ns + _YOUNG_NS))
-        for pid, until in list(self._young.items()):
-            self._found = self._examine(pid)
-            if self._found is not None:
-                return self._found
-            if now_ns >= until:
-                del self._young[pid]
-        return None
+        """Return a profiler that runs, None without one; ``now_ns`` is a monotonic time."""
+        before, self._found = self._found, None
+        if before is not None and self._examine(before.pid) == before:
+            self._found = before
+        elif before is not None or now_ns >= self._due:
+            self._due = now_ns + _ALL_NS
+            self.look_at_all()
+        return self._found
 
-    def look_at_all(self, now_ns: int) -> Optional[Profiler]:
+    def look_at_all(self) -> Optional[Profiler]:
         """Return a profiler after all processes were examined, which takes some milliseconds."""
-        self._newest, self._all_due = self._last_pid(), now_ns + _ALL_NS
         self.dcgm = None
         try:
             pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
         except OSError:
             pids = []
-        all_found = [found for pid in pids if (found := self._examine(pid)) is not None]
-        self._found = all_found[0] if all_found else None
+        self._found = None
+        for pid in pids:
+            found = self._examine(pid)
+            self._found = self._found or found
         return self._found
-
-    def _last_pid(self) -> Optional[int]:
-        try:
-            return int(read_start(f"{self._proc}/loadavg").split()[4])
-        except (ValueError, IndexError):
-            return None
 
     def _stat(self, pid: int) -> Optional[_Stat]:
         return _parse_stat(read_start(f"{self._proc}/{pid}/stat"))
