@@ -222,8 +222,8 @@ HOMES: dict[str, set[str]] = {
 
 # Lines of each room's files, rounded up to the next 50.
 LINES: dict[str, int] = {
-    "gswarm_agent": 4_900,
-    "gswarm_agent.probes": 3_950,
+    "gswarm_agent": 4_825,
+    "gswarm_agent.probes": 3_850,
     "gswarm_tui": 200,
     "gswarm_tui.analysis": 1_700,
     "gswarm_tui.commands": 3_575,

@@ -27,9 +27,9 @@ ALL_CPUS = 0
 class CounterRights:
     """Settings of a node that decide who may use its hardware counters; None where the node has none.
 
-    ``lock`` is the path of LIKWID's lock and ``lock_owner`` its owner. ``privileges`` are
-    capabilities of this process that override ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting,
-    ``dcgm`` the pid of DCGM's host engine.
+    ``lock`` is the path of LIKWID's lock and ``lock_owner`` its owner. ``privileges`` are capabilities of
+    this process that override ``paranoid``. ``gpu_admin_only`` is the NVIDIA driver's setting, ``dcgm`` the
+    pid of DCGM's host engine.
     """
 
     user: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.probes.gpus.vendor import DRIVER
 
@@ -22,18 +20,18 @@ LIBRARY = "libnvidia-ml.so.1"
 class Nvidia:
     """See ``Vendor``. NVML is not shut down, as threads may be in a call; the driver cleans up itself.
 
-    ``proc`` and ``sys`` are the folders of the kernel's files.
+    ``sys`` is the folder of the kernel's files.
 
     The agent itself asks for ``absence`` only, so everything else is imported by the process that reads GPUs.
     """
 
     name = "NVIDIA"
 
-    def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
+    def __init__(self, sys: str = "/sys") -> None:
         self.notes: List[Note] = []
         self.driver_version: Optional[str] = None
         self.cuda_version: Optional[str] = None
-        self._proc, self._sys = proc, sys
+        self._sys = sys
 
     def absence(self) -> str:
         """See Vendor. The library is only loaded, which neither starts nor asks the driver."""
@@ -51,7 +49,6 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
-        from gswarm_agent.probes.gpus.nvidia_processes import nvitop_for_old_driver
         from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
 
         whereabouts.enter(DRIVER)
@@ -62,23 +59,20 @@ class Nvidia:
         self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(count)]
         self._links = Links(nvml, self._gpus, self._sys, self.notes, whereabouts)
         self._xids = XidWatch(nvml, self.notes)
-        self._nvitop = nvitop_for_old_driver(LIBRARY)
         self._no_processes: Dict[int, str] = {}
         return len(self._gpus)
 
     def facts(self, index: int, *, hanging: bool) -> GpuFacts:
         """See Vendor."""
         gpu = self._gpus[index]
-        if hanging:
-            return facts_of_lost_gpu(index, len(self._gpus), self._proc)
-        gpu.open()
-        if gpu.lost is not None:
-            return facts_of_lost_gpu(index, len(self._gpus), self._proc)
+        if not hanging:
+            gpu.open()
+        if hanging or gpu.lost is not None:
+            return GpuFacts(index, f"unknown-{index}", "unknown GPU")
         from gswarm_agent.probes.gpus.nvidia_processes import obstacle
 
         self._xids.add(gpu)
-        reason = "" if self._nvitop is not None else obstacle(self._nvml, gpu.handle)
-        if reason:
+        if reason := obstacle(self._nvml, gpu.handle):
             self._no_processes[index] = reason
         return read_gpu_facts(self._nvml, gpu)
 
@@ -99,13 +93,11 @@ class Nvidia:
 
     def processes(self, index: int) -> Dict[int, GpuUsage]:
         """See Vendor."""
-        from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop, processes_on
+        from gswarm_agent.probes.gpus.nvidia_processes import processes_on
 
         gpu = self._gpus[index]
         if not gpu.reachable:
             return {}
-        if self._nvitop is not None:
-            return processes_by_nvitop(self._nvitop, index)
         return processes_on(self._nvml, gpu.handle)
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
@@ -130,32 +122,4 @@ def read_gpu_facts(nvml: Nvml, gpu: Gpu) -> GpuFacts:
         sm_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM),
         mem_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM),
         mig=gpu.has_mig(),
-    )
-
-
-def facts_of_lost_gpu(index: int, count: int, proc: str) -> GpuFacts:
-    """Return the facts of a GPU that doesn't answer, from what the kernel module recorded at its start.
-
-    Its folders in /proc/driver/nvidia/gpus are named by PCI bus id, which is NVML's order too. Where they
-    don't match the number of GPUs (a job that may see only some), only the index is known.
-    """
-    text, top = "", f"{proc}/driver/nvidia/gpus"
-    try:
-        folders = sorted(os.listdir(top))
-        if len(folders) == count:
-            with open(f"{top}/{folders[index]}/information", errors="replace") as file:
-                text = file.read()
-    except OSError:
-        pass
-    pairs = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in pairs.items()}
-    uuid = fields.get("GPU UUID", "")
-    minor = fields.get("Device Minor", "")
-    return GpuFacts(
-        index=index,
-        # A GPU that was lost before the module saw it has question marks for a UUID.
-        uuid=uuid if uuid and "?" not in uuid else f"unknown-{index}",
-        name=fields.get("Model", "unknown GPU"),
-        pci_bus_id=fields.get("Bus Location"),
-        minor=int(minor) if minor.isdigit() else None,
     )

@@ -137,7 +137,7 @@ class GpuReader:
         self._notes: List[Note] = []
         absences = []
         for make in VENDORS:
-            self._vendor = vendor = make(proc, sys)
+            self._vendor = vendor = make(sys)
             absence = vendor.absence() or self._open(vendor)
             if not absence:
                 return
