@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import selectors
 import socket
 import stat
@@ -57,13 +56,12 @@ _IS_READY = 2
 _LONGEST_DATAGRAM = 65536
 _SHARED_TMP = "/tmp"  # noqa: S108  # Kineto writes here what it may not write elsewhere
 _TORCH = b"/torch/lib/libtorch_cpu.so"
-_VERSION = re.compile(r"__version__ = ['\"]([^'\"]+)")
 NO_RANKS = "no process of yours here uses PyTorch or has a rank"
 
 
 @dataclass(frozen=True)
 class TraceCandidate:
-    """A process of this user that has a rank; ``torch`` is the folder of its PyTorch, empty without.
+    """A process of this user that has a rank; ``torch`` is whether it has loaded PyTorch.
 
     ``of_torchrun`` is whether PyTorch's own variable has the rank.
     """
@@ -71,7 +69,7 @@ class TraceCandidate:
     pid: int
     rank: int
     kineto: Dict[str, str]
-    torch: str
+    torch: bool
     of_torchrun: bool = False
 
 
@@ -102,30 +100,14 @@ def _candidate(folder: str, pid: int) -> Optional[TraceCandidate]:
         return None
     values = dict(os.fsdecode(entry).partition("=")[::2] for entry in environ.split(b"\0"))
     kineto = {name: value for name, value in values.items() if name[:7] == "KINETO_"}
-    return TraceCandidate(pid, rank, kineto, _torch_of(_read(f"{folder}/maps")), "RANK" in values)
-
-
-def _torch_of(maps: bytes) -> str:
-    """Return the folder of a process's PyTorch, empty without one.
-
-    A pattern would take 40 ms for each process with 6,000 mappings, of which a node has hundreds.
-    """
-    at = maps.find(_TORCH)
-    return "" if at < 0 else os.fsdecode(maps[maps.rfind(b" ", 0, at) + 1 : at + len("/torch")])
+    # A node has hundreds of loaders with thousands of mappings each; a pattern would take 40 ms for each.
+    torch = _TORCH in _read(f"{folder}/maps")
+    return TraceCandidate(pid, rank, kineto, torch, "RANK" in values)
 
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:  # noqa: PTH123
         return file.read()
-
-
-def torch_version(folder: str) -> str:
-    """Return the version of the PyTorch in a folder, empty if unknown, as in a container."""
-    try:
-        found = _VERSION.search(os.fsdecode(_read(f"{folder}/version.py")))
-    except OSError:
-        return ""
-    return found[1] if found else ""
 
 
 def why_silent(candidate: TraceCandidate) -> str:
@@ -134,15 +116,11 @@ def why_silent(candidate: TraceCandidate) -> str:
         return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
     if not candidate.kineto.get("KINETO_IPC_SOCKET_DIR"):
         return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
-    version = torch_version(candidate.torch) if candidate.torch else ""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < (2, 7):
-        return f"its torch {version} is too old for traces on request; use 2.10 or later"
     if not candidate.torch:
         return "it doesn't use PyTorch, or runs in a container that hides it"
     return (
-        f"its PyTorch didn't ask for a trace within {ASKS_WITHIN_S:.0f} s; the socket folder may have been "
-        "missing when it started, or it hangs"
+        f"its PyTorch didn't ask for a trace within {ASKS_WITHIN_S:.0f} s; it needs version 2.10 or later "
+        "and the socket folder when it starts, or it hangs"
     )
 
 
@@ -276,7 +254,6 @@ class TraceRun:
             if self._candidates is not None:
                 self._open_endpoints(self._candidates)
             elif now - self._started > _SCAN_S:
-                self._candidates = []
                 self._asked = True
                 why = "a process hangs, so that the ranks can't be found; ps shows it"
                 self._report(0, None, TRACE_FAILED, why)

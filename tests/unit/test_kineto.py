@@ -18,7 +18,7 @@ from tests.kineto_standin import KinetoProcess
 REQUEST = RequestTrace("t1", (), 1_800_000_000_123_456_789, 500, 0, 100, False)
 
 
-def candidate(pid: int, rank: int, *, torch: str = "/env/torch", **kineto_variables: str) -> TraceCandidate:
+def candidate(pid: int, rank: int, *, torch: bool = True, **kineto_variables: str) -> TraceCandidate:
     return TraceCandidate(pid, rank, kineto_variables, torch)
 
 
@@ -156,19 +156,10 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
         (candidate(1, 0), "started without KINETO_USE_DAEMON=1"),
         (candidate(1, 0, KINETO_USE_DAEMON="1"), "started without KINETO_IPC_SOCKET_DIR"),
         (
-            candidate(1, 0, torch="", KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/x"),
+            candidate(1, 0, torch=False, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/x"),
             "it doesn't use PyTorch",
         ),
     ],
 )
 def test_a_silent_rank_is_explained(silent: TraceCandidate, reason: str) -> None:
     assert reason in why_silent(silent)
-
-
-def test_an_old_pytorch_is_named_with_its_version(tmp_path: Path) -> None:
-    folder = tmp_path / "torch"
-    folder.mkdir()
-    (folder / "version.py").write_text("__version__ = '2.4.1+cu121'\n")
-    variables = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": "/x"}
-    old = candidate(1, 0, torch=str(folder), **variables)
-    assert why_silent(old) == ("its torch 2.4.1+cu121 is too old for traces on request; use 2.10 or later")
