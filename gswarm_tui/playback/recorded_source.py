@@ -12,14 +12,13 @@ from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.reading.fleet_builder import FleetBuilder
 from gswarm_tui.store.reading.frames import read_events
 from gswarm_tui.store.reading.recording_reader import RecordingReader
-from gswarm_tui.store.sql.schema import micros
 
 
 class RecordedSource:
     """Source that reads one recording from a file; see ``ReplaySource``.
 
     ``until`` returns how far a running recording can be read; None for one that has ended. ``live``
-    returns the running recording's fleet, which has nodes, sessions and marks sooner than the file.
+    returns the running recording's fleet, which has nodes and sessions sooner than the file.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class RecordedSource:
 
     def timeline(self) -> ReplayTimeline:
         """Return the recording's sessions, warnings, errors and marks. Raises StoreError."""
-        return ReplayTimeline(self._sessions(), list(jump_targets(self._landmarks())))
+        return ReplayTimeline(self._sessions(), list(jump_targets(self.recording.notable_events())))
 
     def _sessions(self) -> list[SessionRange]:
         if self._live is not None:  # another thread changes it: copy at once
@@ -72,14 +71,6 @@ class RecordedSource:
             )
             for row in self.recording.sessions()
         ]
-
-    def _landmarks(self) -> list[EventLogged]:
-        found = self.recording.notable_events()
-        if self._live is not None:
-            known = {(micros(one.at), one.message) for one in found}
-            marks = [one for one in list(self._live().event_log) if one.kind == MARK]
-            found += [one for one in marks if (micros(one.at), one.message) not in known]
-        return found
 
     def _reload_nodes(self) -> None:
         if self.running and not self._just_opened:

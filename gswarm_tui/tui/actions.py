@@ -15,8 +15,6 @@ from textual.keys import format_key
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
-TIMELINE = "timeline"
-"""View of the profile screen with a time axis."""
 SQL, SESSION, COMPARISON, WORST, PROFILE = "sql", "session", "comparison", "worst GPUs", "profile"
 TRACE, TRIAL = "trace", "trial"
 SCREENS = (FLEET, NODE, GPU, WORST, SESSIONS, EVENTS, SQL, SESSION, COMPARISON, PROFILE, TRACE, TRIAL)
@@ -87,7 +85,6 @@ class Action:
         priority: Whether it also works in dialogs.
         words: Other words for it, by which the palette finds it.
         in_sql: Whether an action of all screens works on the SQL screen, where keys type a query.
-        view: The only view of the screen in whose footer it is; empty for all.
     """
 
     name: str
@@ -103,7 +100,6 @@ class Action:
     priority: bool = False
     words: str = ""
     in_sql: bool = False
-    view: str = ""
 
     @property
     def needs_recording(self) -> bool:
@@ -199,10 +195,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING,
            (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL)),
     Action("zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z",
-           words="timeline", view=TIMELINE),
+           words="timeline"),
     Action("zoom_time(-1)", ("Z",), "Zoom out of timeline", VIEWING, (PROFILE,), words="timeline"),
-    Action("step_gpu", ("d",), "Show next GPU", VIEWING, (PROFILE,), 58, "GPU", words="device timeline",
-           view=TIMELINE),
+    Action("step_gpu", ("d",), "Show next GPU", VIEWING, (PROFILE,), 58, "GPU", words="device timeline"),
     Action("step_span", ("z",), "Change plotted time", VIEWING, (NODE, GPU), 57, "time",
            words="zoom range minutes hours window"),
     Action("filter", ("slash",), "Filter events by text", VIEWING, (EVENTS,), 50, "filter",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, cast
 
+from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
@@ -17,7 +18,7 @@ from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
-from gswarm_tui.tui.drawing.matching import highlighted, match_score
+from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.node import NodeScreen
@@ -86,5 +87,6 @@ class ActionProvider(Provider):
         """Yield the commands that match the words."""
         for entry in self._entries:
             if score := match_score(query, entry.title, entry.words):
-                shown = highlighted(query, entry.title, "bold underline")
+                shown = Text(entry.title)
+                shown.highlight_words(query.split(), "bold underline", case_sensitive=False)
                 yield Hit(score, shown, entry.run, help=entry.help)

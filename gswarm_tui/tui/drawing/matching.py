@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from rich.text import Text
-
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -29,12 +27,3 @@ def _score(part: str, text: str) -> float:
         if word.startswith(part)
     ]
     return max(found, default=0.0)
-
-
-def highlighted(query: str, title: str, style: str) -> Text:
-    """Return the title with the parts that were typed in a style."""
-    text = Text(title)
-    for part in query.lower().split():
-        if (at := title.lower().find(part)) >= 0:
-            text.stylize(style, at, at + len(part))
-    return text

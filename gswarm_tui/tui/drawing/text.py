@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -10,10 +9,6 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 ELLIPSIS = "…"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_NUMBER_WITH_UNIT = re.compile(r"(?<![^ ])([\d.,]*\d) (?=[^\W\d]|[%°])")
-"""A number with the space between it and its unit."""
-WIDEST_NUMBER = 20
-"""Cells of a line from which each number has room together with its unit."""
 
 # Controls and escapes, format (bidi overrides, zero widths), lone surrogates, private use, unassigned.
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
@@ -61,13 +56,9 @@ def clip_left(text: str, cells: int) -> str:
 
 
 def wrap(text: str, cells: int) -> list[str]:
-    """Break a clean text at spaces into lines of at most this many cells; longer words are split.
-
-    A number and the unit after it stay on one line.
-    """
+    """Break a clean text at spaces into lines of at most this many cells; longer words are split."""
     lines: list[str] = []
-    glued = _NUMBER_WITH_UNIT.sub(r"\1\0", text) if cells > WIDEST_NUMBER else text
-    for word in (word.replace("\0", " ") for word in glued.split(" ") if word):
+    for word in text.split():
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= cells:
             lines[-1] += f" {word}"
         else:

@@ -108,7 +108,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
                 typing=self.typing,
                 recorded=viewer.recorded,
                 read_only=viewer.read_only,
-                view=next((bar.picked for bar in self.query(ViewBar)), ""),
             )
             self.query_one(Footer).show(keys)
             self.draw()

@@ -45,8 +45,6 @@ PROBLEM_LINES_MOST = 5
 PLOT_REDRAWS, PLOTS_EVERY_S = 30, 5.0
 """Redraws of the plots while their time range passes, and their least interval: each rewrites whole lines."""
 TALL = 30
-FIRST_NAMED = 3
-"""Nodes that the legend names where a sorted heatmap has no room for names."""
 
 
 class FleetScreen(ViewerScreen):
@@ -221,10 +219,7 @@ class FleetScreen(ViewerScreen):
             text = clean(self._filter.text.strip())
             state.append(f"filter {text}: {plural(gpus, 'GPU')} on {of_nodes}")
         if self._order is not Order.GIVEN:
-            first = ""
-            if heatmap.layout_plan.by_lines and self._order is not Order.NAME:  # nodes without names
-                first = f": {', '.join(clean(node.name) for node in self._shown[:FIRST_NAMED])} …"
-            state.append(self._order.value + first)
+            state.append(self._order.value)
         if heatmap.zoom_wanted is not None:
             state.append(ZOOM_NAMES[heatmap.zoom_wanted])
         line = legend_line(heatmap.picture, heatmap.layout_plan.zoom, " · ".join(state), self.size.width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -124,29 +123,19 @@ PROCESSES_LOWEST = 5
 BAND_HIGHEST = 12
 
 
-@dataclass(frozen=True)
-class Heights:
-    """Lines of each part of the overview, 0 for hidden. ``band`` is the height of a GPU's curve.
+def heights(room: int, gpus: int, host: int, processes: int) -> tuple[int, int, int, int, int]:
+    """Share the overview's lines: GPUs and plots first, then host and processes where they fit.
 
-    With ``band`` 0 not all GPUs fit: only the GPU under the cursor is plotted.
+    Returns the height of a GPU's curve, and the lines of the GPUs' table, plots, host and processes, 0 for
+    hidden. With a curve of 0 not all GPUs fit: only the GPU under the cursor is plotted.
     """
-
-    gpus: int
-    plots: int
-    band: int
-    host: int
-    processes: int
-
-
-def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
-    """Share the overview's lines: GPUs and plots first, then host and processes where they fit."""
     table = min(max(gpus, 1) + 2, max(5, room - PANEL_LOWEST))
     left = max(0, room - table)
     bands = gpus + 1
     if gpus == 0:
-        return Heights(table, 0, 0, min(left, host + 1), 0)
+        return 0, table, 0, min(left, host + 1), 0
     if left < bands:
-        return Heights(table, left, 0, 0, 0)
+        return 0, table, left, 0, 0
     left -= bands
     host_part = host + 1 if left >= host + 1 else 0
     left -= host_part
@@ -155,7 +144,7 @@ def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
     higher = min(BAND_HIGHEST - 1, left // gpus)
     plots = bands + higher * gpus
     rest = room - table - plots - host_part
-    return Heights(table, plots, 1 + higher, host_part, rest if processes_part else 0)
+    return 1 + higher, table, plots, host_part, rest if processes_part else 0
 
 
 class NodeScreen(ViewerScreen):
@@ -240,9 +229,7 @@ class NodeScreen(ViewerScreen):
         gpus = len(node.facts)
         if self.view == ALL:
             host = host_height(self.size.width, len(host_metrics(node.metrics)))
-            shared = heights(room, gpus, host, len(node.processes))
-            self._band = shared.band
-            parts = shared.gpus, shared.plots, shared.host, shared.processes
+            self._band, *parts = heights(room, gpus, host, len(node.processes))
             lines = dict(zip(("#gpus", "#plots", "#host", "#processes"), parts, strict=True))
         else:
             self._band = max(0, (room - 1) // gpus) if gpus else 0

@@ -18,7 +18,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import DASH, brief_time, mebibytes, percent, watts
 from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.tui.actions import PROFILE, TIMELINE, bindings_of
+from gswarm_tui.tui.actions import PROFILE, bindings_of
 from gswarm_tui.tui.drawing.curve import HOLD_INTERVALS, block_area
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
@@ -37,12 +37,9 @@ EMPTY = {
     "ranks": "no other rank has a profile of this time",
     "messages": "the profiler reported nothing",
 }
+TIMELINE = "timeline"
 LEAST_NS = 1_000
 """The timeline isn't zoomed further."""
-TALL = 50
-"""Lines of a terminal in which the lanes of the timeline are twice as high."""
-SPACIOUS = 36
-"""Lines of a terminal in which lanes have a line between them."""
 LABEL = 17
 """Cells of a lane's name and value."""
 LANE_LINES = {"kernels": 3, "copies": 2, "ranges": 2}
@@ -57,23 +54,15 @@ def profile_lines(
     origin_ns: int,
     memory_mib: float | None,
     power_w: float | None,
-    *,
-    scale: int,
-    gap: int,
 ) -> list[Spans]:
-    """Return the lines of a timeline, with lanes of ``scale`` times their height and ``gap`` lines between.
-
-    Times count from ``origin_ns``, and scales end at the GPU's limits.
-    """
-    between: list[Spans] = [()] * gap
+    """Return the lines of a timeline. Times count from ``origin_ns``, and scales end at the GPU's limits."""
     bins = len(next(iter(timeline.lanes.values())))
     lines: list[Spans] = []
     for lane, shares in timeline.lanes.items():
         levels = np.array(shares, dtype=np.float64)
         busy = f"{100 * float(levels.mean()):.0f} %"
         levels[levels == 0] = np.nan  # nothing ran
-        lines += _lane(lane, busy, levels, scale * LANE_LINES[lane], "accent") + between
-    lines = lines[: len(lines) - gap]  # the axis is at the last lane
+        lines += _lane(lane, busy, levels, LANE_LINES[lane], "accent")
     lines.append((Span(" " * LABEL + _axis(timeline, origin_ns, bins), "dim"),))
     if not timeline.samples:
         return [*lines, (Span(" no samples of this GPU at this time", "dim"),)]
@@ -84,7 +73,7 @@ def profile_lines(
         known = values[np.isfinite(values)]
         top = tops[name] or (float(known.max()) if len(known) else 0.0) or 1.0
         text = shown(float(known.mean())) if len(known) else DASH
-        lines += between + _lane(label, text, values / top, scale * CURVE_LINES, "dim")
+        lines += _lane(label, text, values / top, CURVE_LINES, "dim")
     return lines
 
 
@@ -225,9 +214,7 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         facts = self._gpu_facts()
         memory = None if facts is None else facts.memory_total_mib
         power = None if facts is None else facts.power_limit_w
-        scale, gap = 1 + (self.size.height >= TALL), int(self.size.height >= SPACIOUS)
-        lines = profile_lines(self._timeline, self._captured[0], memory, power, scale=scale, gap=gap)
-        canvas.show(lines)
+        canvas.show(profile_lines(self._timeline, self._captured[0], memory, power))
         table.empty = "no kernel in the time shown"
         rows = [
             (brief_time(ns), f"{calls:,}", brief_time(ns / calls), name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, watts
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS
+from gswarm_tui.tui.drawing.node_status import ROLES, short_status
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 from gswarm_tui.tui.screens.base import Feed
@@ -48,20 +48,18 @@ def title_line(left: list[Span], feed: Feed, cells: int, model: str = "") -> Lin
     return spread(left, right, cells)
 
 
-def standing_spans(node: NodeState, now: float) -> list[Span]:
-    """Return sign and name of a node's status, with the age of old data."""
+def standing_span(node: NodeState, now: float) -> Span:
+    """Return sign, name and age of a node's status."""
     standing = node.standing(now)
     if standing is Standing.LIVE:
-        return [Span("● live", "good")]
-    data_age = node.age(now)
-    words = standing.value if data_age is None else f"{standing.value}, data {age(data_age)} old"
-    return [Span(f"{SIGNS[standing]} {words}", ROLES[standing])]
+        return Span("● live", "good")
+    return Span(short_status(node, standing, now), ROLES[standing])
 
 
 def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
     """Return name, status, hardware and link, or why the node is lost and what to do."""
     now = feed.now()
-    left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
+    left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
     names = Counter(clean(facts.name) for facts in node.facts)
     gpus = ", ".join(f"{number} × {name}" for name, number in names.items())
     gpus = gpus or ("no GPU" if node.hello is not None else "")
@@ -140,13 +138,13 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
     """Return GPU, status and hardware, or the node's problem and what to do."""
     now = feed.now()
     if row >= len(node.facts):
-        left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
+        left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
         return [title_line(left, feed, cells), *_details(node, "unknown GPU", now, cells)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
         Span("  "),
-        *standing_spans(node, now),
+        standing_span(node, now),
         Span("" if node.mine[row] else "  not in your job", "warning"),
     ]
     what = joined(

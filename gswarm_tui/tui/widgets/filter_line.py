@@ -90,10 +90,8 @@ class FilterLine(Vertical):
             parsed = parse(text)
         except FilterError as wrong:
             words, at = clean(str(wrong)), wrong.position + 1
-            if at + 2 + width(words) < self.size.width or at < width(words) + 2:
-                message.show([Span(f"{' ' * at}^ {words}", "error")])
-            else:
-                message.show([Span(f"{f'{words} ':>{at}}^", "error")])
+            before = " " * min(at, max(0, self.size.width - width(words) - 2))
+            message.show([Span(f"{before}^ {words}", "error")])
             return None
         message.show([Span(f" {HINT}", "dim")])
         return parsed

@@ -15,18 +15,16 @@ def footer_line(
     typing: bool = False,
     recorded: bool = True,
     read_only: bool = False,
-    view: str = "",
 ) -> Line:
     """Return as many keys of a screen as fit; help and quit always do.
 
     While ``typing``, only keys that don't type a character; if nothing is ``recorded``, or the screen is
-    ``read_only``, only keys that work; of keys for one view, those of ``view``, or of all views without it.
+    ``read_only``, only keys that work.
     """
     entries = [
         [Span(keys, "key", _click(a)), Span(f" {a.label}", "dim", _click(a))]
         for a in sorted(actions_of(screen, mode), key=lambda a: a.footer)
         if a.footer and (recorded or not a.needs_recording) and not (read_only and a.changes)
-        if not (a.view and view) or a.view == view
         if (keys := _keys(a, typing=typing))
     ]
     always = entries[-2:]
