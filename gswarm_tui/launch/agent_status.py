@@ -42,11 +42,7 @@ async def query_status(launcher: Launcher, node: str, recording: str) -> NodeSta
 
 async def query_check(launcher: Launcher, node: str) -> dict[str, Any]:
     """Return the checks of a node by the names of ``NodeReport``. Raises LaunchError."""
-
-    def parse(reply: Any) -> dict[str, Any]:
-        return {name: read(reply[name]) for name, read in _CHECKS.items()}
-
-    return await _query(launcher, node, parse, "check", "--for-head")
+    return await _query(launcher, node, _check, "check", "--for-head")
 
 
 async def _query(launcher: Launcher, node: str, parse: Callable[[Any], T], *arguments: str) -> T:
@@ -77,45 +73,26 @@ def _status(entries: list[dict[str, Any]]) -> NodeStatus:
     return NodeStatus(pids[0] if pids else None, frames, bool(entries))
 
 
-def _text(value: object) -> str:
-    return clean(str(value))
-
-
-def _maybe_text(value: object) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _maybe_whole(value: object) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int or abs(value) > MAX_INTEGER:
+def _check(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply to the agent's command ``check`` with cleaned texts; see ``gswarm_agent.checks``."""
+    texts = {name: None if reply[name] is None else clean(str(reply[name])) for name in _TEXTS}
+    lists = {name: tuple(clean(str(each)) for each in reply[name][:_MOST_TEXTS]) for name in _LISTS}
+    numbers = {name: None if reply[name] is None else int(reply[name]) for name in _NUMBERS}
+    if any(number is not None and abs(number) > MAX_INTEGER for number in numbers.values()):
         raise ValueError("a number")
-    return value
+    return {**texts, **lists, **numbers, "gpu_counters_admin_only": reply["gpu_counters_admin_only"]}
 
 
-def _maybe_flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _texts(values: list[object]) -> tuple[str, ...]:
-    return tuple(map(_text, values[:_MOST_TEXTS]))
-
-
-_CHECKS: dict[str, Callable[[Any], object]] = {
-    "agent_version": _text,
-    "python": _text,
-    "python_version": _text,
-    "spool_folder": _maybe_text,
-    "spool_free_mib": _maybe_whole,
-    "spool_problems": _texts,
-    "perf_event_paranoid": _maybe_whole,
-    "gpu_counters_admin_only": _maybe_flag,
-    "likwid_lock_owner": _maybe_text,
-    "counter_privileges": _texts,
-    "counter_obstacle": _maybe_text,
-    "cpu_counters": _maybe_text,
-    "gpu_counters": _maybe_text,
-    "counter_tools": _texts,
-    "counters_in_use_by": _maybe_text,
-}
-"""Replies to the agent's command ``check`` (see ``gswarm_agent.checks``), and how each is read."""
+_TEXTS = (
+    "agent_version",
+    "python",
+    "python_version",
+    "spool_folder",
+    "likwid_lock_owner",
+    "counter_obstacle",
+    "cpu_counters",
+    "gpu_counters",
+    "counters_in_use_by",
+)
+_LISTS = ("spool_problems", "counter_privileges", "counter_tools")
+_NUMBERS = ("spool_free_mib", "perf_event_paranoid")

@@ -142,4 +142,4 @@ class HangingNode(asyncssh.SSHServer):
 
 async def test_node_that_starts_no_command_is_given_up(server: SshServer) -> None:
     error = await outcome(server, HangingNode, jump="")
-    assert error.reason == "its SSH server started no command within 1 s"
+    assert error.reason == "its SSH server ran no command: no answer within 1 s"

@@ -22,7 +22,6 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     needs_passphrase,
     parse_known_hosts,
     read_options,
-    signature_algorithms,
 )
 from tests.integration.sshd import free_port, new_key, public
 
@@ -155,15 +154,6 @@ def test_hashed_host_names_match(tmp_path: Path) -> None:
     known = parse_known_hosts([f"{hashed} {public(tmp_path / 'one')}\n"])
     assert len(match_known_hosts(known, "192.168.1.61", None)[0]) == 1
     assert len(match_known_hosts(known, "192.168.1.62", None)[0]) == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "algorithms"),
-    [("ed25519", ["ssh-ed25519"]), ("rsa", ["rsa-sha2-256", "rsa-sha2-512"])],
-)
-def test_a_host_key_names_its_signature_algorithms(tmp_path: Path, kind: str, algorithms: list[str]) -> None:
-    new_key(tmp_path / "id", kind=kind)
-    assert set(signature_algorithms([asyncssh.read_public_key(tmp_path / "id.pub")])) >= set(algorithms)
 
 
 async def handshake(

@@ -75,11 +75,6 @@ def match_known_hosts(known: asyncssh.SSHKnownHosts, host: str, port: int | None
     return known.match(host, "", port)[:3]
 
 
-def signature_algorithms(keys: Iterable[asyncssh.SSHKey]) -> list[str]:
-    """Return the algorithms with which these keys can sign."""
-    return [algorithm.decode() for key in keys for algorithm in key.sig_algorithms]
-
-
 def is_revoked(error: asyncssh.HostKeyNotVerifiable) -> bool:
     """Return whether a host key was refused because known_hosts revokes it."""
     return "revoked" in error.reason

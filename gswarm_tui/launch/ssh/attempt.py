@@ -10,7 +10,7 @@ import copy
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +22,6 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     load_key_pairs,
     match_known_hosts,
     parse_known_hosts,
-    signature_algorithms,
 )
 
 FileVersions = tuple[tuple[Path, int], ...]
@@ -30,18 +29,9 @@ FileVersions = tuple[tuple[Path, int], ...]
 DEFAULT_KEYS = tuple(f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa"))
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-_HOST_KEY_TYPES = [
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-]
 _KEYSIGNS = tuple(
     f"/usr/{folder}/ssh-keysign" for folder in ("libexec/openssh", "lib/openssh", "lib/ssh", "libexec")
 )
-_SSH_PORT = 22
 _LONGEST_BANNER = 4096
 
 
@@ -60,7 +50,6 @@ class Attempt(asyncssh.SSHClient):
     wants_password: bool = False
     is_jump_host: bool = False
     command: str = ""
-    _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep the server's banner: it often explains why the server refuses the user."""
@@ -82,13 +71,6 @@ class Attempt(asyncssh.SSHClient):
         """Return the files that an option of the SSH configuration names."""
         paths = configured(self.options, name, default) if self.options else default
         return [Path(str(path)).expanduser() for path in cast("Sequence[object]", paths)]
-
-    @property
-    def agent_path(self) -> str:
-        """The socket of the ssh-agent; empty without an agent."""
-        if self.options is None:
-            return ""
-        return str(configured(self.options, "IdentityAgent", os.environ.get("SSH_AUTH_SOCK")) or "")
 
     @property
     def known_hosts_files(self) -> list[Path]:
@@ -119,26 +101,10 @@ class Attempt(asyncssh.SSHClient):
             return None
         return next((path for path in _KEYSIGNS if os.access(path, os.X_OK)), None)
 
-    def host_key_algorithms(self) -> list[str]:
-        """Return the host key algorithms to request: those of the known keys first, then all others.
-
-        With the known ones alone, a host with a key of another type would just hang up.
-        """
-        if self.options is None or self.is_set("HostKeyAlgorithms"):
-            return []
-        host = self.options.host_key_alias or str(configured(self.options, "Hostname", self.host))
-        port = self.options.port if self.options.port != _SSH_PORT else None
-        keys, authorities, _ = self.trusted_keys(host, "", port)
-        if authorities or not keys:
-            return []
-        return list(dict.fromkeys(signature_algorithms(keys) + _HOST_KEY_TYPES))
-
     def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
         """Return a host's known keys, as asyncssh's ``known_hosts`` callback."""
-        if (host, port) not in self._trusted:
-            known = _read_known_hosts(file_versions(self.known_hosts_files))
-            self._trusted[host, port] = match_known_hosts(known, host, port)
-        trusted = self._trusted[host, port]
+        known = _read_known_hosts(file_versions(self.known_hosts_files))
+        trusted = match_known_hosts(known, host, port)
         self.host_is_known = bool(trusted[0] or trusted[1])
         return trusted
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 
 import asyncssh
@@ -30,8 +28,6 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
             remedy = f"run `{attempt.command}` once to check and accept it"
-            if known == os.devnull:  # where ssh would not keep it
-                remedy = f"set UserKnownHostsFile to a file in your SSH configuration, then {remedy}"
             return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY, Step.HOST_KEY)
         case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if is_about_host_key(error):
             remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `{attempt.command}` once"
@@ -65,18 +61,16 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
             return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY, Step.CONNECT)
 
 
-async def explain_refusal(attempt: Attempt) -> LaunchError:
+def explain_refusal(attempt: Attempt) -> LaunchError:
     """Explain why a host may have refused the user."""
     user = attempt.options.username if attempt.options else ""
     reason = f"it refuses the user {user}"
     if banner := clean(attempt.banner):
         reason += f": {banner}"
-    keys = attempt.files("IdentityFile", DEFAULT_KEYS)
-    locked = [path for path in keys if _is_encrypted(path)]
-    if locked and not await _has_one_of(attempt.agent_path, locked):
-        reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
-        return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY, Step.LOGIN)
     remedy = f"try `{attempt.command}`; many clusters let you in only while your job runs there"
+    if locked := [path for path in attempt.files("IdentityFile", DEFAULT_KEYS) if _is_encrypted(path)]:
+        reason += f" (the key {_short(locked[0])} has a passphrase, so only an ssh-agent can offer it)"
+        remedy = f"run `ssh-add` if your ssh-agent lacks the key; else {remedy}"
     if attempt.wants_password:
         reason += " without a password or code"
         remedy += (
@@ -84,22 +78,6 @@ async def explain_refusal(attempt: Attempt) -> LaunchError:
             "or run gswarm-tui on a login node"
         )
     return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.LOGIN)
-
-
-async def _has_one_of(agent_path: str, keys: Sequence[Path]) -> bool:
-    """Return whether an ssh-agent holds one of these keys, by the public halves beside them."""
-    if not agent_path:
-        return False
-    try:
-        async with asyncssh.connect_agent(agent_path) as agent:
-            held = {key.public_data for key in await agent.get_keys()}
-    except (asyncssh.Error, OSError, ValueError):
-        return False
-    for key in keys:
-        with contextlib.suppress(OSError, ValueError):
-            if asyncssh.read_public_key(f"{key}.pub").public_data in held:
-                return True
-    return False
 
 
 def _short(path: Path) -> str:

@@ -101,18 +101,11 @@ class SshLauncher(Launcher):
                 await connection.create_session(
                     lambda: channel, f"exec {SHELL}", encoding=None, request_pty=False
                 )
-        except TimeoutError:
-            connection.abort()
-            reason = f"its SSH server started no command within {LOGIN_S:.0f} s"
-            raise LaunchError(
-                reason, f"try `{self._settings.command(node)} true`", step=Step.COMMAND
-            ) from None
         except (asyncssh.Error, OSError) as error:
-            if connection.is_closed():
-                raise LaunchError("the connection broke off", step=Step.COMMAND) from None
             connection.abort()
+            why = str(error) or f"no answer within {LOGIN_S:.0f} s"
             raise LaunchError(
-                clean(f"its SSH server refused to run a command: {error}"),
+                clean(f"its SSH server ran no command: {why}"),
                 f"try `{self._settings.command(node)} true`",
                 step=Step.COMMAND,
             ) from None
@@ -167,7 +160,6 @@ class SshLauncher(Launcher):
                 connect_timeout=options.connect_timeout or CONNECT_S,
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
                 encryption_algs=() if attempt.is_set("Ciphers") else _CIPHERS,
-                server_host_key_algs=attempt.host_key_algorithms() or (),
                 compression_algs=None,  # one packet could unpack to 256 MB; the agent compresses itself
                 client_keys=attempt.key_pairs(named),
                 client_host_keysign=attempt.keysign(),
@@ -178,7 +170,7 @@ class SshLauncher(Launcher):
                 agent_forwarding=False,  # even if configured: nothing on a node needs the keys
             )
         except asyncssh.PermissionDenied:
-            raise await explain_refusal(attempt) from None
+            raise explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
             raise explain(error, attempt) from None
 
