@@ -165,9 +165,8 @@ def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> Non
         paths |= {str(options.hostfile), options.hostfile.name}
     names = Placeholders(
         [node.node for node in report.nodes],
-        [socket.gethostname(), socket.gethostname().partition(".")[0], *jumps, *report.job_server],
+        [socket.gethostname(), socket.gethostname().partition(".")[0], *jumps],
         [build.user_name(), options.user or ""],
-        report.other_users,
         paths,
     )
     with atomic_file(file) as part:

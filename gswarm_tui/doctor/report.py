@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -109,21 +108,6 @@ class DoctorReport:
         what = plural(len(self.to_fix), "thing") if self.to_fix else "nothing"
         nodes = f"{ready:,} of {plural(len(self.nodes), 'node')} ready" if self.nodes else "no node checked"
         return f"{nodes}, {what} to fix."
-
-    @property
-    def job_server(self) -> tuple[str, ...]:
-        """Host in the job's ID, as in PBS's ``1234.server``; empty without one."""
-        found = re.search(r" job \d+(?:\[\d*\])?\.(\S+)", self.source)
-        return (found[1],) if found else ()
-
-    @property
-    def other_users(self) -> frozenset[str]:
-        """Names of the users that hold counters or folders which an agent needs, except root."""
-        owners = {node.likwid_lock_owner or "" for node in self.nodes}
-        owners |= {(node.counters_in_use_by or "").rpartition(" of ")[2] for node in self.nodes}
-        for node in self.nodes:
-            owners |= {problem.partition("it belongs to ")[2] for problem in node.spool_problems}
-        return frozenset(owners - {"", "root"})
 
     @property
     def counters_verdict(self) -> str:
