@@ -7,13 +7,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.paths import working_folder
-from gswarm_tui.common.processes import in_child
 from gswarm_tui.options.arguments import CommandParser, Options, UsageError, is_recording, parse_connection
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
@@ -62,7 +63,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     where = working_folder(), arguments.db, settings.db
     if arguments.recording and not arguments.finish:
-        restored = in_child(lambda: _restored(_chosen(where, arguments, given), settings))
+        # In a process of its own, so that this one, which supervises the recorder, starts no threads.
+        with ProcessPoolExecutor(1, get_context("fork")) as child:
+            restored = child.submit(_restored, where, arguments, given, settings).result()
         return _resume(*restored, ["recover", *args], detach=arguments.detach)
     share_one_arena(os.environ)
     from gswarm_tui.run import interrupted, log_file
@@ -88,11 +91,17 @@ def _chosen(
     return replace(chosen, trusted=arguments.trust, given=given)
 
 
-def _restored(chosen: InterruptedRun, settings: Options) -> tuple[Options, Plan, OpenRecording]:
-    """Return the options and the plan of a recording, and where it is."""
+def _restored(
+    where: tuple[Path, Path | None, Path | None],
+    arguments: argparse.Namespace,
+    given: frozenset[str],
+    settings: Options,
+) -> tuple[Options, Plan, OpenRecording]:
+    """Return the options and the plan of the recording that the command line names, and where it is."""
     from gswarm_tui.run.headless import OpenRecording
     from gswarm_tui.slurm.jobs import Slurm
 
+    chosen = _chosen(where, arguments, given)
     options, plan = chosen.restore(settings)
     recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
     return options, plan.with_current_job(Slurm()), recording

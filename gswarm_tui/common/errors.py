@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -50,13 +50,9 @@ def quote(text: str) -> str:
 def print_notice(*lines: str) -> None:
     """Print lines to standard error, with escapes of untrusted text spelt out.
 
-    Lines that can't be written, because the terminal or the reader of a pipe is gone or a disk is full, are
-    lost; the program continues.
+    Nothing is printed any more once the terminal or the reader of a pipe is gone; the program continues.
     """
     try:
         print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr, flush=True)
     except OSError:
-        # Without a buffer, which would keep the line and fail with it at every flush and at the exit.
-        old = sys.stderr
-        file = io.FileIO(2, "w", closefd=False)
-        sys.stderr = io.TextIOWrapper(file, old.encoding, old.errors, write_through=True)
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (it stays open until the exit)

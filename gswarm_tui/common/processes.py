@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
-from gswarm_tui.common.errors import UserError, printable
-
-T = TypeVar("T")
+from gswarm_tui.common.errors import printable
 
 _NICE = 10
 _MOST_LINE = 400
@@ -25,37 +20,6 @@ _HAS_PACKAGE = "import importlib.util as u,sys;sys.exit(u.find_spec('gswarm_tui'
 def own_command(*words: str) -> list[str]:
     """Return the command line that runs a command of this program, without modules of the current folder."""
     return [sys.executable, "-P", "-m", "gswarm_tui", *words]
-
-
-def in_child(call: Callable[[], T]) -> T:
-    """Make a call in a forked process, and return its picklable result or raise its UserError.
-
-    So this process stays as small as before, and may fork again: threads and libraries stay in the child.
-    """
-    results, result_to = os.pipe()
-    sys.stdout.flush()
-    if os.fork() == 0:
-        try:
-            os.close(results)
-            try:
-                outcome: object = (True, call())
-            except UserError as error:
-                outcome = (False, (str(error), error.exit_status))
-            with os.fdopen(result_to, "wb") as pipe:
-                pickle.dump(outcome, pipe)
-            sys.stdout.flush()
-        finally:
-            os._exit(0)
-    os.close(result_to)
-    with os.fdopen(results, "rb") as pipe:
-        done, value = pickle.load(pipe)  # noqa: S301 - from a child of this process
-    os.wait()
-    if not done:
-        failure = UserError(value[0])
-        failure.exit_status = value[1]
-        raise failure
-    result: T = value
-    return result
 
 
 def own_command_there(*words: str) -> str:

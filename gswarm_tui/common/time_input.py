@@ -58,7 +58,6 @@ def parse_time(text: str, *, start: float, end: float, timezone: tzinfo | None =
         TimeInputError: the text is no time, or one outside the recording.
     """
     words = " ".join(text.lower().split())
-    found: float | None
     if words in ("start", "end", "now"):
         return start if words == "start" else end
     if back := _BEFORE_END.fullmatch(words):
@@ -70,11 +69,13 @@ def parse_time(text: str, *, start: float, end: float, timezone: tzinfo | None =
     elif clock := _CLOCK.fullmatch(words):
         if int(clock[1]) >= _HOURS_OF_DAY:
             raise _unreadable(text)
-        found = _latest_time_of_day(clock, start, end, timezone)
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        last = datetime.fromtimestamp(end + 1, timezone)
+        day = last.replace(hour=hour, minute=minute, second=second, microsecond=0)
+        found = (day if day <= last else day - timedelta(days=1)).timestamp()
     else:
-        times = _date_times(words, text, timezone)
-        found = next((at for at in times if start - 1 <= at <= end + 1), None)
-    if found is not None and start - 1 <= found <= end + 1:  # what is typed has whole seconds
+        found = _date_time(words, text, timezone)
+    if start - 1 <= found <= end + 1:  # what is typed has whole seconds
         return min(max(found, start), end)
     raise _outside(text, start, end, timezone)
 
@@ -90,10 +91,10 @@ def _duration(words: str, text: str) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def _date_times(words: str, text: str, timezone: tzinfo | None) -> list[float]:
+def _date_time(words: str, text: str, timezone: tzinfo | None) -> float:
     try:
         moment = datetime.fromisoformat(words.upper())
-        return [moment.timestamp()] if moment.tzinfo else _times_shown(moment, timezone)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone)).timestamp()
     except (ValueError, OverflowError):  # the year 1 isn't one everywhere
         raise _unreadable(text) from None
 
@@ -108,24 +109,3 @@ def _outside(text: str, start: float, end: float, timezone: tzinfo | None) -> Ti
     return TimeInputError(
         f"{quote(text.strip())} isn't in the recording, which goes from {first:{layout}} to {last:{layout}}"
     )
-
-
-def _latest_time_of_day(
-    clock: re.Match[str], start: float, end: float, timezone: tzinfo | None
-) -> float | None:
-    """Return the latest Unix time from ``start`` to ``end`` at which clocks show this; a second more fits."""
-    hour, minute, second = (int(part or 0) for part in clock.groups())
-    day = datetime.fromtimestamp(end, timezone).replace(tzinfo=None)
-    for days in (1, 0, -1):  # the second more may lie on the next day
-        moment = (day + timedelta(days=days)).replace(hour=hour, minute=minute, second=second, microsecond=0)
-        for at in _times_shown(moment, timezone):
-            if start - 1 <= at <= end + 1:
-                return at
-    return None
-
-
-def _times_shown(moment: datetime, timezone: tzinfo | None) -> list[float]:
-    """Return the Unix times at which clocks show this, latest first: two if they are set back, or none."""
-    times = {moment.replace(tzinfo=timezone, fold=fold).timestamp() for fold in (0, 1)}
-    shown = [at for at in times if datetime.fromtimestamp(at, timezone).replace(tzinfo=None) == moment]
-    return sorted(shown, reverse=True)

@@ -54,15 +54,6 @@ def _file(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     return read_hosts(Path(environ[variable]), first_column=True, named_by=variable)
 
 
-def _words(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    return hosts.expand([environ[variable]], variable)
-
-
-def _pairs(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts of ``hostA 4 hostB 4``."""
-    return hosts.expand(environ[variable].split()[::2], variable)
-
-
 def _flux(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return what ``flux hostlist local`` prints: the hosts of the job, else of the instance."""
     try:
@@ -82,10 +73,7 @@ def _flux(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 _SOURCES = (
     _Source("PBS", "PBS_NODEFILE", _file, "PBS_JOBID"),
     _Source("LSF", "LSB_DJOB_HOSTFILE", _file, "LSB_JOBID"),
-    _Source("LSF", "LSB_MCPU_HOSTS", _pairs, "LSB_JOBID"),
-    _Source("LSF", "LSB_HOSTS", _words, "LSB_JOBID"),
     _Source("OAR", "OAR_NODEFILE", _file, "OAR_JOB_ID"),
-    _Source("OAR", "OAR_FILE_NODES", _file, "OAR_JOB_ID"),
     _Source("SGE", "PE_HOSTFILE", _file, "JOB_ID"),
     _Source("Flux", "FLUX_URI", _flux, "FLUX_JOB_ID"),
 )

@@ -9,7 +9,6 @@ from pathlib import Path
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.slurm import hosts
 
-_MOST_BYTES = 16 * 1024 * 1024
 _SLOTS = re.compile(r"([^:]+):[0-9]+")
 _OPTION = "--hostfile"
 _SETTING = re.compile(r"[0-9]+|[A-Za-z_][\w-]*[:=]\S*")
@@ -29,14 +28,11 @@ def read_hosts(path: Path, *, first_column: bool = False, named_by: str = _OPTIO
     try:
         if not path.is_file():
             raise UserError(f"{shown} isn't a file{_remedy(named_by)}.")
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"{shown} can't be read: {error.strerror}{_remedy(named_by)}.") from None
-    if len(content) > _MOST_BYTES or b"\0" in content:
-        raise UserError(f"{shown} isn't a list of hosts{_remedy(named_by)}.")
     found: dict[str, None] = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(content.splitlines(), 1):
         words = list(_hosts_in(line, first_column=first_column))
         found.update(dict.fromkeys(hosts.expand(words, f"{shown}, line {number}")))
     if not found:

@@ -26,11 +26,6 @@ class NotARecordingError(StoreError):
 
     exit_status = 2
 
-    def __init__(
-        self, path: Path, problem: str = "isn't a recording of gswarm-tui; name one with --db"
-    ) -> None:
-        super().__init__(f"{path} {problem}")
-
 
 class FileInUseError(StoreError):
     """Another program has the file open."""

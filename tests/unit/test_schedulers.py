@@ -64,7 +64,7 @@ def test_host_file_takes_ipv6_addresses(hostfile: Path) -> None:
     [
         (b"", "{path} names no host; name a file with one host on each line."),
         (b"# nothing\n", "{path} names no host; name a file with one host on each line."),
-        (b"\x7fELF\0\0", "{path} isn't a list of hosts; name a file with one host on each line."),
+        (b"\x7fELF", '{path}, line 1: "\\x7fELF" is invalid: a node name can\'t contain "\\x7f".'),
         (b"gpu01\ngpu[02\n", '{path}, line 2: "gpu[02" is invalid: a bracket is missing.'),
         (b"-oA=x\n", '{path}, line 1: "-oA=x" is invalid: a node name can\'t start with a dash.'),
     ],
@@ -99,7 +99,6 @@ NODES_IN_A_FILE = [
     ("PBS_NODEFILE", "PBS_JOBID", "PBS", "gpu01\ngpu01\ngpu02\n"),
     ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "LSF", "gpu01\ngpu01\ngpu02\ngpu02\n"),
     ("OAR_NODEFILE", "OAR_JOB_ID", "OAR", "gpu01\ngpu02\n"),
-    ("OAR_FILE_NODES", "OAR_JOB_ID", "OAR", "gpu01\ngpu02\n"),
     ("PE_HOSTFILE", "JOB_ID", "SGE", "gpu01 8 gpu.q@gpu01 UNDEFINED\ngpu02 8 gpu.q@gpu02 <NULL>\n"),
 ]
 
@@ -113,15 +112,6 @@ def test_nodes_of_a_job_come_from_the_file_that_its_scheduler_names(
     source = f"{scheduler} job 12.head ({variable})"
     found = plan("", {variable: str(path), job_id: "12.head"})
     assert found == Plan(("gpu01", "gpu02"), source=source)
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("LSB_MCPU_HOSTS", "gpu01 8 gpu02 8 "), ("LSB_HOSTS", "gpu01 gpu01 gpu02 gpu02")],
-)
-def test_nodes_of_an_lsf_job_come_from_its_variables(variable: str, value: str) -> None:
-    found = plan("", {variable: value, "LSB_JOBID": "12"})
-    assert found == Plan(("gpu01", "gpu02"), source=f"LSF job 12 ({variable})")
 
 
 def flux(folder: Path, script: str) -> dict[str, str]:

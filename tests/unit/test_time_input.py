@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import example, given
@@ -101,22 +100,6 @@ def test_error_outside_the_recording_names_its_range(text: str) -> None:
     with pytest.raises(TimeInputError) as raised:
         parsed(text)
     assert str(raised.value) == f'"{text}" isn\'t in the recording, which goes from 14:00:00 to 15:00:00'
-
-
-@pytest.mark.parametrize("text", ["02:30", "2026-10-25 02:30"])
-def test_time_that_clocks_show_twice_is_the_latest_in_the_recording(text: str) -> None:
-    zone = ZoneInfo("Europe/Zurich")
-    summer, winter = (datetime(2026, 10, 25, hour, 30, tzinfo=UTC).timestamp() for hour in (0, 1))
-    for start, end, at in ((summer - 60, winter + 60, winter), (summer - 60, winter - 60, summer)):
-        assert parse_time(text, start=start, end=end, timezone=zone) == at
-    assert parse_time(text, start=winter - 60, end=winter + 60, timezone=zone) == winter
-
-
-@pytest.mark.parametrize("text", ["02:30", "2026-03-29 02:30"])
-def test_time_that_clocks_skip_is_refused(text: str) -> None:
-    start = datetime(2026, 3, 29, 0, 30, tzinfo=UTC).timestamp()
-    with pytest.raises(TimeInputError, match="isn't in the recording"):
-        parse_time(text, start=start, end=start + 3600, timezone=ZoneInfo("Europe/Zurich"))
 
 
 @given(st.text(max_size=30) | st.text("0123456789:+-T.% smhdago", max_size=30))

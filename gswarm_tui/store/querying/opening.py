@@ -20,6 +20,7 @@ from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreE
 from gswarm_tui.store.sql.schema import LINKS, RECORDINGS, SCHEMA_VERSION, TABLES, literal
 from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 
+_NOT_OURS = "isn't a recording of gswarm-tui; name one with --db"
 _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and characters that XML forbids."""
 SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
@@ -124,14 +125,14 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
         existing.setdefault(name, {})[column] = kind
     if not existing:
         if connection.execute(_NOT_EMPTY).fetchall():  # views, or tables of other schemas
-            raise NotARecordingError(path)
+            raise NotARecordingError(f"{path} {_NOT_OURS}")
         return {}
     for table in TABLES:
         existing.setdefault(table.name, {})
     needed = [(one.name, key.name) for one in TABLES for key in one.columns[:2] if not one.optional]
     needed += [(RECORDINGS.name, "schema_version"), (LINKS.name, "last_ts")]
     if any(column not in existing[name] for name, column in needed):
-        raise NotARecordingError(path)
+        raise NotARecordingError(f"{path} {_NOT_OURS}")
     for known in TABLES:
         for column in known.columns:
             if (found := existing[known.name].get(column.name, column.type)) != column.type:
@@ -157,9 +158,9 @@ def _show_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Create a view of each table, in which missing columns are NULL. Raises StoreError, duckdb.Error."""
     existing = checked_columns(connection, path)
     if not existing:
-        log = f"{path.name}.wal"
         raise NotARecordingError(
-            path, f"has no tables; if it is a copy of a recording, copy {log}, too, or name another with --db"
+            f"{path} has no tables; if it is a copy of a recording, copy {path.name}.wal, too, "
+            "or name another with --db"
         )
     for table in TABLES:
         there, shown = existing[table.name], []
