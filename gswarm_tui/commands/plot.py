@@ -43,6 +43,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--force", action="store_true", help="replace existing files")
     arguments = parser.read(args)
 
+    from gswarm_tui.plotting.annotations import MOST_EVENTS
     from gswarm_tui.plotting.figure import draw, require_suffix
     from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
     from gswarm_tui.plotting.plot_data import load_plot_data
@@ -65,8 +66,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         print(path)
     if partial:
         print_notice(f"{period.name} is {partial} (hatched).")
-    for sentence in material.omissions:
-        print_notice(sentence)
+    if not material.all_events:
+        print_notice(f"only the first {MOST_EVENTS:,} marks, warnings and errors are drawn.")
     if material.running:
         print_notice(f"{period.name} is still running; plotted as far as recorded.")
     return 0

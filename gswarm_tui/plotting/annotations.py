@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_agent.frame import INFO
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
-from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
@@ -20,8 +18,6 @@ from gswarm_tui.store.sql.first_events import first_events
 MARK = "mark"
 MOST_EVENTS = 20_000
 """Events of a period that are read, the earliest; more would fill memory and hide each other."""
-MOST_KINDS = 6
-"""Kinds of warnings that a sentence names."""
 LARGEST_VALUE = 1e100
 """Larger values of marks are not drawn: the axis would overflow."""
 
@@ -45,7 +41,6 @@ class Incident:
     severity: str
     node: str
     gpu: int | None
-    message: str
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ KINDS = {
     "gpu_lost": "GPU lost",
     "throttle": "throttled",
 }
-"""Labels of the kinds of events that plots show; errors of other kinds are "error"."""
+"""Labels of kinds of events; those of other kinds are "warning" and "error"."""
 
 _EVENTS = first_events(
     "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
@@ -81,43 +76,29 @@ _EVENTS = first_events(
 
 @dataclass(frozen=True)
 class Annotations:
-    """Marks and incidents of a period by time; ``omissions`` are sentences on what they leave out."""
+    """Marks and incidents of a period by time; later ones weren't read if it is not ``complete``."""
 
     marks: list[SessionMark]
     incidents: list[Incident]
-    omissions: tuple[str, ...]
+    complete: bool
 
 
 def load_annotations(source: QuerySource, period: Period) -> Annotations:
     """Return the annotations of a period. Raises StoreError."""
     marks, incidents = [], []
-    others: Counter[str] = Counter()
     rows = source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts()
     for row in rows:
         at = _seconds(period, row["ts"])
         if row["kind"] == MARK:
             marks.append(SessionMark(at, row["message"], row["node"], numbers(row["detail"])))
-        elif row["kind"] in KINDS or row["severity"] not in (INFO, WARNING):
-            incidents.append(
-                Incident(at, row["kind"], row["severity"], row["node"], row["gpu"], row["message"])
-            )
         else:
-            others[row["kind"]] += 1
-    omissions = []
-    if others:
-        counts = ", ".join(f"{kind} ({number:,})" for kind, number in others.most_common(MOST_KINDS))
-        rest = f" and {plural(len(others) - MOST_KINDS, 'other kind')}" if len(others) > MOST_KINDS else ""
-        omissions.append(f"the plot leaves out warnings of these kinds: {counts}{rest}; report lists them.")
-    if len(rows) == MOST_EVENTS:
-        omissions.append(
-            f"only the first {MOST_EVENTS:,} marks, warnings and errors were read; later ones aren't drawn."
-        )
-    return Annotations(marks, incidents, tuple(omissions))
+            incidents.append(Incident(at, row["kind"], row["severity"], row["node"], row["gpu"]))
+    return Annotations(marks, incidents, len(rows) < MOST_EVENTS)
 
 
 def kind_label(incident: Incident) -> str:
     """Return the label of an incident's kind."""
-    return KINDS.get(incident.kind, ERROR)
+    return KINDS.get(incident.kind, incident.severity)
 
 
 def overlapping_sessions(source: QuerySource, period: Period) -> list[OverlappingSession]:

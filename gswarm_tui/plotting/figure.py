@@ -147,10 +147,9 @@ class FigureBuilder:
         else:
             shown = self._shown(block)
             panels.draw_heatmap(axes, shown, ends, data.incidents)
-            if grid.metric.unit != "bits":
-                left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
-                bar = figure.add_axes(self._rect(left, top, _BAR, height))
-                panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
+            left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
+            bar = figure.add_axes(self._rect(left, top, _BAR, height))
+            panels.draw_colour_bar(bar, ends, tall=block.height > 0.6)
         if block.kind == "curve" or not choice.curve:
             panels.write_title(axes, panels.title(grid.metric, host=grid.host), block.height)
         axes.set_xlim(0, self._seconds)
@@ -159,7 +158,7 @@ class FigureBuilder:
         """Draw the time of day below the last panel."""
         period = self._data.period
         ticks = clock_ticks(period.started_at, self._seconds, self._zone)
-        last.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
+        last.set_xticks([at for at, _ in ticks], [label for _, label in ticks])
         last.set_xlabel(
             f"local time, {zone_name(period.started_at, self._zone)}", fontsize=style.SMALL, labelpad=2
         )

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import COUNTER, REASON_POWER_CAP, Metric
+from gswarm_agent.metrics import COUNTER, Metric
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.units import shown_unit
-from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S, MINE, covered_from
 from gswarm_tui.store.querying.results import QuerySource
@@ -70,7 +69,7 @@ class MetricGrid:
             if not row or self.devices[row - 1].node != device.node
         ]
         known = np.isfinite(self.values)
-        if how == MAX or self.metric.unit == "bits":
+        if how == MAX:
             values = np.fmax.reduceat(self.values, starts, axis=0)
         else:
             counts = np.add.reduceat(known, starts, axis=0, dtype=np.int32)
@@ -168,7 +167,6 @@ def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, widt
     """
     table, key = ("host_samples", "node_id") if host else ("gpu_samples", "gpu_id")
     names = ", ".join(m.name for m in metrics)
-    read = ", ".join(f"{_read(m)} AS {m.name}" for m in metrics)
     within = f"(least(e, (bin + 1) * {width}) - greatest(b, bin * {width}))"
     binned = ", ".join(f"{_in_bin(m, within, how)} AS {m.name}" for m in metrics)
     lists = ", ".join(f"list({m.name}::FLOAT ORDER BY bin)" for m in metrics)
@@ -177,7 +175,7 @@ def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, widt
     return f"""
 WITH read AS (
   SELECT {key} AS id, epoch_us(ts) - epoch_us(?::TIMESTAMP) AS until,
-         greatest(1, epoch_us(ts) - {covered_from("s.interval_ms")}) AS length, {read}
+         greatest(1, epoch_us(ts) - {covered_from("s.interval_ms")}) AS length, {names}
   FROM {table} s
   WHERE {key} IN (SELECT unnest(?::INTEGER[]))
     AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP + INTERVAL {LONGEST_INTERVAL_S} SECOND
@@ -195,16 +193,6 @@ SELECT id, list(bin ORDER BY bin), {lists} FROM grown GROUP BY id
 """  # noqa: S608 (numbers and names of this project only)
 
 
-def _read(metric: Metric) -> str:
-    """Return SQL for a metric's value: throttle reasons become 0, 0.5 and 1."""
-    if metric.unit == "bits":
-        return (
-            f"CASE WHEN {metric.name} & {HARMFUL} <> 0 THEN 1 "
-            f"WHEN {metric.name} & {REASON_POWER_CAP} <> 0 THEN 0.5 WHEN {metric.name} IS NOT NULL THEN 0 END"
-        )
-    return metric.name
-
-
 def _grown(metric: Metric) -> str:
     """Return SQL for a counter's growth since the period began."""
     if metric.kind == COUNTER:
@@ -216,6 +204,6 @@ def _in_bin(metric: Metric, within: str, how: str) -> str:
     """Return SQL for the value of a bin; for a counter also its minimum, named with _low."""
     if metric.kind == COUNTER:
         return f"min({metric.name}) AS {metric.name}_low, max({metric.name})"
-    if how == MAX or metric.unit == "bits":
+    if how == MAX:
         return f"max({metric.name})"
     return f"sum({metric.name} * {within}) / sum({within}) FILTER ({metric.name} IS NOT NULL)"

@@ -41,14 +41,8 @@ def choose_metrics(
     found = {name: metric_named(name) for names in named for name in names}
     as_heatmap = {found[name] for name in named[0] + named[1]}
     as_curve = {found[name] for name in named[0] + named[2]}
-    for metric, _ in as_curve - (as_heatmap if named[0] else set()):
-        if metric.unit == "bits":
-            raise UserError(
-                f"{metric.short} is a set of reasons, not a curve; draw it with --heatmap {metric.short}, "
-                "or draw the shares of time thrpower, thrtherm and thrbrake."
-            )
     return tuple(
-        MetricChoice(*one, heatmap=one in as_heatmap, curve=one in as_curve and one[0].unit != "bits")
+        MetricChoice(*one, heatmap=one in as_heatmap, curve=one in as_curve)
         for one in dict.fromkeys(found.values())
     )
 
@@ -56,6 +50,10 @@ def choose_metrics(
 def metric_named(name: str) -> tuple[Metric, bool]:
     """Return the metric of a short or full name, and whether it is one of nodes. Raises UserError."""
     if found := _KNOWN.get(name) or _FULL.get(name):
+        if found[0].unit == "bits":
+            raise UserError(
+                f"{name} is a set of reasons; draw the shares of time thrpower, thrtherm, thrbrake."
+            )
         return found
     hint = nearest(name, [*_KNOWN, *_FULL]) or f"; choose from {', '.join(_KNOWN)}"
     raise UserError(f"unknown metric {quote(name)}{hint}.")

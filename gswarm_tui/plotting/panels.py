@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,6 @@ def scale(grid: MetricGrid) -> tuple[float, float]:
     metric, factor = grid.metric, shown_unit(grid.metric).factor
     known = grid.values[np.isfinite(grid.values)]
     highest = float(known.max()) if known.size else 0.0
-    if metric.unit == "bits":
-        return 0.0, 1.0
     if metric.unit == "°C":
         lowest = float(known.min()) if known.size else 0.0
         return math.floor(lowest / 10) * 10, max(math.ceil(highest / 10), math.floor(lowest / 10) + 1) * 10
@@ -98,7 +96,7 @@ def draw_heatmap(
     axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, **style.ROWS_HATCHED))
     # Repeated cells stay sharp in viewers that smooth what they enlarge.
     across, down = max(1, _PIXELS[0] // bins), max(1, _PIXELS[1] // rows)
-    picture = coloured(grid.values, ends, ramp(grid.metric)).repeat(across, axis=1).repeat(down, axis=0)
+    picture = coloured(grid.values, ends).repeat(across, axis=1).repeat(down, axis=0)
     axes.imshow(picture, extent=(0, period, rows, 0), aspect="auto", interpolation="none", zorder=1)
     axes.set_ylim(rows, 0)
     axes.set_yticks([])
@@ -122,25 +120,13 @@ def draw_heatmap(
         zorder=4,
     )
     _name_rows(axes, groups, [device.gpu for device in grid.devices])
-    if grid.metric.unit == "bits":
-        # The colours of throttle levels, at the right of the title.
-        handles = [
-            Patch(facecolor=colour, edgecolor=style.FAINT, linewidth=0.4, label=words)
-            for colour, words in zip(style.REASON_COLOURS, style.REASONS, strict=True)
-        ]
-        axes.legend(handles=handles, bbox_to_anchor=(1, 1), **_LEGEND)
 
 
-def ramp(metric: Metric) -> style.Ramp:
-    """Return a metric's colours."""
-    return style.REASON_RAMP if metric.unit == "bits" else style.RAMP
-
-
-def coloured(values: Floats, ends: tuple[float, float], colours: style.Ramp = style.RAMP) -> Pixels:
+def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
     """Return values as RGBA colours, transparent where unmeasured."""
     low, high = ends
     share = np.clip((np.nan_to_num(values, nan=low) - low) / max(high - low, 1e-9), 0, 1)
-    picture: Pixels = colours[np.round(share * (len(colours) - 1)).astype(np.intp)]
+    picture: Pixels = style.RAMP[np.round(share * (len(style.RAMP) - 1)).astype(np.intp)]
     picture[~np.isfinite(values)] = 0
     return picture
 
@@ -189,10 +175,10 @@ def write_beside(
     )
 
 
-def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool) -> None:
+def draw_colour_bar(axes: Axes, ends: tuple[float, float], *, tall: bool) -> None:
     """Draw the colour bar, with more labels if it is ``tall``."""
     low, high = ends
-    bar = ramp(grid.metric)[::-1, None, :].repeat(4, axis=1)
+    bar = style.RAMP[::-1, None, :].repeat(4, axis=1)
     axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none")
     axes.set_xticks([])
     axes.yaxis.tick_right()
@@ -347,12 +333,9 @@ def _session_lanes(sessions: Sequence[OverlappingSession], a_letter: float, seco
 
 
 def _label_place(session: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
-    """Return the start and end of a bracket's label: inside it, else after it, else before the right edge."""
+    """Return the start and end of a bracket's label: after its left end, but before the right edge."""
     length = (len(clipped(session.name, _MAX_LETTERS)) + 2) * a_letter
-    if length <= session.end - session.begin:
-        begin = (session.begin + session.end - length) / 2
-    else:
-        begin = max(0.0, min(session.end, seconds - length))
+    begin = max(0.0, min(session.begin + a_letter, seconds - length))
     return begin, begin + length
 
 
@@ -381,32 +364,24 @@ def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: floa
 
 def _bracket(axes: Axes, session: OverlappingSession, y: float, a_letter: float, seconds: float) -> None:
     axes.vlines([session.begin, session.end], y - 0.25, y + 0.25, color=style.DIM, linewidth=0.6)
-    begin, end = _label_place(session, a_letter, seconds)
-    inside = begin >= session.begin and end <= session.end
-    pieces = ((session.begin, begin), (end, session.end)) if inside else ((session.begin, session.end),)
-    for piece in pieces:
-        axes.hlines(y, *piece, color=style.DIM, linewidth=0.6)
-    axes.text(
-        (begin + end) / 2 if inside else begin + a_letter,
-        y,
-        clipped(session.name, _MAX_LETTERS),
-        ha="center" if inside else "left",
-        va="center_baseline",
-        fontsize=style.SMALL,
-    )
+    axes.hlines(y, session.begin, session.end, color=style.DIM, linewidth=0.6)
+    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    begin, _ = _label_place(session, a_letter, seconds)
+    name = clipped(session.name, _MAX_LETTERS)
+    axes.text(begin, y, name, va="center_baseline", fontsize=style.SMALL, bbox=behind)
 
 
 def _labels(
     axes: Axes, labels: Sequence[tuple[float, str]], y: float, a_letter: float, seconds: float
 ) -> None:
-    """Draw ticks with labels beside them; if ticks are close, only some labels, above short ticks."""
-    shown = _fitting_labels(labels, a_letter, seconds)
-    close = len(shown) < len(labels)
+    """Draw a short tick for each label, and above it the labels that fit before the next one drawn."""
     times = _distinct_times([at for at, _ in labels], seconds)
-    axes.vlines(times, y + (0.32 if close else -0.36), y + 0.5, color=style.INK, linewidth=0.6)
-    for at, label in shown:
-        x, middle = (at, y - 0.1) if close else (at + a_letter * 0.5, y)
-        axes.text(x, middle, label, va="center_baseline", fontsize=style.SMALL)
+    axes.vlines(times, y + 0.32, y + 0.5, color=style.INK, linewidth=0.6)
+    free_until = seconds + 4 * a_letter
+    for at, label in reversed(labels):
+        if at + (len(label) + 1) * a_letter <= free_until:
+            axes.text(at, y - 0.1, label, va="center_baseline", fontsize=style.SMALL)
+            free_until = at
 
 
 def _distinct_times(times: Sequence[float], seconds: float) -> list[float]:
@@ -417,22 +392,3 @@ def _distinct_times(times: Sequence[float], seconds: float) -> list[float]:
 def _place_across(at: float, seconds: float) -> int:
     """Return the place of a time in the picture, the same for times that would be drawn over each other."""
     return round(at / max(seconds, 1e-9) * _PLACES)
-
-
-def _fitting_labels(
-    labels: Sequence[tuple[float, str]], a_letter: float, seconds: float
-) -> list[tuple[float, str]]:
-    """Return the labels that fit beside each other and inside the plot."""
-    if not labels:
-        return []
-    # Of close marks only every n-th gets a label, evenly thinned.
-    spaces = sorted(b[0] - a[0] for a, b in pairwise(labels)) or [1.0]
-    usual = max(spaces[len(spaces) // 2], 1e-9)
-    longest = max((len(label) + 1) * a_letter for _, label in labels)
-    fitting, free_from = [], 0.0
-    for at, label in labels[:: max(1, math.ceil(longest / usual))]:
-        needed = (len(label) + 1) * a_letter
-        if at >= free_from and at + needed <= seconds + 4 * a_letter:
-            fitting.append((at, label))
-            free_from = at + needed
-    return fitting

@@ -29,7 +29,7 @@ class PlotData:
 
     Bins hold the mean or the maximum (``how``: "mean", "max"). ``values`` are the names of mark values to
     draw, ``devices`` describes the hardware: "2 nodes, 16 × NVIDIA H100". ``running`` is false for a session
-    without an end whose recording was interrupted. ``omissions`` are sentences on events that aren't drawn.
+    without an end whose recording was interrupted. Not all events were read unless ``all_events``.
     """
 
     period: Period
@@ -42,7 +42,7 @@ class PlotData:
     values: tuple[str, ...]
     incidents: tuple[Incident, ...]
     others: tuple[OverlappingSession, ...]
-    omissions: tuple[str, ...] = ()
+    all_events: bool = True
 
 
 class NothingMeasuredError(UserError):
@@ -91,7 +91,7 @@ def load_plot_data(
         values=tuple(dict.fromkeys(values)),
         incidents=tuple(annotations.incidents),
         others=tuple(overlapping_sessions(source, period)),
-        omissions=annotations.omissions,
+        all_events=annotations.complete,
     )
 
 

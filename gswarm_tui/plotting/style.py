@@ -31,22 +31,13 @@ VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
 SMALL, USUAL, LARGE = 6.0, 7.0, 10.0
 """Sizes of text in points."""
 
-Ramp = npt.NDArray[np.uint8]
-"""RGBA colours from low to high values."""
-
-
-def _ramp(anchors: tuple[str, ...], steps: int = 128) -> Ramp:
-    shades = [between(anchors, step / (steps - 1)) for step in range(steps)]
-    return np.array([(*shade, 255) for shade in shades], dtype=np.uint8)
-
-
+_SHADES = 128
 # The ramps of the screens, but 0 differs from paper: the row of an idle GPU is as thin as a line.
-RAMP = _ramp(("#f6eca4", *LIGHT_COLOURS.anchors[1:]))
-
-REASONS = ("not throttled", "power cap", "slowed by heat or power brake")
-"""Words for the throttle levels 0, 0.5 and 1, whose colours are the ends and the middle of the ramp."""
-REASON_RAMP = _ramp(LIGHT_COLOURS.anchors, len(REASONS))
-REASON_COLOURS = LIGHT_COLOURS.anchors[::3]
+_ANCHORS = ("#f6eca4", *LIGHT_COLOURS.anchors[1:])
+RAMP: npt.NDArray[np.uint8] = np.array(
+    [(*between(_ANCHORS, step / (_SHADES - 1)), 255) for step in range(_SHADES)], dtype=np.uint8
+)
+"""RGBA colours from low to high values."""
 
 _FONTS = ("Arial", "Liberation Sans", "DejaVu Sans")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,12 +22,6 @@ _PANEL, _ABOVE, _BETWEEN, _COLUMNS = 1.35, 0.42, 0.62, 3
 _LETTERS = 118
 _SERIES = ((PACKED, style.VALUES[0], "o"), (SPREAD, style.VALUES[1], "s"))
 _Value = Callable[[PlacementResult], float | None]
-_Units = tuple[tuple[float, str], ...]
-_GPU_TIME: _Units = ((1, "GPU-s"), (60, "GPU-min"), (3600, "GPU-h"))
-_ENERGY: _Units = ((3600, "Wh"), (3.6e6, "kWh"), (3.6e9, "MWh"))
-_TRAFFIC: _Units = ((1, "MB"), (1e3, "GB"), (1e6, "TB"))
-_PERCENT: _Units = ((0.01, "%"),)
-"""Sizes of the units of an axis, in the unit of the values."""
 
 
 def draw_trial(results: TrialResults, kind: str, *, inline: bool = False) -> bytes:
@@ -57,47 +52,39 @@ def _figure(results: TrialResults, *, inline: bool) -> Figure:
 def _panels(results: TrialResults) -> list[Callable[[Axes], None]]:
     """Return the panels that have values."""
     per = "run" if not results.plan.higher_is_better else f"{results.unit:,} units of work"
-    candidates: tuple[tuple[str, tuple[tuple[str, _Value], ...], _Units], ...] = (
-        (f"GPU time per {per}", (("", lambda row: row.gpu_s),), _GPU_TIME),
-        (f"Energy per {per}", (("", lambda row: row.energy_j),), _ENERGY),
-        ("Balance of GPUs", (("", lambda row: row.balance),), _PERCENT),
+    # Title, the unit's size in the unit of the values, and the lines.
+    candidates: tuple[tuple[str, float, tuple[tuple[str, _Value], ...]], ...] = (
+        (f"GPU-h per {per}", 3600, (("", lambda row: row.gpu_s),)),
+        (f"Energy per {per} (kWh)", 3.6e6, (("", lambda row: row.energy_j),)),
+        ("Balance of GPUs (%)", 0.01, (("", lambda row: row.balance),)),
         (
-            f"Received per {per}",
+            f"Received per {per} (GB)",
+            1000,
             (("NVLink", lambda row: row.nvlink_mb), ("network", lambda row: row.network_mb)),
-            _TRAFFIC,
         ),
     )
     kept: list[Callable[[Axes], None]] = [
         lambda axes: _draw_speed_up(axes, results),
         lambda axes: _draw_efficiency(axes, results),
     ]
-    for title, lines, units in candidates:
+    for title, size, lines in candidates:
         measured = [line for line in lines if any(line[1](row) is not None for row in results.compared)]
         if measured:
-            kept.append(_panel(results, title, measured, units))
+            kept.append(partial(_draw_cost, results=results, title=title, size=size, lines=measured))
     return kept
 
 
-def _panel(
-    results: TrialResults, title: str, lines: Sequence[tuple[str, _Value]], units: _Units
-) -> Callable[[Axes], None]:
-    values = [value for _, of in lines for row in results.compared if (value := of(row)) is not None]
-    most = max(values, default=0.0)
-    size, unit = next((each for each in reversed(units) if most >= each[0]), units[0])
-
-    def scaled(value_of: _Value) -> _Value:
-        return lambda row: None if (value := value_of(row)) is None else value / size
-
-    def draw(axes: Axes) -> None:
-        panels.write_title(axes, f"{title} ({unit})", _PANEL)
-        for at, (name, value_of) in enumerate(lines):
-            _points(axes, results, scaled(value_of), name, first_colour=at)
-        axes.set_ylim(0, 105 if units is _PERCENT else 1.12 * most / size or 1)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        if len(lines) > 1:
-            _legend(axes)
-
-    return draw
+def _draw_cost(
+    axes: Axes, results: TrialResults, title: str, size: float, lines: Sequence[tuple[str, _Value]]
+) -> None:
+    """Draw values in a unit of this size, from 0."""
+    panels.write_title(axes, title, _PANEL)
+    for at, (name, value_of) in enumerate(lines):
+        _points(axes, results, value_of, name, first_colour=at, size=size)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if len(lines) > 1:
+        _legend(axes)
 
 
 def _draw_speed_up(axes: Axes, results: TrialResults) -> None:
@@ -126,12 +113,20 @@ def _draw_efficiency(axes: Axes, results: TrialResults) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
 
 
-def _points(axes: Axes, results: TrialResults, value_of: _Value, name: str, *, first_colour: int = 0) -> None:
-    """Draw a line through the medians of each kind of placement."""
+def _points(
+    axes: Axes,
+    results: TrialResults,
+    value_of: _Value,
+    name: str,
+    *,
+    first_colour: int = 0,
+    size: float = 1,
+) -> None:
+    """Draw a line through the medians of each kind of placement, in a unit of this size."""
     several = not names_of(results).same_spread
     for at, (spread, _, marker) in enumerate(_SERIES):
         own = [
-            (row.placement.gpus, value)
+            (row.placement.gpus, value / size)
             for row in results.compared
             if row.placement.spread == spread and (value := value_of(row)) is not None
         ]

@@ -17,6 +17,7 @@ from gswarm_agent.metrics import COUNTER_RIGHTS
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures
 from gswarm_tui.analysis.summary_text import TextTable, outliers, part_of, process_table, share, throttled_s
+from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import DASH, duration, energy, mebibytes, plural, watts
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
@@ -29,17 +30,6 @@ from gswarm_tui.trials.results import TrialResults
 
 MOST = SimpleNamespace(read=MOST_EVENTS_READ, open=64, events=200, gaps=40, marks=200, processes=20)
 """Most rows of each table, which says how many are missing; more than ``open`` GPUs are collapsed."""
-
-MOST_MARKED = 3
-"""An extreme shared by more rows isn't marked."""
-
-_CONTROLS = {
-    code: ascii(chr(code))[1:-1]
-    for code in (
-        *range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)
-    )
-}  # fmt: skip
-"""Control characters, which HTML forbids, and those that change the writing direction: they are spelt out."""
 
 _Value = Callable[[Figures], float | None]
 _Shown = Callable[[float | None], str]
@@ -74,11 +64,10 @@ _COLUMNS: tuple[tuple[str, _Value, _Shown], ...] = (
 
 
 class Cell(NamedTuple):
-    """A table cell with classes and a tooltip."""
+    """A table cell with classes."""
 
     text: object
     classes: str = ""
-    title: str | None = None
 
 
 @dataclass(frozen=True)
@@ -245,7 +234,7 @@ class Report:
 
 def _finalized(value: object) -> object:
     """Return a value of the template as text without control characters; HTML stays as it is."""
-    return value if isinstance(value, Markup) else str(value).translate(_CONTROLS)
+    return value if isinstance(value, Markup) else printable(str(value))
 
 
 def _trial(results: TrialResults) -> dict[str, Any]:
@@ -270,23 +259,16 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _figures_table(figures: Sequence[Figures]) -> tuple[list[str], list[tuple[object, ...]], range]:
-    """Return headings, rows and numeric columns of a table with marked extremes, by GPU or node."""
+def _figures_table(figures: Sequence[Figures]) -> tuple[list[str], Sequence[tuple[object, ...]], range]:
+    """Return headings, rows and numeric columns of a table by GPU or node."""
     gpus = figures[0].gpu_index is not None
-    columns = [_marked_cells([value(one) for one in figures], shown) for _, value, shown in _COLUMNS]
-    names = [(one.node, one.gpu_index if gpus else one.gpus) for one in figures]
-    rows = [(*name, *cells) for name, cells in zip(names, zip(*columns, strict=True), strict=True)]
+    rows = [
+        (
+            one.node,
+            one.gpu_index if gpus else one.gpus,
+            *(Cell(shown(value(one)), "n") for _, value, shown in _COLUMNS),
+        )
+        for one in figures
+    ]
     heads = ["node", "GPU" if gpus else "GPUs", *(head for head, _, _ in _COLUMNS)]
     return heads, rows, range(1, len(heads))
-
-
-def _marked_cells(values: Sequence[float | None], shown: _Shown) -> list[Cell]:
-    """Return a column's cells; marks the lowest and the highest value, unless many rows share it."""
-    ordered = [shown(value) for value in sorted(v for v in values if v is not None)]
-    marks: dict[str, tuple[str, str | None]] = {}
-    if len(ordered) >= 3 and ordered[0] != ordered[-1]:
-        marks = {ordered[0]: ("n least", "lowest"), ordered[-1]: ("n most", "highest")}
-    for text in (*marks,):
-        if text in (_number(0.0), energy(0.0)) or ordered.count(text) > MOST_MARKED:
-            del marks[text]
-    return [Cell(text, *marks.get(text, ("n", None))) for text in map(shown, values)]

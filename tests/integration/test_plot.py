@@ -120,7 +120,7 @@ def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> Non
     assert {"warm_up", "evaluation", "epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
     assert {"gpu01", "gpu06", "GPU util (%)", "Power (W)", "Memory used (GiB)"} <= set(texts)
     assert {"node lost", "XID", "throttled"} <= set(texts)
-    assert "local time, CET (UTC+1)" in texts
+    assert "local time, CET (UTC+0100)" in texts
     assert {"15:02", "15:10"} <= set(texts)  # 14:00 UTC
     assert any(text.startswith("2026-03-02 15:00:10 – 15:10:") for text in texts)
     assert any("job 4711" in text and "6 nodes, 12 × NVIDIA H100" in text for text in texts)
@@ -221,22 +221,6 @@ def test_counter_counts_from_the_session_start(tmp_path: Path) -> None:
     assert found[-1] == pytest.approx(0.049, abs=0.0001)  # 49 times 1 Wh, in kWh
 
 
-@pytest.fixture(scope="module")
-def throttling(tmp_path_factory: pytest.TempPathFactory) -> PlotData:
-    """Record a GPU that is free, then at its power cap, then slowed by heat, for 10 s each."""
-    frames = [arrived(seq, [gpu_row(clock_reasons=(0x1, 0x4, 0x44)[seq // 10])]) for seq in range(1, 30)]
-    path = tmp_path_factory.mktemp("throttling") / "run.duckdb"
-    record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
-    return material(path, metric="reasons")
-
-
-def test_throttle_reasons_become_levels(throttling: PlotData) -> None:
-    (found,) = throttling.grids[0].values
-    assert (found[5], found[15], found[25]) == (0, 0.5, 1)
-    texts = svg_texts(drawn(throttling, "svg"))
-    assert {"not throttled", "power cap", "slowed by heat or power brake"} <= set(texts)
-
-
 def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
     nodes = [f"n{number:04}" for number in range(1, 66)]
     events: list[Event] = [introduced(node, gpus=16) for node in nodes]
@@ -303,7 +287,7 @@ def test_plot_command_writes_each_file(
     assert capsys.readouterr().out.splitlines() == names
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pdf", "a.png", "a.svg"]
     texts = svg_texts((tmp_path / "a.svg").read_bytes())
-    assert {"CPU of nodes (%)", "local time, CET (UTC+1)"} <= set(texts)
+    assert {"CPU of nodes (%)", "local time, CET (UTC+0100)"} <= set(texts)
     assert any(text.startswith("Each point is the highest value of") for text in texts)
 
 
@@ -334,8 +318,8 @@ def test_command_says_what_the_plot_leaves_out(
     assert printed.out == "x.svg\n"
     assert printed.err.splitlines() == [
         "gswarm-tui: train is partial: 1 of 2 nodes cover all of it; n2 covers 6.7 % (hatched).",
-        "gswarm-tui: the plot leaves out warnings of these kinds: late (4), stale (3); report lists them.",
     ]
+    assert {"warning", "× 7"} <= set(svg_texts((tmp_path / "x.svg").read_bytes()))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +329,7 @@ def test_command_says_what_the_plot_leaves_out(
         (["--metric", "zzzz"], 'unknown metric "zzzz"; choose from util, memutil, mem,'),
         (["--metric", "power"], 'power was never measured in "train"'),
         (["--metric", "util,power,diskr"], 'power and diskr were never measured in "train"'),
-        (["--curve", "reasons"], "reasons is a set of reasons, not a curve"),
+        (["--heatmap", "reasons"], "reasons is a set of reasons; draw the shares of time thrpower, thrtherm"),
         (["--value", "loss"], 'no mark of "train" has a value, so there is no "loss".'),
         (["-o", "x.gif"], 'x.gif has the suffix ".gif"; name a .pdf, .png or .svg file.'),
         (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
