@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gswarm_tui.commands.head_choice import add_recording, choose_recording_head
-from gswarm_tui.common.errors import UserError, quote
-from gswarm_tui.control.client import Head, describe_hang, open_socket
+from gswarm_tui.common.errors import quote
 from gswarm_tui.options.arguments import CommandParser, UsageError, parse
 from gswarm_tui.run.plan import require_terminal
 
@@ -40,7 +39,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UsageError(f"--host: {quote(arguments.host)} isn't a host.")
     choose = partial(choose_recording_head, arguments, environ, option="gswarm-tui attach RECORDING")
     if arguments.relay:
-        return _relay(choose())
+        from gswarm_tui.control.relay import relay
+
+        relay(choose().connect())
+        return 0
     settings = parse([], environ)
     if BROWSER_DRIVER not in environ:
         require_terminal(sys.stdin, sys.stdout)
@@ -53,16 +55,3 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         else SshRoute(arguments.host, str(arguments.db or arguments.recording))
     )
     return run_viewer(route, settings, environ, read_only=arguments.read_only)
-
-
-def _relay(head: Head) -> int:
-    from gswarm_tui.control.relay import relay
-
-    try:
-        connection = open_socket(head)
-    except TimeoutError:
-        raise UserError(f"{describe_hang(head)}.") from None
-    except OSError as error:
-        raise UserError(f"the recorder can't be reached: {error}.") from None
-    relay(connection)
-    return 0

@@ -1,4 +1,4 @@
-"""Choice of the running gswarm-tui that a command controls, and the requests to it."""
+"""Choice of the running gswarm-tui that a command controls."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.time_input import TimeInputError, parse_time
-from gswarm_tui.control import client, registry
+from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
-from gswarm_tui.control.intents import Intent
 from gswarm_tui.options.arguments import CommandParser, UsageError, is_recording
 
 SHORT_ID = 8
 USUAL = "that of the only running gswarm-tui"
-
-
-class RefusedError(UserError):
-    """The running gswarm-tui refused a request, or didn't reply."""
-
-    exit_status = 1
 
 
 def add_recording(parser: CommandParser) -> None:
@@ -49,7 +41,7 @@ def choose_head(
 ) -> Head:
     """Return the head that the options choose: the only running one, or that of this Slurm job.
 
-    ``option`` is the one that would choose among several. Raises UserError.
+    ``option`` is the one that would choose among several. Raises UserError, RequestError if it hangs.
     """
     found = find_heads(arguments, environ)
     if len(found) > 1 and not arguments.recording and arguments.db is None:
@@ -61,16 +53,16 @@ def choose_head(
         raise UsageError(
             f"{len(found)} running gswarm-tui processes match; choose one with {option}: {heads}."
         )
+    if found[0].hangs:
+        raise RequestError(found[0].describe_hang())
     return found[0]
 
 
 def choose_recording_head(arguments: argparse.Namespace, environ: Mapping[str, str], *, option: str) -> Head:
-    """Return the head that the options choose, which records and answers. Raises UserError."""
+    """Return the head that the options choose, which records. Raises UserError."""
     if is_recording(arguments.recording):
         arguments.db, arguments.recording = Path(arguments.recording), ""
     head = choose_head(arguments, environ, option=option)
-    if head.hangs:
-        raise UserError(f"{client.describe_hang(head)}.")
     if head.path is None:
         raise UserError(f"gswarm-tui with process {head.pid} records nothing, so it has no viewers.")
     return head
@@ -99,14 +91,6 @@ def describe_head(head: Head) -> str:
     if head.path is None:
         return f"{head.pid} ({label}records nothing)"
     return f"{head.uid[:SHORT_ID] or head.pid} ({label}{head.path})"
-
-
-def request_head(head: Head, intent: Intent) -> dict[str, Any]:
-    """Let a head carry out an intent, and return the result. Raises RefusedError."""
-    try:
-        return client.carry_out(head, intent)
-    except RequestError as error:
-        raise RefusedError(f"{error}.") from None
 
 
 def parse_head_time(text: str | None, head: Head) -> float | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
+from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
 from gswarm_tui.common.time_input import INTERVAL_HINT, TimeInputError, parse_interval_ms
-from gswarm_tui.control.client import describe_hang
 from gswarm_tui.control.intents import ChangeInterval
 from gswarm_tui.options.arguments import CommandParser, UsageError
 from gswarm_tui.printing.json_output import print_json
@@ -28,11 +27,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except TimeInputError as error:
         raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
-    if head.hangs:
-        raise RefusedError(f"{describe_hang(head)}.")
     interval_ms = head.status.get("interval_ms", 0)
     if wanted is not None:
-        interval_ms = request_head(head, ChangeInterval(wanted))["interval_ms"]
+        interval_ms = head.carry_out(ChangeInterval(wanted))["interval_ms"]
     if arguments.json:
         print_json({"interval_ms": interval_ms})
     else:

@@ -13,7 +13,7 @@ from gswarm_agent.mark import Marked, MarkError, Value, send, values_of
 from gswarm_tui.commands.head_choice import add_head_options, named_heads, parse_head_time
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.control.client import Head, NoHeadError, RequestError, carry_out, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
 from gswarm_tui.control.intents import IntentError, SetMark
 from gswarm_tui.options.arguments import CommandParser, UsageError
 
@@ -90,7 +90,7 @@ def _mark_heads(
             continue
         at = parse_head_time(arguments.at, head)
         try:
-            carry_out(head, SetMark(arguments.name, values, at))
+            head.carry_out(SetMark(arguments.name, values, at))
         except RequestError as error:
             marked.problems.append(str(error))
         else:

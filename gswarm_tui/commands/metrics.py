@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gswarm_agent.metrics import ALL_GROUPS, METRIC_GROUPS
-from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
+from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
 from gswarm_tui.common.errors import quote
-from gswarm_tui.control.client import describe_hang
 from gswarm_tui.control.intents import ChangeMetrics
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, UsageError
@@ -42,11 +41,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except ValueError as error:
         raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
-    if head.hangs:
-        raise RefusedError(f"{describe_hang(head)}.")
     if changed:
         wanted = tuple(name for name in ALL_GROUPS if name in {*head.metrics, *on} - {*off})
-    measured = head.metrics if wanted is None else request_head(head, ChangeMetrics(wanted))["groups"]
+    measured = head.metrics if wanted is None else head.carry_out(ChangeMetrics(wanted))["groups"]
     if arguments.json:
         print_json({name: name in measured for name in METRIC_GROUPS})
     else:

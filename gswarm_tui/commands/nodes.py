@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head
+from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
 from gswarm_tui.common.quantities import DASH, duration, percent, used_of, watts
-from gswarm_tui.control.client import RequestError, list_nodes
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import print_json
 
@@ -27,11 +26,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_head_options(parser)
     arguments = parser.read(args)
-    head = choose_head(arguments, environ)
-    try:
-        nodes = list_nodes(head)
-    except RequestError as error:
-        raise RefusedError(f"{error}.") from None
+    nodes = choose_head(arguments, environ).request("nodes")["nodes"]
     if arguments.json:
         print_json(nodes)
     else:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
-from gswarm_tui.control.client import Head, RequestError, carry_out, running_heads
+from gswarm_tui.control.client import Head, RequestError, running_heads
 from gswarm_tui.control.intents import IntentError, StartProfile, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NAME, MAX_NOTE
 from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
@@ -146,7 +146,7 @@ class _Sessions:
             if head.path is None or not (head.of_job(job.label) or set(head.nodes) & set(job.nodes)):
                 continue
             try:
-                session = carry_out(head, StartProfile(name, message[:MAX_NOTE]))
+                session = head.carry_out(StartProfile(name, message[:MAX_NOTE]))
             except (RequestError, IntentError) as error:
                 print_notice(f"no session in {head.path}: {error}.")
             else:
@@ -157,7 +157,7 @@ class _Sessions:
         finally:
             for head, name in self._sessions:
                 with contextlib.suppress(RequestError, IntentError):
-                    carry_out(head, StopSession(name))
+                    head.carry_out(StopSession(name))
 
 
 async def _until_signal(work: Coroutine[object, object, T], after: str) -> T:

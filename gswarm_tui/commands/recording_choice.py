@@ -13,7 +13,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.control import registry
-from gswarm_tui.control.client import describe_hang, running_heads
+from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
@@ -84,7 +84,7 @@ def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool
         for head in running_heads(environ):
             if head.records(path):
                 if head.hangs:
-                    raise FileInUseError(describe_hang(head))
+                    raise FileInUseError(head.describe_hang())
                 return RecorderSource.of_head(head, path)
         try:
             source = FileSource(path, for_people=for_people)

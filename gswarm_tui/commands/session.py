@@ -9,7 +9,6 @@ from gswarm_tui.commands.head_choice import (
     add_head_options,
     choose_head,
     parse_head_time,
-    request_head,
 )
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.quantities import age, duration
@@ -49,7 +48,7 @@ def _start(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     head = choose_head(arguments, environ)
     at = parse_head_time(arguments.at, head)
-    session = request_head(head, StartSession(arguments.name, at, arguments.note))
+    session = head.carry_out(StartSession(arguments.name, at, arguments.note))
     if arguments.json:
         _print_json(session)
     else:
@@ -66,7 +65,7 @@ def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     head = choose_head(arguments, environ)
     at = parse_head_time(arguments.at, head)
-    stopped = request_head(head, StopSession(arguments.session, at))["stopped"]
+    stopped = head.carry_out(StopSession(arguments.session, at))["stopped"]
     if arguments.json:
         _print_json(stopped)
     else:
@@ -84,7 +83,7 @@ def _rename(args: Sequence[str], environ: Mapping[str, str]) -> int:
     add_head_options(parser)
     arguments = parser.read(args)
     head = choose_head(arguments, environ)
-    session = request_head(head, ChangeSession(arguments.session, arguments.name))
+    session = head.carry_out(ChangeSession(arguments.session, arguments.name))
     if arguments.json:
         _print_json(session)
     else:

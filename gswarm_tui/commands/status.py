@@ -9,7 +9,7 @@ from typing import Any
 from gswarm_tui.commands.head_choice import SHORT_ID, add_head_options, find_heads
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import elapsed, energy, file_size, percent, plural, watts
-from gswarm_tui.control.client import Head, NoHeadError, describe_hang
+from gswarm_tui.control.client import Head, NoHeadError
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import print_json, with_times
 
@@ -37,7 +37,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     elif texts := ["\n".join(_lines(head)) for head in heads if not head.hangs]:
         print("\n\n".join(texts))
     for head in hanging:
-        print_notice(f"{describe_hang(head)}.")
+        print_notice(f"{head.describe_hang()}.")
     return 1 if hanging else 0
 
 

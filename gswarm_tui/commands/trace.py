@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gswarm_tui.commands.head_choice import USUAL, RefusedError, add_head_options, choose_head, request_head
+from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced
-from gswarm_tui.control import client
 from gswarm_tui.control.client import Head, RequestError
 from gswarm_tui.control.intents import IntentError, StartTrace
 from gswarm_tui.options import values
@@ -40,7 +39,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except (IntentError, TimeInputError) as error:
         raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
-    state = request_head(head, intent)
+    state = head.carry_out(intent)
     print_notice(
         f"requested a trace; files of at most {intent.max_mib:,} MiB a rank before compression "
         f"go to {state['folder']}"
@@ -83,17 +82,14 @@ def _parser() -> CommandParser:
 
 
 def _wait(head: Head, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state at the end. Raises RefusedError."""
+    """Return the state at the end. Raises RequestError."""
     token = state["token"]
     with Progress("waiting for the ranks", after_s=0) as progress:
         while state["running"]:
             time.sleep(POLL_S)
-            try:
-                state = client.trace_state(head)
-            except RequestError as error:
-                raise RefusedError(f"{error}.") from None
+            state = head.request("trace")
             if state.get("token") != token:
-                raise RefusedError("another trace was requested meanwhile; gswarm-tui sql shows the events.")
+                raise RequestError("another trace was requested meanwhile; gswarm-tui sql shows the events.")
             progress.describe(_describe(state))
     return state
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_agent.folder import Folder
-from gswarm_agent.requests import connect, is_own
+from gswarm_agent.requests import connect
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.intents import Intent
@@ -30,14 +30,17 @@ from gswarm_tui.control.messages import (
 )
 
 TIMEOUT_S = 5.0
+CANCELLED = "the query was cancelled"
 
 
-class RequestError(Exception):
-    """Raised for a request that a head refused or did not answer; the message gives the reason."""
+class RequestError(UserError):
+    """Raised for a request that a recorder refused or did not answer; the message gives the reason."""
+
+    exit_status = 1
 
 
 class RefusedIntentError(RequestError):
-    """Raised for a request that a head refused: to repeat it won't help."""
+    """Raised for a request that a recorder refused: to repeat it won't help."""
 
 
 class NoHeadError(UserError):
@@ -88,6 +91,55 @@ class Head:
         """Return whether its nodes are those of a job with this ID."""
         return bool(job_id) and self.job.rpartition(" ")[2] == job_id
 
+    def has_ended(self) -> bool:
+        """Return whether it has closed its recording and its socket."""
+        return all(folder.name != self.name for folder in registry.running_folders((self.parent_folder,)))
+
+    def describe_hang(self) -> str:
+        """Explain that it doesn't answer, and what to do about it."""
+        group = str(self.pid)
+        with contextlib.suppress(ProcessLookupError):  # its parent is stopped, too
+            group = f"-- -{os.getpgid(self.pid)}"
+        return (
+            f"{self.path or 'nothing'} is being recorded by gswarm-tui, process {self.pid}, which doesn't "
+            f"answer; if it is suspended, resume it with kill -s CONT {group}, else end it with "
+            f"kill -9 {self.pid}"
+        )
+
+    def connect(self) -> socket.socket:
+        """Return a connection to its socket. Raises RequestError if it hangs or has ended."""
+        for folder in registry.running_folders((self.parent_folder,)):
+            if folder.name == self.name:
+                try:
+                    return connect(folder, TIMEOUT_S)
+                except TimeoutError:
+                    raise RequestError(self.describe_hang()) from None
+                except OSError:
+                    break
+        raise RequestError(self.describe_end())
+
+    def describe_end(self) -> str:
+        """Explain that it ended during a request."""
+        subject = f"the gswarm-tui that records {self.path or 'nothing'}"
+        return f"{subject} ended before it replied; run the command again"
+
+    def request(self, want: str) -> dict[str, Any]:
+        """Return what it reports: its nodes, sessions or newest trace. Raises RequestError."""
+        return self._request({"want": want})
+
+    def carry_out(self, intent: Intent) -> dict[str, Any]:
+        """Let it carry out an intent, and return the result. Raises RequestError."""
+        return self._request(intent.message())
+
+    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self.hangs:
+            raise RequestError(self.describe_hang())
+        with contextlib.closing(Connection(self, TIMEOUT_S)) as connection:
+            reply = connection.request(message)
+        if "error" in reply:
+            raise RefusedIntentError(str(reply["error"]))
+        return reply
+
 
 def running_heads(environ: Mapping[str, str]) -> list[Head]:
     """Return the running heads, the newest first and those that hang last."""
@@ -102,8 +154,9 @@ def running_heads(environ: Mapping[str, str]) -> list[Head]:
 
 
 def _query_status(folder: Folder) -> Head:
-    with contextlib.closing(Connection(connect(folder, TIMEOUT_S), TIMEOUT_S)) as connection:
-        status = connection.request({"want": "status"})
+    with connect(folder, TIMEOUT_S) as connection:
+        connection.settimeout(TIMEOUT_S)
+        status = request(connection, {"want": "status"})
     path = None if status["path"] is None else Path(status["path"])
     return Head(
         status["pid"],
@@ -125,127 +178,61 @@ def _hanging_head(folder: Folder) -> Head:
     return Head(note.pid, note.path, note.uid, 0.0, (), folder.top, folder.name, hangs=True)
 
 
-def describe_hang(head: Head) -> str:
-    """Explain that a head doesn't answer, and what to do about it."""
-    group = str(head.pid)
-    with contextlib.suppress(ProcessLookupError):  # its parent is stopped, too
-        group = f"-- -{os.getpgid(head.pid)}"
-    return (
-        f"{head.path or 'nothing'} is being recorded by gswarm-tui, process {head.pid}, which doesn't "
-        f"answer; if it is suspended, resume it with kill -s CONT {group}, else end it with "
-        f"kill -9 {head.pid}"
-    )
+def request(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
+    """Send a request over a connection and return the first reply. Raises OSError, MessageError."""
+    connection.sendall(encode(message | {"version": VERSION}, MAX_REQUEST))
+    return _receive(connection)
 
 
-def describe_missing_reply(head: Head) -> str:
-    """Explain why a head sent no reply: it hangs, it ended, or it closed the connection."""
-    subject = f"the gswarm-tui that records {head.path or 'nothing'}"
-    try:
-        connect_to(head, TIMEOUT_S).close()
-    except TimeoutError:
-        return describe_hang(head)
-    except OSError:
-        return f"{subject} ended before it replied; run the command again"
-    return f"{subject} closed the connection without a reply; run the command again"
-
-
-def carry_out(head: Head, intent: Intent) -> dict[str, Any]:
-    """Let a head carry out an intent, and return the result. Raises RequestError."""
-    return _request(head, intent.message())
-
-
-def list_nodes(head: Head) -> list[dict[str, Any]]:
-    """Return the state of each node of a head. Raises RequestError."""
-    nodes: list[dict[str, Any]] = _request(head, {"want": "nodes"})["nodes"]
-    return nodes
-
-
-def list_sessions(head: Head) -> list[dict[str, Any]]:
-    """Return the sessions of a head's recording, in the order of their start. Raises RequestError."""
-    sessions: list[dict[str, Any]] = _request(head, {"want": "sessions"})["sessions"]
-    return sessions
-
-
-def trace_state(head: Head) -> dict[str, Any]:
-    """Return the state of a head's newest trace, empty without one. Raises RequestError."""
-    return _request(head, {"want": "trace"})
-
-
-def _request(head: Head, message: dict[str, Any]) -> dict[str, Any]:
-    """Send a request and return its reply. Raises RequestError."""
-    if head.hangs:
-        raise RequestError(describe_hang(head))
-    try:
-        with contextlib.closing(connect_to(head, TIMEOUT_S)) as connection:
-            reply = connection.request(message)
-    except TimeoutError:
-        raise RequestError(describe_hang(head)) from None
-    except (OSError, MessageError):
-        raise RequestError(describe_missing_reply(head)) from None
-    if "error" in reply:
-        raise RefusedIntentError(str(reply["error"]))
-    return reply
-
-
-def has_ended(head: Head) -> bool:
-    """Return whether a head has closed its recording and its socket."""
-    return all(folder.name != head.name for folder in registry.running_folders((head.parent_folder,)))
-
-
-def connect_to(head: Head, timeout_s: float | None) -> Connection:
-    """Connect to a head. Raises OSError if it has ended, TimeoutError if it hangs."""
-    return Connection(open_socket(head), timeout_s)
-
-
-def open_socket(head: Head) -> socket.socket:
-    """Return a connection to a head's socket. Raises OSError if it has ended, TimeoutError if it hangs."""
-    for folder in registry.running_folders((head.parent_folder,)):
-        if folder.name == head.name:
-            try:
-                return connect(folder, TIMEOUT_S)
-            except TimeoutError:
-                raise
-            except OSError:
-                break
-    raise ConnectionRefusedError("it has ended")
-
-
-class Connection:
-    """A connection to a head, for one request."""
-
-    def __init__(self, connection: socket.socket, timeout_s: float | None) -> None:
-        """Raises OSError if the other end belongs to another user."""
-        self._connection = connection
-        self.cancelled = False
-        if not is_own(connection):
-            connection.close()
-            raise OSError("it belongs to another user")
-        connection.settimeout(timeout_s)
-
-    def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return the first reply. Raises OSError, MessageError."""
-        self.send(message)
-        return self.read()
-
-    def send(self, message: dict[str, Any], limit: int = MAX_REQUEST) -> None:
-        """Send a request, whose reply ``read`` returns. Raises OSError, MessageError."""
-        self._connection.sendall(encode(message | {"version": VERSION}, limit))
-
-    def read(self) -> dict[str, Any]:
-        """Return the next reply. Raises OSError, MessageError."""
-        return decode(self._receive(message_length(self._receive(LENGTH.size), MAX_REPLY)))
-
-    def _receive(self, size: int) -> bytes:
+def _receive(connection: socket.socket) -> dict[str, Any]:
+    def read(size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            if not (piece := self._connection.recv(min(size - len(data), 1 << 20))):
+            if not (piece := connection.recv(min(size - len(data), 1 << 20))):
                 raise ConnectionResetError("it has ended")
             data += piece
         return bytes(data)
 
+    return decode(read(message_length(read(LENGTH.size), MAX_REPLY)))
+
+
+class Connection:
+    """A connection to a head, for one request whose replies and further messages belong together."""
+
+    def __init__(self, head: Head, timeout_s: float | None) -> None:
+        """Connect; a reply may take ``timeout_s``. Raises RequestError if the head hangs or has ended."""
+        self._head = head
+        self._cancelled = False
+        self._connection = head.connect()
+        self._connection.settimeout(timeout_s)
+
+    def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and return the first reply. Raises RequestError."""
+        self.send(message)
+        return self.receive()
+
+    def send(self, message: dict[str, Any], limit: int = MAX_REQUEST) -> None:
+        """Send a request, whose reply ``receive`` returns. Raises RequestError, MessageError."""
+        encoded = encode(message | {"version": VERSION}, limit)
+        try:
+            self._connection.sendall(encoded)
+        except OSError:
+            raise RequestError(self._head.describe_end()) from None
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next reply. Raises RequestError."""
+        try:
+            return _receive(self._connection)
+        except TimeoutError:
+            raise RequestError(self._head.describe_hang()) from None
+        except (OSError, MessageError):
+            if self._cancelled:
+                return {"error": CANCELLED, "kind": "query"}
+            raise RequestError(self._head.describe_end()) from None
+
     def cancel(self) -> None:
         """Close the connection while another thread reads."""
-        self.cancelled = True
+        self._cancelled = True
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from gswarm_tui.control.client import Head, connect_to, describe_missing_reply
+from gswarm_tui.control.client import Connection, Head
 from gswarm_tui.control.messages import MessageError, encode, read_message
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import pack_arrays, unpack_arrays
@@ -109,13 +109,9 @@ class SentProfile:
     """Sends the rows of one profile to a running recorder; ``close`` it afterwards."""
 
     def __init__(self, head: Head, facts: ProfileFacts) -> None:
-        """Begin the import. Raises StoreError."""
-        self._head = head
+        """Begin the import. Raises RequestError, StoreError."""
         self._unanswered = 0
-        try:
-            self._connection = connect_to(head, PATIENCE_S)
-        except OSError:
-            raise StoreError(describe_missing_reply(head)) from None
+        self._connection = Connection(head, PATIENCE_S)
         try:
             begun = self._request({"want": "import", "facts": asdict(facts)})
         except BaseException:
@@ -127,24 +123,19 @@ class SentProfile:
         self.at_its_time: bool = begun["at_its_time"]
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
-        """Return the ids of names, which are added if they are new. Raises StoreError."""
-        self._settle()
+        """Return the ids of names, which are added if they are new. Raises RequestError, StoreError."""
         found: list[int] = self._request({"names": list(names)})["result"]
         return found
 
     def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Send rows; their reply is awaited before the next ones. Raises StoreError."""
+        """Send rows; their reply is awaited before the next ones. Raises RequestError, StoreError."""
         packed = {"table": table.name, "columns": pack_arrays(columns)}
         self._settle()
-        try:
-            self._connection.send(packed, MAX_STEP)
-        except OSError:
-            raise StoreError(describe_missing_reply(self._head)) from None
+        self._connection.send(packed, MAX_STEP)
         self._unanswered += 1
 
     def finish(self, facts: ProfileFacts) -> None:
-        """Add the profile itself, which makes its rows visible. Raises StoreError."""
-        self._settle()
+        """Add the profile itself, which makes its rows visible. Raises RequestError, StoreError."""
         self._request({"finish": asdict(facts)})
 
     def close(self) -> None:
@@ -154,16 +145,15 @@ class SentProfile:
     def _settle(self) -> None:
         while self._unanswered:
             self._unanswered -= 1
-            self._reply(self._connection.read)
+            self._receive()
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
-        return self._reply(lambda: self._connection.request(message))
+        self._settle()
+        self._connection.send(message)
+        return self._receive()
 
-    def _reply(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            reply = call()
-        except (OSError, MessageError):
-            raise StoreError(describe_missing_reply(self._head)) from None
+    def _receive(self) -> dict[str, Any]:
+        reply = self._connection.receive()
         if "error" in reply:
             raise StoreError(str(reply["error"]))
         return reply

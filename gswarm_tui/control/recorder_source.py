@@ -8,8 +8,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gswarm_tui.control.client import Connection, Head, connect_to, describe_hang, describe_missing_reply
-from gswarm_tui.control.messages import MessageError
+from gswarm_tui.control.client import CANCELLED, Connection, Head, RequestError
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, Result
 
@@ -17,14 +16,12 @@ if TYPE_CHECKING:
     from gswarm_tui.control.attached import AttachedRun
     from gswarm_tui.store.querying.arrays import Arrays
 
-CANCELLED = "the query was cancelled"
-
 
 class QueryRequest(Protocol):
-    """A query on its way, whose replies ``receive`` returns in any thread."""
+    """A query that was sent, whose replies ``receive`` returns in any thread."""
 
     def receive(self) -> dict[str, Any]:
-        """Return the next reply. Raises StoreError without one."""
+        """Return the next reply. Raises RequestError without one."""
 
     def cancel(self) -> None:
         """Cancel the query, from any thread; ``receive`` returns at once then."""
@@ -52,7 +49,13 @@ class RecorderSource:
     @classmethod
     def of_head(cls, head: Head, path: Path) -> RecorderSource:
         """Return a source that connects to a head for each query."""
-        return cls(path, lambda message: _ConnectedRequest(head, message))
+
+        def send(message: dict[str, Any]) -> Connection:
+            connection = Connection(head, timeout_s=None)
+            connection.send(message)
+            return connection
+
+        return cls(path, send)
 
     def query(self, sql: str, *values: object) -> Result:
         """Run one statement that reads. Raises QueryError, StoreError."""
@@ -78,7 +81,10 @@ class RecorderSource:
             self._close(request)
 
     def _request(self, want: str, sql: str, values: tuple[object, ...]) -> QueryRequest:
-        request = self._send({"want": want, "sql": sql, "values": list(values)})
+        try:
+            request = self._send({"want": want, "sql": sql, "values": list(values)})
+        except RequestError as error:
+            raise StoreError(str(error)) from None
         with self._lock:
             self._open.add(request)
         return request
@@ -86,9 +92,9 @@ class RecorderSource:
     def _receive(self, request: QueryRequest) -> dict[str, Any]:
         try:
             reply = request.receive()
-        except BaseException:
+        except RequestError as error:
             self._close(request)
-            raise
+            raise StoreError(str(error)) from None
         if "error" in reply:
             self._close(request)
             raise (QueryError if reply.get("kind") == "query" else StoreError)(str(reply["error"]))
@@ -133,31 +139,3 @@ class _StreamedRequest:
     def close(self) -> None:
         if not self._run.loop.is_closed():
             self._run.loop.call_soon_threadsafe(self._cancel)
-
-
-class _ConnectedRequest:
-    """A query over a connection of its own."""
-
-    def __init__(self, head: Head, message: dict[str, Any]) -> None:
-        self._head = head
-        try:
-            self._connection: Connection = connect_to(head, None)
-            self._connection.send(message)
-        except TimeoutError:
-            raise StoreError(describe_hang(head)) from None
-        except OSError:
-            raise StoreError(describe_missing_reply(head)) from None
-
-    def receive(self) -> dict[str, Any]:
-        try:
-            return self._connection.read()
-        except (OSError, MessageError):
-            if self._connection.cancelled:
-                raise QueryError(CANCELLED) from None
-            raise StoreError(describe_missing_reply(self._head)) from None
-
-    def cancel(self) -> None:
-        self._connection.cancel()
-
-    def close(self) -> None:
-        self._connection.close()

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gswarm_tui.common.processes import LastLine, own_command_there, pipes
 from gswarm_tui.control.attached import RecorderGoneError, RouteError
-from gswarm_tui.control.client import Head, NoHeadError, describe_hang, open_socket, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
 from gswarm_tui.control.relay import MAGIC
 
 NOISE_MOST = 64 * 1024
@@ -42,11 +42,9 @@ class SocketRoute:
     def _connect(self, uid: str) -> socket.socket:
         head = recording_head(uid, self._environ) if uid else self._choose()
         try:
-            connection = open_socket(head)
-        except TimeoutError:
-            raise RouteError(describe_hang(head)) from None
-        except OSError as error:
-            raise RouteError(f"the recorder can't be reached: {error}") from None
+            connection = head.connect()
+        except RequestError as error:
+            raise RouteError(str(error)) from None
         connection.setblocking(False)
         return connection
 

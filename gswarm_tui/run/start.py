@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gswarm_tui.common.errors import NO_PROCESS, UserError
 from gswarm_tui.common.paths import state_folder
-from gswarm_tui.control.client import Connection
+from gswarm_tui.control.client import request
 from gswarm_tui.control.messages import MessageError
 from gswarm_tui.run.batch import BatchRun
 from gswarm_tui.run.headless import Headless, OpenRecording
@@ -68,14 +68,13 @@ def start_detached(headless: Headless, recording: OpenRecording) -> str:
     Raises:
         UserError: it can't record, or doesn't answer in time.
     """
-    connection = Connection(start_recorder(headless, recording), STARTED_WITHIN_S)
     log = recorder_log(recording.uid)
-    try:
-        status = connection.request({"want": "status"})
-    except (OSError, MessageError):
-        raise UserError(f"the recorder doesn't answer (log: {log}).") from None
-    finally:
-        connection.close()
+    with start_recorder(headless, recording) as connection:
+        connection.settimeout(STARTED_WITHIN_S)
+        try:
+            status = request(connection, {"want": "status"})
+        except (OSError, MessageError):
+            raise UserError(f"the recorder doesn't answer (log: {log}).") from None
     if "pid" not in status:
         raise UserError(f"{status['error']}.")
     short = recording.uid[:8]

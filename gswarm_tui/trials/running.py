@@ -20,7 +20,7 @@ from typing import Any
 from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, plural
-from gswarm_tui.control.client import Head, RefusedIntentError, RequestError, carry_out, running_heads
+from gswarm_tui.control.client import Head, RefusedIntentError, RequestError, running_heads
 from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
@@ -283,7 +283,7 @@ class TrialRecorder:
     async def _carry_out(self, intent: Intent) -> dict[str, Any]:
         """Send an intent. Raises TrialError, StoppedTrialError."""
         try:
-            return await asyncio.to_thread(lambda: carry_out(self._head(), intent))
+            return await asyncio.to_thread(lambda: self._head().carry_out(intent))
         except RefusedIntentError as error:
             raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
         except RequestError as error:

@@ -29,9 +29,6 @@ from gswarm_tui.control import registry
 from gswarm_tui.control.client import (
     Head,
     RequestError,
-    carry_out,
-    list_nodes,
-    list_sessions,
     running_heads,
 )
 from gswarm_tui.control.intents import (
@@ -226,9 +223,9 @@ async def test_what_an_intent_changed_is_in_the_file_when_it_is_answered(
     await running.control.start()
     try:
         head = await asyncio.to_thread(only_head, environ)
-        await asyncio.to_thread(carry_out, head, StartSession("load"))
+        await asyncio.to_thread(head.carry_out, StartSession("load"))
         assert await run_query(head, "SELECT name, status FROM sessions") == [("load", "running")]
-        await asyncio.to_thread(carry_out, head, StopSession("load"))
+        await asyncio.to_thread(head.carry_out, StopSession("load"))
         assert await run_query(head, "SELECT name, status FROM sessions") == [("load", "stopped")]
     finally:
         await running.close()
@@ -300,7 +297,7 @@ async def test_mark_reaches_the_screen_and_the_recording(
     running: RunningHead, environ: Mapping[str, str], path: Path
 ) -> None:
     head = await asyncio.to_thread(only_head, environ)
-    await asyncio.to_thread(carry_out, head, SetMark("epoch 3", {"loss": 1.25, "app": "bert"}))
+    await asyncio.to_thread(head.carry_out, SetMark("epoch 3", {"loss": 1.25, "app": "bert"}))
     events = list(running.hub.fleet.event_log)
     assert [(event.kind, event.message, event.at) for event in events] == [("mark", "epoch 3", T0 + 60)]
     running.hub.flush()
@@ -344,7 +341,7 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     head = await asyncio.to_thread(only_head, environ)
 
     async def do(intent: Intent) -> dict[str, Any]:
-        return await asyncio.to_thread(carry_out, head, intent)
+        return await asyncio.to_thread(head.carry_out, intent)
 
     train = await do(StartSession("train", T0 + 10, "lr 1e-4"))
     assert (train["name"], train["started_at"], train["note"]) == ("train", T0 + 10, "lr 1e-4")
@@ -366,7 +363,7 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     named_as_a_number = await do(StartSession(str(train["session_id"])))
     (stopped,) = (await do(StopSession(str(train["session_id"]))))["stopped"]
     assert stopped["session_id"] == named_as_a_number["session_id"] != train["session_id"]
-    listed = await asyncio.to_thread(list_sessions, head)
+    listed = (await asyncio.to_thread(head.request, "sessions"))["sessions"]
     assert [(one["name"], one["note"]) for one in listed][:2] == [("train", "lr 1e-4"), ("eval", "second")]
     assert {one["name"] for one in (await do(StopSession()))["stopped"]} == {"train", "eval"}
     with pytest.raises(RequestError, match=r"^no session is running$"):
@@ -384,9 +381,9 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
 
 async def test_interval_and_the_end_reach_the_head(running: RunningHead, environ: Mapping[str, str]) -> None:
     head = await asyncio.to_thread(only_head, environ)
-    assert await asyncio.to_thread(carry_out, head, ChangeInterval(500)) == {"interval_ms": 500}
+    assert await asyncio.to_thread(head.carry_out, ChangeInterval(500)) == {"interval_ms": 500}
     assert running.hub.fleet.interval_ms == 500
-    assert await asyncio.to_thread(carry_out, head, StopRecording()) == {"ending": True}
+    assert await asyncio.to_thread(head.carry_out, StopRecording()) == {"ending": True}
     await asyncio.wait_for(running.end_requested.wait(), 30)
 
 
@@ -396,13 +393,13 @@ async def test_head_reports_its_state_and_that_of_its_nodes(
     for event in (introduced(gpus=2), arrived(4, [gpu_row(util_pct=40), gpu_row(util_pct=None)])):
         running.hub.publish(event)
     running.hub.flush()
-    await asyncio.to_thread(carry_out, await asyncio.to_thread(only_head, environ), StartSession("train"))
+    await asyncio.to_thread((await asyncio.to_thread(only_head, environ)).carry_out, StartSession("train"))
     head = await asyncio.to_thread(only_head, environ)
     status = head.status
     assert (status["path"], status["job"], status["interval_ms"]) == (str(path), "job 4711", 1000)
     assert [one["name"] for one in status["sessions"]] == ["train"]
     assert sum(status["states"].values()) == 1
-    (node,) = await asyncio.to_thread(list_nodes, head)
+    (node,) = (await asyncio.to_thread(head.request, "nodes"))["nodes"]
     assert (node["node"], node["gpus"], node["mean_util_pct"]) == ("n1", 2, 40)
 
 
@@ -418,7 +415,7 @@ async def test_head_without_a_recording_refuses_marks_and_queries(
     refused = (SetMark("here"), StartSession(), StopSession(), ChangeSession("x"))
     for intent in refused:
         with pytest.raises(RequestError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
-            await asyncio.to_thread(carry_out, head, intent)
+            await asyncio.to_thread(head.carry_out, intent)
     assert running.hub.fleet.logged_count == 0
     await running.close()
 
@@ -454,9 +451,6 @@ async def test_other_users_are_ignored(
     running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gswarm_tui.control.server.is_own", lambda _connection: False)
-    assert await asyncio.to_thread(running_heads, environ) == []
-    monkeypatch.undo()
-    monkeypatch.setattr("gswarm_tui.control.client.is_own", lambda _connection: False)
     assert await asyncio.to_thread(running_heads, environ) == []
 
 

@@ -69,7 +69,7 @@ async def run(environ: Mapping[str, str], *words: str) -> int:
     try:
         return int(await asyncio.to_thread(command.run, words[1:], environ))
     except UserError as error:
-        print(error)
+        print(f"{str(error).removesuffix('.')}.")
         return error.exit_status
 
 
