@@ -38,8 +38,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         )
     if path.suffix == ".csv":
         raise UserError(f"{path}: CSV has only one table; export Parquet to import it.")
-    if (frames := path / "frames.jsonl").is_file():  # a session's folder in the cache of gswarm-profiler
-        path = frames
     db = arguments.db or Path(path.resolve().stem + SUFFIX)
     if arguments.db is None and db.exists():
         raise UserError(
@@ -91,8 +89,8 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
         "PATH [--db PATH] [options]",
-        "Read a report of Nsight Systems or Nsight Compute, a Parquet export, or JSON or frames.jsonl of "
-        "gswarm-profiler, into a recording.",
+        "Read a report of Nsight Systems or Nsight Compute, a Parquet export, or JSON of gswarm-profiler, "
+        "into a recording.",
         writes=True,
     )
     parser.add_argument(

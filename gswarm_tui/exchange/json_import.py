@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.json_export import MADE_BY
-from gswarm_tui.exchange.json_stream import JsonStream, MalformedError, json_lines
+from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.time_windows import utc_micros
 from gswarm_tui.fleet.events import INTERVAL_CHANGED
 from gswarm_tui.store.errors import StoreError
@@ -45,10 +45,8 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.transfer.importing import Importing, mark
 
 INTERVAL_MS = 1000
-"""gswarm-profiler always records a frame a second."""
+"""gswarm-profiler records a frame a second, and doesn't store the time between two frames."""
 ROWS_AT_ONCE = 50_000
-LINES_SUFFIX = ".jsonl"
-"""JSON Lines: the frames that gswarm-profiler keeps of a session that it didn't finish."""
 FIRST_YEAR, LAST_YEAR = 1971, 2500
 
 Values = npt.NDArray[np.float64]
@@ -122,13 +120,10 @@ class JsonImport:
         self._path = path
         self._total_mib = total_mib
         self._first_node, self._first_gpu = target.next_free("node_id"), target.next_free("gpu_id")
-        self._name = ""
         self._fields = _OF_PROFILER
         self._head: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
-        self._before_us: int | None = None
-        self._before: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
         self._frames = self._samples = 0
         self._began_us, self._ended_us = 0, 0
@@ -141,11 +136,7 @@ class JsonImport:
         where = ""
         try:
             with self._path.open("rb") as raw:
-                if self._path.suffix == LINES_SUFFIX:
-                    members: Iterator[tuple[str, Any]] = (("frames", frame) for frame in json_lines(raw))
-                else:
-                    members = JsonStream(raw).members("frames")
-                for name, value in members:
+                for name, value in JsonStream(raw).members("frames"):
                     if name == "frames":
                         self._frames += 1
                         where = f", frame {self._frames}"
@@ -181,7 +172,6 @@ class JsonImport:
             raise WrongValueError("gpu_id should be an array of strings")
         if len(set(names)) != len(names):
             raise WrongValueError("gpu_id lists a GPU twice")
-        self._name = _text(frame.get("session_name", self._name))  # each line of frames.jsonl has it
         us = _moment(frame.get("time"))
         self._began_us, self._ended_us = min(us, self._began_us or us), max(us, self._ended_us)
         columns = {name: _column(frame, *field) for name, field in self._fields.items()}
@@ -198,7 +188,7 @@ class JsonImport:
         if self._fields is _OF_EXPORT:
             intervals = _column(frame, "interval_ms", 1, 1e7)[measured]
         else:
-            intervals = self._intervals(gpu_ids, us)
+            intervals = np.full(gpu_ids.size, INTERVAL_MS if self._frames > 1 else math.nan)
         self._samples += gpu_ids.size
         self._gpu_rows.add(
             gpu_ids.size,
@@ -210,20 +200,6 @@ class JsonImport:
         self._host_rows.add(nodes.size, ts=np.int64(us), node_id=nodes, interval_ms=intervals[node_at])
         if self._gpu_rows.count >= ROWS_AT_ONCE:
             self._flush()
-
-    def _intervals(self, gpu_ids: npt.NDArray[np.int64], us: int) -> Values:
-        """Return the time since the frame before in ms; NaN for GPUs that it lacks, and after a gap.
-
-        A time close to a second becomes it: a frame has one time for all its GPUs.
-        """
-        before_us, before = self._before_us, self._before
-        self._before_us, self._before = us, gpu_ids
-        passed: float = math.nan if before_us is None else round((us - before_us) / 1000)
-        if abs(passed - INTERVAL_MS) * 5 < INTERVAL_MS:
-            passed = INTERVAL_MS
-        elif not 0 < passed <= 3 * INTERVAL_MS:
-            passed = math.nan
-        return np.where(np.isin(gpu_ids, before), passed, math.nan)
 
     def _gpu(self, name: str) -> dict[str, Any]:
         """Return a GPU's row, made at its first appearance with that of its node."""
@@ -294,7 +270,7 @@ class JsonImport:
                 SESSIONS,
                 session_id=self._target.next_free("session_id"),
                 recording_id=recording_id,
-                name=_text(head.get("session_name") or self._name or self._path.stem),
+                name=_text(head.get("session_name") or self._path.stem),
                 started_at=began,
                 ended_at=ended,
                 status="ended" if status == "running" else status,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from io import BufferedReader
@@ -20,7 +19,7 @@ _WORDS_ENDED = tuple(word + end for word in _WORDS for end in (b",", b"]", b"}",
 """Finding these takes a tenth of the pattern's time, which is that of parsing."""
 _MESSAGES = {
     "premature EOF": "the file ends too early",
-    "trailing garbage": "more text follows the end; if each line has a frame, end the file's name in .jsonl",
+    "trailing garbage": "more text follows the end",
     "invalid bytes in UTF8 string": "it isn't text in UTF-8",
 }
 
@@ -91,28 +90,6 @@ class JsonStream:
                     return
             else:
                 yield _value(event, value, events)
-
-
-def json_lines(file: BufferedReader) -> Iterator[Any]:
-    """Yield the value of each line of JSON Lines; a last line that a crash cut off is left out.
-
-    Raises:
-        MalformedError: a line isn't JSON.
-        OSError: the file can't be read.
-    """
-    number = 0
-    while text := file.readline(MAX_VALUE_BYTES + 1):
-        number += 1
-        if len(text) > MAX_VALUE_BYTES:
-            raise _too_long()
-        try:
-            if text.strip():
-                yield json.loads(text)
-        except RecursionError:
-            raise MalformedError(f"line {number} is nested too deeply") from None
-        except ValueError as error:
-            if text.endswith(b"\n"):
-                raise MalformedError(f"line {number}: not JSON: {error}") from None
 
 
 def _too_long() -> MalformedError:
