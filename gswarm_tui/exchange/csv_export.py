@@ -12,7 +12,7 @@ from typing import TextIO
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.time_windows import profile_span, sample_in, sample_span, windows
+from gswarm_tui.exchange.time_windows import profile_span, sample_in, sample_span, windows, within
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql import profile_views, trace_views
@@ -182,17 +182,11 @@ def write_csv(
         line, found = table.line(period), table.rows(period)
         span = profile_span(period) if table.of_profiles else sample_span(period)
 
-        def numbers(expression: str, span: tuple[int, int] = span, rows: str = found) -> list[int]:
-            query = f"SELECT DISTINCT {expression} AS number {rows} {_within(*span)} ORDER BY number"
-            return [row[0] for row in source.query(query).rows()]
-
-        for window in windows(span, 1_000_000, per_second, numbers, report_part):
-            query = f"SELECT {line} {found} {_within(*window)} ORDER BY {table.order}"
+        for window in windows(
+            source, found, span, interval=1_000_000, devices=per_second, report=report_part
+        ):
+            query = f"SELECT {line} {found} AND {within(*window)} ORDER BY {table.order}"
             for batch in source.query(query).batches:
                 out.writelines(row[0] for row in batch)
                 rows += len(batch)
     return rows
-
-
-def _within(since: int, until: int) -> str:
-    return f"AND s.ts >= make_timestamp({since}) AND s.ts < make_timestamp({until})"

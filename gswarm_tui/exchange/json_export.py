@@ -101,13 +101,6 @@ GROUP BY deadline, reading
 ORDER BY deadline, reading
 """
 
-_NUMBERS = """
-SELECT DISTINCT {number} AS number
-FROM gpu_samples s JOIN ({places}) USING (gpu_id)
-WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until}) AND {inside}
-ORDER BY number
-"""
-
 _RECORDING = (
     "SELECT started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, interval_ms, "  # noqa: S608
     f"tool_version, {RUN} AS run FROM recordings WHERE recording_id = ?"
@@ -198,11 +191,10 @@ def write_json(
     interval = (recording["interval_ms"] or 1000) * 1000
     number = 0
 
-    def numbers(expression: str) -> list[int]:
-        query = _NUMBERS.format(number=expression, places=places, since=begin, until=end, inside=inside)
-        return [row[0] for row in source.query(query).rows()]
-
-    for since, until in windows((begin, end), interval, len(devices), numbers, report):
+    rows = f"FROM gpu_samples s JOIN ({places}) USING (gpu_id) WHERE {inside}"
+    for since, until in windows(
+        source, rows, (begin, end), interval=interval, devices=len(devices), report=report
+    ):
         query = _FRAMES.format(places=places, interval=interval, since=since, until=until, inside=inside)
         for row in chain.from_iterable(source.query(query).batches):
             number += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S, reaches_into
+from gswarm_tui.store.querying.results import QuerySource
 
 SAMPLES_AT_ONCE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,23 +48,32 @@ def profile_span(period: Period) -> tuple[int, int]:
 
 
 def windows(
+    source: QuerySource,
+    rows: str,
     span: tuple[int, int],
+    *,
     interval: int,
     devices: int,
-    find_numbers: Callable[[str], Iterable[int]],
     report: Callable[[float], None],
 ) -> Iterator[tuple[int, int]]:
-    """Yield windows of a span (Unix µs), each of about ``SAMPLES_AT_ONCE`` samples.
+    """Yield windows of a span (Unix µs), each of about ``SAMPLES_AT_ONCE`` samples. Raises StoreError.
 
-    ``report`` gets the share done. ``find_numbers`` returns the distinct values that an SQL expression has in
-    the samples ``s`` of the span, in order: windows without samples are left out, as a span may be far longer
-    than its samples. ``devices`` are sampled every ``interval``. Windows meet midway between two multiples of
-    the interval, away from the deadlines.
+    ``rows`` selects the samples ``s`` in SQL, as FROM and WHERE, of ``devices`` sampled every ``interval``.
+    ``report`` gets the share done. Windows meet midway between two multiples of the interval, away from the
+    deadlines.
     """
-    since, until = span
+    bounds = f"SELECT epoch_us(min(s.ts)), epoch_us(max(s.ts)) {rows} AND {within(*span)}"
+    ((first, last),) = source.query(bounds).rows()
+    if first is None:
+        return
     step = max(1, SAMPLES_AT_ONCE // max(1, devices)) * interval
     shift = interval - interval // 2
-    numbers = list(find_numbers(f"(epoch_us(s.ts) - {shift}) // {step}"))
-    for done, number in enumerate(numbers, 1):
-        yield max(since, number * step + shift), min(until, (number + 1) * step + shift)
-        report(done / len(numbers))
+    begin = (first - shift) // step * step + shift
+    for since in range(begin, last + 1, step):
+        yield max(span[0], since), min(span[1], since + step)
+        report(min(1.0, (since + step - begin) / (last + 1 - begin)))
+
+
+def within(since: int, until: int) -> str:
+    """Return the SQL condition that a sample ``s`` is in a window (Unix µs)."""
+    return f"s.ts >= make_timestamp({since}) AND s.ts < make_timestamp({until})"
