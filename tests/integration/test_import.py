@@ -257,7 +257,7 @@ _SAMPLES = (
 def test_units_of_gswarm_profiler_are_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     Path("old.json").write_text(json.dumps(written(), indent=2))
     command("import", "old.json")
-    name, sent, received = "NVIDIA A100-SXM4-80GB", pytest.approx(1.024), pytest.approx(2.048)
+    name, sent, received = "NVIDIA A100-SXM4-80GB", pytest.approx(1.02), pytest.approx(2.05)
     assert query(Path("old.duckdb"), _SAMPLES)[:3] == [
         (1769860800250000, "node7", 0, name, None, 45, None, received, sent, None, None),
         (1769860800250000, "node7", 1, name, None, 0, None, 0, 0, None, None),

@@ -17,7 +17,7 @@ from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
-from gswarm_tui.store.sql.schema import LINKS, RECORDINGS, SCHEMA_VERSION, TABLES, literal
+from gswarm_tui.store.sql.schema import RECORDINGS, SCHEMA_VERSION, TABLES, literal
 from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 
 _NOT_OURS = "isn't a recording of gswarm-tui; name one with --db"
@@ -129,9 +129,7 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
         return {}
     for table in TABLES:
         existing.setdefault(table.name, {})
-    needed = [(one.name, key.name) for one in TABLES for key in one.columns[:2] if not one.optional]
-    needed += [(RECORDINGS.name, "schema_version"), (LINKS.name, "last_ts")]
-    if any(column not in existing[name] for name, column in needed):
+    if not {"recording_id", "schema_version"} <= existing[RECORDINGS.name].keys():
         raise NotARecordingError(f"{path} {_NOT_OURS}")
     for known in TABLES:
         for column in known.columns:

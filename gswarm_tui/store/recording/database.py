@@ -294,22 +294,12 @@ class Database:
         """
         if not self.should_rewrite():
             return
-        done = threading.Event()
-
-        def interrupt_when_late() -> None:
-            # Interrupting has no effect before a statement begins, so repeat it.
-            pause = timeout_s
-            while not done.wait(pause):
-                self._connection.interrupt()
-                pause = 0.1
-
-        watchdog = threading.Thread(target=interrupt_when_late, name="rewrite-timeout", daemon=True)
-        try:
-            watchdog.start()
-        except RuntimeError as error:
-            raise StoreError(str(error)) from None
+        # Between two statements an interruption has no effect, and the rewrite takes its time.
+        late = threading.Timer(timeout_s, self._connection.interrupt)
+        late.daemon = True
         execute, copy = self._connection.execute, rewrite_path(self.path)
         try:
+            late.start()
             stat = self.path.stat()
             _remove(copy.parent)  # left by a crash, or a link that somebody made
             copy.parent.mkdir(0o700)  # else a link could be made in this moment, where others may write
@@ -331,15 +321,14 @@ class Database:
             copy.rename(self.path)
             self._inode = _inode(self.path)
             copy.parent.rmdir()
-        except (duckdb.Error, OSError) as error:
+        except (duckdb.Error, OSError, RuntimeError) as error:
             _LOG.info("%s was not rewritten: %s", self.path, error)
             with contextlib.suppress(duckdb.Error):
                 execute("DETACH copy")
             with contextlib.suppress(OSError):
                 _remove(copy.parent)
         finally:
-            done.set()
-            watchdog.join()
+            late.cancel()
 
     def _sorted(self, table: TableSchema) -> Iterator[str]:
         """Return queries for all rows of a table; each sorts samples by GPU, so that they compress.

@@ -31,16 +31,12 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """A table. With a key, rows are replaced by key; without, rows are only added.
-
-    A table that is ``optional`` came later: files of older versions lack it.
-    """
+    """A table. With a key, rows are replaced by key; without, rows are only added."""
 
     name: str
     meaning: str
     columns: tuple[ColumnSchema, ...]
     key: tuple[str, ...] = ()
-    optional: bool = False
 
     def __getitem__(self, name: str) -> ColumnSchema:
         return next(column for column in self.columns if column.name == name)
@@ -252,7 +248,6 @@ GPU_LINKS = TableSchema(
         ColumnSchema("version", "VARCHAR", "Version of NVLink, for the host of PCIe; NULL if unknown"),
         ColumnSchema("gb_s", "DOUBLE", "Bandwidth in one direction [GB/s]; NULL if unknown"),
     ),
-    optional=True,
 )
 GPU_MINUTES = TableSchema(
     "gpu_minutes",
@@ -285,7 +280,6 @@ GPU_MINUTES = TableSchema(
         ColumnSchema("bubble_us", "BIGINT", "Time of these phases [µs]"),
         ColumnSchema("bubble_longest_us", "BIGINT", "Longest of them [µs]"),
     ),
-    optional=True,
 )
 
 _PROFILE_ID = ColumnSchema("profile_id", "INTEGER NOT NULL", "profiles.profile_id")
@@ -327,7 +321,6 @@ PROFILES = TableSchema(
         ColumnSchema("messages", "VARCHAR", "JSON list: warnings and errors that the tool reported"),
     ),
     key=("profile_id",),
-    optional=True,
 )
 PROFILE_NAMES = TableSchema(
     "profile_names",
@@ -337,7 +330,6 @@ PROFILE_NAMES = TableSchema(
         ColumnSchema("name", "VARCHAR", "The name; of paths in it only the last part"),
     ),
     key=("name_id",),
-    optional=True,
 )
 PROFILE_API_EVENTS = TableSchema(
     "profile_api_events",
@@ -356,7 +348,6 @@ PROFILE_API_EVENTS = TableSchema(
         _THREAD_ID,
         _CORRELATION,
     ),
-    optional=True,
 )
 PROFILE_KERNEL_EVENTS = TableSchema(
     "profile_kernel_events",
@@ -376,7 +367,6 @@ PROFILE_KERNEL_EVENTS = TableSchema(
             for axis in "xyz"
         ),
     ),
-    optional=True,
 )
 PROFILE_MEMORY_EVENTS = TableSchema(
     "profile_memory_events",
@@ -391,7 +381,6 @@ PROFILE_MEMORY_EVENTS = TableSchema(
         _PROCESS_ID,
         _CORRELATION,
     ),
-    optional=True,
 )
 PROFILE_RANGE_EVENTS = TableSchema(
     "profile_range_events",
@@ -405,7 +394,6 @@ PROFILE_RANGE_EVENTS = TableSchema(
         _PROCESS_ID,
         _THREAD_ID,
     ),
-    optional=True,
 )
 PROFILE_METRIC_VALUES = TableSchema(
     "profile_metric_values",
@@ -419,7 +407,6 @@ PROFILE_METRIC_VALUES = TableSchema(
         ColumnSchema("number", "DOUBLE", "The value, if it is a number"),
         ColumnSchema("text", "VARCHAR", "The value, if it is no number"),
     ),
-    optional=True,
 )
 TRACE_OP_EVENTS = TableSchema(
     "trace_op_events",
@@ -434,7 +421,6 @@ TRACE_OP_EVENTS = TableSchema(
         _THREAD_ID,
         _CORRELATION,
     ),
-    optional=True,
 )
 TRACE_KERNEL_EVENTS = TableSchema(
     "trace_kernel_events",
@@ -453,7 +439,6 @@ TRACE_KERNEL_EVENTS = TableSchema(
         ColumnSchema("sequence", "BIGINT", "Number of the collective in its process group; NULL if unknown"),
         ColumnSchema("group_size", "INTEGER", "Ranks in its process group"),
     ),
-    optional=True,
 )
 PROFILE_EVENTS = (
     TRACE_OP_EVENTS,

@@ -31,8 +31,6 @@ from gswarm_tui.store.figures.definitions import (
 
 MINUTE_US = 60_000_000
 STREAMS = 2
-_MOST_MINUTES = 1_000_000
-"""Longer spans, which only crafted files have, are read from samples."""
 
 _INNER = "us > 0 AND phase > 0 AND phase < busy_samples"
 
@@ -593,7 +591,7 @@ def one_span(
     # A sample of the first minute covers no time before the span.
     first = max(first, _minute(began + timedelta(seconds=LONGEST_INTERVAL_S) + minute))
     last = min(last, _minute(until))
-    whole = (first, last) if first < last <= first + _MOST_MINUTES * minute else None
+    whole = (first, last) if first < last else None
     return Spans(relation, began, until, whole, seen=seen)
 
 

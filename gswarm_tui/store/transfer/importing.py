@@ -11,16 +11,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import duckdb
-import numpy as np
-import numpy.typing as npt
 
 from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain, open_error
 from gswarm_tui.store.querying.opening import SUFFIXES
+from gswarm_tui.store.recording.batch import Values, array
+from gswarm_tui.store.recording.bulk_insert import insert
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.minutes import add_all_sums
 from gswarm_tui.store.sql.run_names import RUN
@@ -41,8 +40,6 @@ from gswarm_tui.store.sql.schema import (
 )
 from gswarm_tui.store.sql.views import described
 from gswarm_tui.store.transfer.parquet import OF_PROFILES, PRIVATE, SAMPLES, SETTINGS, SMALL
-
-Values = Sequence[Any] | npt.NDArray[Any]
 
 _NUMBERED = {
     "recording_id": RECORDINGS,
@@ -118,17 +115,11 @@ class Importing:
 
     def add(self, table: TableSchema, columns: Mapping[str, Values]) -> None:
         """Add rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
-        incoming = {name: _array(table[name], values) for name, values in columns.items()}
-        values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
-        self.connection.register("incoming", incoming)
         try:
-            self.connection.execute(
-                f"INSERT INTO {table.name} ({', '.join(incoming)}) SELECT {values} FROM incoming"  # noqa: S608
-            )
+            arrays = {name: array(table, name, values) for name, values in columns.items()}
+            insert(self.connection, table, arrays)
         except duckdb.Error as error:
             raise StoreError(explain(error, self._path)) from error
-        finally:
-            self.connection.unregister("incoming")
 
     def add_dataset(self, folder: Path, report: Callable[[float], None]) -> int:
         """Add a dataset of ``write_dataset``; return the number of GPU samples. Raises StoreError."""
@@ -308,9 +299,3 @@ def _checked(column: ColumnSchema) -> str:
     if column.type in {"FLOAT", "DOUBLE"}:
         return f"CASE WHEN isfinite({value}) THEN {value} END"
     return value
-
-
-def _array(column: ColumnSchema, values: Values) -> Any:
-    if column.type in {"VARCHAR", "BOOLEAN"}:
-        return np.array(values, dtype=object)
-    return np.array(values, dtype="datetime64[us]" if column.type == "TIMESTAMP" else np.float64)

@@ -16,7 +16,6 @@ metadata of each file has the meaning of each column. GPU and process samples ha
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,8 +59,6 @@ SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS, GPU_LINKS)
 OF_PROFILES = (PROFILES, PROFILE_NAMES, *PROFILE_EVENTS)
 """In this order: what others refer to comes first."""
-LONGEST_FOLDER_NAME = 240
-"""File systems take 255 bytes, with ``node=``."""
 PRIVATE = frozenset({"uid", "options"})
 """Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
 
@@ -149,14 +146,6 @@ def of_profiles(table: TableSchema, own: Sequence[int]) -> str:
     return f"name_id IN ({' UNION '.join(used)})"
 
 
-def _folder_name(node: str) -> str:
-    """Return a node's name for a folder; of one that is too long, the beginning and a hash."""
-    name = quote(node, safe="")
-    if len(name) <= LONGEST_FOLDER_NAME:
-        return name
-    return f"{quote(node[:16], safe='')}~{hashlib.sha256(node.encode()).hexdigest()[:16]}"
-
-
 def write_dataset(
     source: QuerySource,
     folder: Path,
@@ -236,9 +225,9 @@ class _Writing:
         return len(own)
 
     def _file(self, table: TableSchema, part: Slice, node: str = "") -> Path:
-        folder = self.folder / table.name / f"run={_folder_name(self.runs[part.recording_id])}"
+        folder = self.folder / table.name / f"run={quote(self.runs[part.recording_id], safe='')}"
         if node:
-            folder /= f"node={_folder_name(node)}"
+            folder /= f"node={quote(node, safe='')}"
         folder.mkdir(parents=True)
         return folder / "part-0.parquet"
 
