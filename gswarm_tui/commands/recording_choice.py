@@ -96,17 +96,10 @@ def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool
             return source
         except FileInUseError as error:
             if time.monotonic() > deadline:
-                raise FileInUseError(_why_unreachable(error, path, environ)) from None
+                elsewhere = registry.describe_remote_writer(path)
+                why = str(error).replace(QUERYABLE, "it doesn't answer")
+                raise FileInUseError(elsewhere or why) from None
         time.sleep(0.1)
-
-
-def _why_unreachable(error: FileInUseError, path: Path, environ: Mapping[str, str]) -> str:
-    """Explain why the head that holds the file doesn't run this command's queries."""
-    if elsewhere := registry.describe_remote_writer(path):
-        return elsewhere
-    obstacles = registry.describe_obstacles(registry.parent_folders(environ))
-    why = f"gswarm-tui can't be reached because of {obstacles}" if obstacles else "gswarm-tui doesn't answer"
-    return str(error).replace(QUERYABLE, why)
 
 
 def choose_session(source: QuerySource, name: str) -> Period:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, problems_of, top_below_home
+from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, top_below_home
 from gswarm_tui.common.paths import runtime_folder
 from gswarm_tui.common.private_files import PrivateFolder
 
@@ -43,11 +43,6 @@ def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
     runtime, below_home = runtime_folder(environ), top_below_home()
     local = (SHARED,) if runtime is None else (str(runtime), SHARED)
     return (*local, f"{below_home}-heads") if below_home else local
-
-
-def describe_obstacles(parents: Sequence[str]) -> str:
-    """Return the unusable folders among these with their owners, as a clause; empty if all can be used."""
-    return "; ".join(problems_of(parents))
 
 
 class Listening(NamedTuple):

@@ -227,15 +227,12 @@ class Headless:
         if recorder is not None and (message := _interrupted_message(recorder)):
             print_notice(message)
             hub.warn("interrupted", message)
-        from gswarm_tui.control import registry
-
-        parents = registry.parent_folders(os.environ)
         if start.listening is None:
-            why = registry.describe_obstacles(parents) or "no folder can be made"
-            hub.warn("notice", f"nobody else can attach, and commands can't reach this recording: {why}")
-        elif why := registry.describe_obstacles(parents[: parents.index(start.listening.folder.top)]):
-            place = start.listening.folder.path
-            hub.warn("notice", f"commands such as gswarm-tui sql use {place}, because of {why}")
+            hub.warn(
+                "notice",
+                "nobody else can attach, and commands can't reach this recording: neither the runtime folder "
+                "nor /tmp nor the home folder can have a private folder",
+            )
 
     def _refuse_counters(self) -> None:
         """Switch off counters that may not be read, as in a resumed recording whose job has ended."""
