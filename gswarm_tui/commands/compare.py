@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from gswarm_tui.analysis import comparison, periods
+from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.commands.recording_choice import list_some, open_session, open_source, parse_reference
+from gswarm_tui.commands.recording_choice import open_session, parse_reference
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
@@ -37,7 +36,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     if len(arguments.runs) < 2:
-        raise UserError(_too_few(arguments.runs, arguments.db, environ))
+        raise UserError(
+            "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb; gswarm-tui sessions "
+            "lists those of a recording."
+        )
     found = []
     with Progress("summarising the runs") as progress:
         for number, word in enumerate(arguments.runs):
@@ -68,22 +70,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 textwrap.fill(printable(each), room, break_on_hyphens=False) + "\n" for each in remarks
             )
     return 0
-
-
-def _too_few(runs: Sequence[str], db: Path | None, environ: Mapping[str, str]) -> str:
-    """Return an error that names the sessions to choose from, where there are some."""
-    needed = "compare needs two runs or more"
-    try:
-        file = parse_reference(runs[0]).file if runs else None
-        with closing(open_source(db or file, environ)) as source:
-            names = periods.references(periods.load_sessions(source))
-            path = source.path
-    except UserError:
-        names = []
-    if not names:
-        return f"{needed}, as in gswarm-tui compare a.duckdb b.duckdb."
-    sessions = "the session" if len(names) == 1 else "the sessions"
-    return f"{needed}; {path} has {sessions} {list_some(names)}."
 
 
 def _parts(table: TextTable, columns: int) -> Iterator[TextTable]:

@@ -53,7 +53,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         _check(arguments, kind)
         if not (sampled := _with_contents(source, chosen, arguments, kind)):
             what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
-            raise UserError(f"{what} {_lack(source, chosen, arguments, kind)}")
+            rows = "profiles" if arguments.table in PROFILE_TABLES else "samples"
+            raise UserError(f"{what} has no {rows} to export; --format parquet has both.")
         if arguments.output == _STDOUT:
             _text(source, sampled, arguments, kind, sys.stdout)
             return 0
@@ -128,16 +129,6 @@ def _with_contents(
         return [period for period in chosen if _has(source, _PROFILE_IN, period)]
     queries = (_SAMPLE_IN, _PROFILE_IN) if kind == "parquet" else (_SAMPLE_IN,)
     return [period for period in chosen if any(_has(source, query, period) for query in queries)]
-
-
-def _lack(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str) -> str:
-    """Return what periods without contents lack, and how their profiles are exported if they have any."""
-    if kind == "csv" and arguments.table in PROFILE_TABLES:
-        return "has no profiles to export."
-    if not any(_has(source, _PROFILE_IN, period) for period in chosen):
-        return "has no samples to export."
-    remedy = "use --format parquet" + (", or --table profile_kernels" if kind == "csv" else "")
-    return f"has profiles but no samples; {remedy}."
 
 
 def _has(source: QuerySource, query: str, period: Period) -> bool:

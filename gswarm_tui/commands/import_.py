@@ -11,6 +11,7 @@ from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
+from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report, is_report
@@ -18,26 +19,19 @@ from gswarm_tui.store.recording.files import is_database
 from gswarm_tui.store.recording.profiles import UNKNOWN
 from gswarm_tui.store.transfer.importing import importing
 
+_MOST = 2**31 - 1
+
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Read a file or folder into a new recording. Raises UserError, StoreError."""
     arguments = _parser().read(args)
     path = Path(arguments.path)
-    if not arguments.path:  # as from a variable of a script that isn't set; Path("") is this folder
-        raise UserError("the name of the file to import is empty.")
     if not path.exists():
         raise UserError(f"there is no file or folder {path}.")
     if not path.is_dir() and not path.is_file():
         raise UserError(f"{path} is a pipe or a device; import reads a file, or a folder of Parquet.")
     if is_database(path):
         raise UserError(f"{path} is a recording already; other commands read it with --db.")
-    if path.suffix == SUFFIX:
-        raise UserError(
-            f"{path} isn't a DuckDB file despite its name; import reads JSON or a folder of Parquet, "
-            "so rename it if it is one of these."
-        )
-    if path.suffix == ".csv":
-        raise UserError(f"{path}: CSV has only one table; export Parquet to import it.")
     db = arguments.db or Path(path.resolve().stem + SUFFIX)
     if arguments.db is None and db.exists():
         raise UserError(
@@ -47,11 +41,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if is_report(path):
         return _import_profile(path, db, arguments, environ)
     if arguments.node is not None or arguments.rank is not None:
-        option = "--rank" if arguments.node is None else "--node"
-        raise UserError(
-            f"{option} applies only to a profiler's report, and {printable(str(path))} isn't one; "
-            f"remove {option}."
-        )
+        raise UserError(f"{printable(str(path))} isn't a profiler's report; remove --node and --rank.")
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
@@ -67,8 +57,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping[str, str]) -> int:
     """Add a profiler's report to a recording. Raises UserError, StoreError."""
-    if arguments.node == "":
-        raise UserError("--node is empty; name the node as the recording does, or remove it.")
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
             path, db, environ, node=arguments.node, rank=arguments.rank, report=progress.report
@@ -99,23 +87,13 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--node", metavar="NODE", help="node of a report, if it has another name in the recording"
     )
-    parser.add_argument("--rank", type=_rank, metavar="N", help="rank of a report, if it doesn't know")
+    parser.add_argument(
+        "--rank", type=values.whole(0, _MOST), metavar="N", help="rank of a report, if it doesn't know"
+    )
     parser.add_argument(
         "--gpu-memory-mib",
-        type=_memory_mib,
+        type=values.whole(1, _MOST),
         metavar="MIB",
         help="memory of each GPU in MiB, to convert gpu_memory from a share into a size",
     )
     return parser
-
-
-def _rank(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < 2**31):
-        raise UserError("--rank needs a whole number, such as 0.")
-    return int(text)
-
-
-def _memory_mib(text: str) -> int:
-    if not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
-        raise UserError("--gpu-memory-mib needs a whole number of MiB, such as 81559.")
-    return int(text)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from gswarm_agent import __version__
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import OnceOptions, parse_once
+from gswarm_tui.printing.formats import atomic_file
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.state import Fleet
@@ -83,22 +82,11 @@ def _prometheus(textfile: Path | None, job_id: str) -> _Format:
         if textfile is None:
             sys.stdout.buffer.write(text)
         else:
-            _replace(textfile, text)
+            with atomic_file(textfile) as part:
+                part.write_bytes(text)
+                part.chmod(0o644)  # node_exporter reads it as another user
 
     return describe, write
-
-
-def _replace(path: Path, text: bytes) -> None:
-    """Replace a file that node_exporter, as another user, may read at any moment. Raises UserError."""
-    part = path.with_suffix(f".part{os.getpid()}")
-    try:
-        part.write_bytes(text)
-        part.chmod(0o644)
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):  # the file system may be read-only
-            part.unlink()
-        raise UserError(f"{printable(str(path))} can't be written: {error.strerror}.") from None
 
 
 def _format(chosen: OnceOptions, plan: Plan) -> _Format:

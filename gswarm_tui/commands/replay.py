@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.profiles import load_profiles
 from gswarm_tui.commands.recording_choice import (
-    SessionReference,
     choose_session,
     join_words,
     open_source,
@@ -47,10 +45,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="recording, and one of its sessions")
     arguments = parser.read(args)
-    wanted = read(arguments.what, arguments.db)
+    wanted = parse_reference(join_words(arguments.what))
+    if wanted.file is not None and arguments.db is not None:
+        raise UserError("replay plays one recording; remove --db.")
     settings = parse([], environ)
     theme = build.choose_theme(settings, environ)
-    with closing(open_source(wanted.file, environ, for_people=True)) as source:
+    with closing(open_source(wanted.file or arguments.db, environ, for_people=True)) as source:
         if not isinstance(source, FileSource):
             raise UserError(
                 f"{source.path} is being recorded; press space there to look back, or replay it afterwards."
@@ -104,21 +104,6 @@ def change_past_session(source: FileSource, session_id: str, name: str | None, n
 
     with source.released():
         change_session(source.path, int(session_id), name, note)
-
-
-def read(args: Sequence[str], db: Path | None) -> SessionReference:
-    """Parse the file to play, None for the default one, and the session, empty for all. Raises UserError."""
-    if len(args) > 2:
-        raise UserError("replay plays one recording; name its file, then at most one session.")
-    file, name = db, ""
-    for word in args:
-        named = parse_reference(join_words([word]))
-        if named.file is None and file is None and not name and Path(word).is_file():
-            named = SessionReference(Path(word), "")
-        if (named.file is not None and file is not None) or (named.name and name):
-            raise UserError("replay plays one recording; name its file, then at most one session.")
-        file, name = named.file or file, named.name or name
-    return SessionReference(file, name)
 
 
 def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str]:

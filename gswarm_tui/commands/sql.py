@@ -17,8 +17,6 @@ from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.querying.running_query import split
 
-_MOST_SQL = 1024 * 1024
-
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the queries, or open the SQL screen. Raises UserError, StoreError."""
@@ -98,9 +96,9 @@ def _text(query: str | None, file: str | None) -> str:
             path = Path(file).expanduser()
             name = printable(str(path))
             with path.open(encoding="utf-8") as opened:
-                text = opened.read(_MOST_SQL + 1)
+                text = opened.read()
         elif query in (None, "-"):
-            text = sys.stdin.read(_MOST_SQL + 1)
+            text = sys.stdin.read()
         else:
             name, text = "the query", str(query)
         text.encode()  # bytes of arguments and of standard input that are no UTF-8 became lone surrogates
@@ -108,6 +106,4 @@ def _text(query: str | None, file: str | None) -> str:
         raise UserError(f"{name} can't be read: {error.strerror or error}.") from None
     except UnicodeError:
         raise UserError(f"{name} isn't text in UTF-8.") from None
-    if len(text) > _MOST_SQL:
-        raise UserError(f"{name} is longer than a million characters, the limit for queries.")
     return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.querying.results import QuerySource
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
@@ -74,7 +72,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             profiled = profile_line(source, period)
             kernels = longest_kernels(source, period) if profiled and arguments.by is None else None
         if summary.whole is None and not profiled:
-            raise UserError(_no_samples(source, period))
+            raise UserError(
+                f"{period.name} in {printable(str(source.path))} has no GPU samples; gswarm-tui sessions "
+                "lists others, and gswarm-tui sql 'FROM event_log' the events."
+            )
         with formats.text_out(form.out) as out:
             parts = _parts(summary, listed, arguments.by, profiled, kernels)
             if form.format == "markdown":
@@ -82,17 +83,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             else:
                 _write_text(parts, source.path, out, every=form.every, width=arguments.width)
     return 0
-
-
-def _no_samples(source: QuerySource, period: Period) -> str:
-    hint = "gswarm-tui sessions lists others"
-    if period.ended_at is None and source.running:
-        hint = "no GPU has been sampled yet"
-    elif period.session_id is None or period.ended_at is None:
-        file = printable(shlex.quote(str(source.path)))
-        hint = f"gswarm-tui sql 'FROM event_log' --db={file} lists its events"
-    subject = period.name if period.session_id is None else f"session {period.name}"
-    return f"{subject} in {printable(str(source.path))} has no GPU samples; {hint}."
 
 
 @dataclass(frozen=True)

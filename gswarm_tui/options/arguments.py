@@ -128,7 +128,7 @@ class Parser(argparse.ArgumentParser):
         namespace: argparse.Namespace
         namespace, rest = self.parse_known_args(args)
         if rest:
-            raise UsageError(_unexpected(rest[0], self))
+            raise UsageError(_unexpected(next((word for word in rest if word != "--"), "--"), self))
         return namespace
 
     def error(self, message: str) -> NoReturn:

@@ -446,20 +446,13 @@ def test_other_file_types_print_one_sentence(exported: Path, capsys: pytest.Capt
     part.write_bytes(part.read_bytes()[:100])
     Path("empty").mkdir()
     Path("bytes.json").write_bytes(b'{"a": "\xff\xfe"}')
-    Path("x.csv").touch()
-    Path("text.duckdb").touch()
-    Path("folder.duckdb").mkdir()
     for words, status, sentence in (
         (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
         (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings/run=…"),
         (["bytes.json"], 1, "bytes.json: it isn't text in UTF-8"),
         (["nothing.json"], 2, "there is no file or folder nothing.json"),
-        ([""], 2, "the name of the file to import is empty"),
-        (["x.csv"], 2, "CSV has only one table; export Parquet to import it"),
         (["run.duckdb"], 2, "run.duckdb is a recording already; other commands read it with --db"),
-        (["text.duckdb"], 2, "text.duckdb isn't a DuckDB file despite its name"),
-        (["folder.duckdb"], 2, "folder.duckdb isn't a DuckDB file despite its name"),
-        (["bytes.json", "--gpu-memory-mib", "much"], 2, "--gpu-memory-mib needs a whole number of MiB"),
+        (["bytes.json", "--gpu-memory-mib", "much"], 2, "isn't a number from 1 to"),
     ):
         capsys.readouterr()
         assert cli.main(["import", *words]) == status

@@ -463,9 +463,8 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--rank", "9" * 5000], "--rank needs a whole number, such as 0."),
-        (["--gpu-memory-mib", "9" * 5000], "--gpu-memory-mib needs a whole number of MiB, such as 81559."),
-        (["--node", ""], "--node is empty; name the node as the recording does, or remove it."),
+        (["--rank", "x"], '--rank: "x" isn\'t a number from 0 to 2,147,483,647.'),
+        (["--gpu-memory-mib", "0"], '--gpu-memory-mib: "0" isn\'t a number from 1 to 2,147,483,647.'),
         (["--", "--db", "x"], "--db comes after --; write options before it."),
     ],
 )

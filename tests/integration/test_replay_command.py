@@ -15,8 +15,8 @@ import pytest
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.cli import main
-from gswarm_tui.commands.recording_choice import SessionReference
-from gswarm_tui.commands.replay import add_past_session, open_player, read, run
+from gswarm_tui.commands.recording_choice import SessionReference, join_words, parse_reference
+from gswarm_tui.commands.replay import add_past_session, open_player, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.fleet.node import Standing
@@ -55,28 +55,17 @@ def source(path: Path) -> Iterator[FileSource]:
 
 
 @pytest.mark.parametrize(
-    ("words", "db", "wanted"),
+    ("words", "wanted"),
     [
-        ([], None, SessionReference(None, "")),
-        (["train"], None, SessionReference(None, "train")),
-        (["run.duckdb"], None, SessionReference(Path("run.duckdb"), "")),
-        (["run.duckdb", "train"], None, SessionReference(Path("run.duckdb"), "train")),
-        (["run.duckdb:train"], None, SessionReference(Path("run.duckdb"), "train")),
-        (["train"], Path("run.duckdb"), SessionReference(Path("run.duckdb"), "train")),
+        ([], SessionReference(None, "")),
+        (["train"], SessionReference(None, "train")),
+        (["run.duckdb"], SessionReference(Path("run.duckdb"), "")),
+        (["run.duckdb", "train"], SessionReference(Path("run.duckdb"), "train")),
+        (["run.duckdb:train"], SessionReference(Path("run.duckdb"), "train")),
     ],
 )
-def test_file_and_session_are_parsed_in_any_form(
-    words: list[str], db: Path | None, wanted: SessionReference
-) -> None:
-    assert read(words, db) == wanted
-
-
-@pytest.mark.parametrize(
-    "words", [["a.duckdb", "b.duckdb"], ["a.duckdb:one", "two"], ["one", "two"], ["a.duckdb", "b", "c"]]
-)
-def test_two_files_or_two_sessions_are_refused(words: list[str]) -> None:
-    with pytest.raises(UserError, match="plays one recording"):
-        read(words, None)
+def test_file_and_session_are_parsed_in_any_form(words: list[str], wanted: SessionReference) -> None:
+    assert parse_reference(join_words(words)) == wanted
 
 
 def test_whole_recording_plays_from_its_start(source: FileSource) -> None:
