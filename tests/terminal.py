@@ -151,9 +151,9 @@ class InTerminal:
         self._screen.write(data)
         return True
 
-    def press(self, keys: str) -> None:
-        """Type text or keys."""
-        os.write(self._terminal, keys.encode())
+    def press(self, keys: str | bytes) -> None:
+        """Type text or keys, or send bytes as they are."""
+        os.write(self._terminal, keys if isinstance(keys, bytes) else keys.encode())
 
     def screen(self) -> str:
         """The present screen."""

@@ -215,7 +215,7 @@ class Player:
             await self.advance()
             self._notify()
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 it may ignore a cancellation.
+                # Not wait_for: in Python 3.11 it may ignore a cancellation (python/cpython#86296).
                 async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
             self._wake.clear()

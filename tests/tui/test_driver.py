@@ -66,6 +66,16 @@ def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals | str) -> Non
         assert running.exit_status() == 0
 
 
+def test_keys_work_after_a_byte_that_is_not_utf_8() -> None:
+    with InTerminal([sys.executable, "-m", "gswarm_tui", "--demo", "1x1", "--no-record"]) as running:
+        running.wait_for("sim01")
+        running.press("é".encode("latin-1"))
+        running.press("4")
+        running.wait_for("temperature")
+        running.press("q")
+        assert running.exit_status() == 0
+
+
 CONTINUED = """
 import asyncio, os, signal, termios
 from gswarm_tui.tui.textual_internals.app import TerminalApp

@@ -75,7 +75,7 @@ def handle_stop_and_continue(driver: Driver | None) -> None:
     """Handle SIGTSTP and SIGCONT in the event loop; other drivers are left alone.
 
     Textual's own handler suspends in the middle of whatever the signal interrupts, and deadlocks if that
-    holds the writer's lock.
+    holds the writer's lock (Textualize/textual#6298).
 
     After SIGSTOP, as sent by ``scontrol suspend``, Textual would start a second reader without having
     stopped the first: so the application mode is suspended before it is resumed.
@@ -105,7 +105,7 @@ def hang_up_if_terminal_closed() -> None:
     """Raise SIGHUP, or SIGTERM where that is ignored, if the terminal was closed without a signal.
 
     The kernel sends SIGHUP only for a controlling terminal; without it Textual would read the end of its
-    input in a loop that takes a whole core.
+    input in a loop that takes a whole core (Textualize/textual#6690).
     """
     try:
         termios.tcgetattr(0)
