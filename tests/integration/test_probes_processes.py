@@ -15,7 +15,7 @@ from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
-from tests.cluster.standin import GpuProcess, Return, Scenario
+from tests.cluster.standin import GpuProcess, Return, Scenario, build
 from tests.integration.probe_driver import AS_AGENTS_S, NamedSamples, OnGpu, ProbeProcess
 
 SECOND = 1_000_000_000
@@ -118,6 +118,30 @@ def test_processes_are_read_every_other_second_on_slow_gpus(standin_lib: Path, t
     with ProbeProcess(standin_lib, tmp_path / "s") as node:
         has_processes = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
     assert has_processes[2:] == [True] * 4
+
+
+def test_processes_of_an_old_driver_come_through_nvitop(
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
+) -> None:
+    omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics")]
+    omit += [
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetMemoryInfo_v2",
+    ]
+    lib = build(tmp_path / "lib", tmp_path, omit=omit)
+    scenario = Scenario.of("n", 1, memory_used_mib=900, memory_reserved_mib=100, clock_reasons=4)
+    scenario.gpus[0].processes = [GpuProcess(worker.pid, used_mib=800, sm_percent=50)]
+    scenario.write(tmp_path / "s")
+    with ProbeProcess(lib, tmp_path / "s") as node:
+        capabilities = node.facts().capabilities
+        (row,) = node.read().gpus
+        (process,) = on_gpus(node)
+    assert "processes" not in capabilities
+    assert (process.pid, process.row["gpu_memory_mib"], process.row["sm_pct"]) == (worker.pid, 800, 50)
+    assert row is not None
+    assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
+    assert "driver is too old" in capabilities["mem_temp_c"]
 
 
 def test_a_gpu_without_a_process_list_is_in_the_capabilities(standin_lib: Path, tmp_path: Path) -> None:

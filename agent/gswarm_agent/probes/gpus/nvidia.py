@@ -49,6 +49,7 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
+        from gswarm_agent.probes.gpus.nvidia_processes import nvitop_for_old_driver
         from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
 
         whereabouts.enter(DRIVER)
@@ -59,6 +60,7 @@ class Nvidia:
         self._gpus = [Gpu(nvml, index, self.notes, lane) for index in range(count)]
         self._links = Links(nvml, self._gpus, self._sys, self.notes, whereabouts)
         self._xids = XidWatch(nvml, self.notes)
+        self._nvitop = nvitop_for_old_driver(LIBRARY)
         self._no_processes: Dict[int, str] = {}
         return len(self._gpus)
 
@@ -72,7 +74,8 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_processes import obstacle
 
         self._xids.add(gpu)
-        if reason := obstacle(self._nvml, gpu.handle):
+        reason = "" if self._nvitop is not None else obstacle(self._nvml, gpu.handle)
+        if reason:
             self._no_processes[index] = reason
         return read_gpu_facts(self._nvml, gpu)
 
@@ -93,11 +96,13 @@ class Nvidia:
 
     def processes(self, index: int) -> Dict[int, GpuUsage]:
         """See Vendor."""
-        from gswarm_agent.probes.gpus.nvidia_processes import processes_on
+        from gswarm_agent.probes.gpus.nvidia_processes import processes_by_nvitop, processes_on
 
         gpu = self._gpus[index]
         if not gpu.reachable:
             return {}
+        if self._nvitop is not None:
+            return processes_by_nvitop(self._nvitop, index)
         return processes_on(self._nvml, gpu.handle)
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:

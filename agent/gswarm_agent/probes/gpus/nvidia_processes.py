@@ -1,7 +1,10 @@
-"""Lists the processes on NVIDIA's GPUs through NVML."""
+"""Lists the processes on NVIDIA's GPUs: through NVML, with drivers before 510 through nvitop."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import logging
 import time
 from operator import attrgetter
 
@@ -12,7 +15,33 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
+_LISTING = "nvmlDeviceGetComputeRunningProcesses_v3"
 _SECOND_US = 1_000_000
+
+
+def nvitop_for_old_driver(library: str) -> Optional[Any]:
+    """Return nvitop if the driver lacks the functions that list processes; None without need or nvitop."""
+    if hasattr(ctypes.CDLL(library), _LISTING):
+        return None
+    try:
+        nvitop = importlib.import_module("nvitop")
+    except ImportError:
+        return None
+    # Standard error is for messages to the user; what a driver lacks is in the capabilities.
+    logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
+    return nvitop
+
+
+def processes_by_nvitop(nvitop: Any, index: int) -> Dict[int, GpuUsage]:
+    """Return the processes on a GPU by pid. It is slow, and knows the functions of old drivers."""
+    usages = {}
+    for pid, process in nvitop.PhysicalDevice(index).processes().items():
+        memory, sm = process.gpu_memory(), process.gpu_sm_utilization()
+        # nvitop's "not available" is a kind of string.
+        usages[pid] = GpuUsage(
+            memory >> 20 if isinstance(memory, int) else None, sm if isinstance(sm, int) else None
+        )
+    return usages
 
 
 def obstacle(nvml: Nvml, handle: Any) -> str:
