@@ -24,10 +24,6 @@ from gswarm_tui.slurm import hosts
 LabelledLine = tuple[str, str]
 
 _HOUR_S = 3600
-_COUNTER_TOLERANCE = 0.15
-"""Energy counters that differ more from power × time are reported: sensors of some GPUs are that bad."""
-_WELL_COVERED = 0.95
-"""With a lower coverage, power × time lacks the energy used in gaps."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("bubbles", _bubbles(one, summary)),
         ("throttled", _throttled(one)),
         ("power", f"mean {watts(one.power_mean_w)} per GPU, max {_maximum(summary, 'power_max_w', watts)}"),
-        ("energy", _energy(one, summary)),
+        ("energy", _energy(one)),
         ("GPU memory", _memory(one, summary)),
         ("temperature", f"max {_maximum(summary, 'temp_max_c', celsius)}"),
         ("hosts", _hosts(one)),
@@ -140,20 +136,10 @@ def _throttled(one: Figures) -> str:
     return ", ".join(parts) or "never"
 
 
-def _energy(one: Figures, summary: Summary) -> str:
-    if one.energy_j is None:
-        return DASH
-    words = energy(one.energy_j)
-    if one.energy_j >= _HOUR_S:
-        words += f" ({one.energy_j:,.0f} J)"
-    by_power_j = (one.power_mean_w or 0.0) * one.gpus * summary.period.seconds
-    if by_power_j and (one.coverage or 0.0) >= _WELL_COVERED:
-        more = one.energy_j / by_power_j - 1
-        if abs(more) > _COUNTER_TOLERANCE:
-            words += f"; {abs(more):.0%} {'more' if more > 0 else 'less'} than power × time".replace(
-                "%", " %"
-            )
-    return words
+def _energy(one: Figures) -> str:
+    if one.energy_j is None or one.energy_j < _HOUR_S:
+        return energy(one.energy_j)
+    return f"{energy(one.energy_j)} ({one.energy_j:,.0f} J)"
 
 
 def _memory(one: Figures, summary: Summary) -> str:

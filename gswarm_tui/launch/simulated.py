@@ -28,7 +28,10 @@ def simulated_names(nodes: int) -> list[str]:
 
 
 class SimulatedLauncher(Launcher):
-    """Starts simulated nodes with ``gpus`` GPUs each, named by ``simulated_names``; see ``Launcher``."""
+    """Starts simulated nodes with ``gpus`` GPUs each, named by ``simulated_names``; see ``Launcher``.
+
+    A few processes serve all nodes; they start with the first node.
+    """
 
     def __init__(self, nodes: int, gpus: int, seed: int = 1) -> None:
         origin_ns = time.monotonic_ns() - _UNDER_WAY_NS
@@ -36,42 +39,27 @@ class SimulatedLauncher(Launcher):
             name: Simulation(name, index, nodes, gpus, seed, origin_ns)
             for index, name in enumerate(simulated_names(nodes))
         }
-        self._hosts = [_Host() for _ in range(min(nodes, os.cpu_count() or 1, _MOST_PROCESSES))]
+        self._most = min(nodes, os.cpu_count() or 1, _MOST_PROCESSES)
+        self._processes: list[tuple[socket.socket, ProcessChannel]] = []
+        self._starting = asyncio.Lock()
         allow_many_files()
 
     async def open(self, node: str, *arguments: str) -> Channel:
-        """Start or restart a simulated node; it has no commands."""
+        """Start or restart a simulated node, which gets its socket over its process's; it has no commands."""
         simulation = self._simulations.get(node)
         if simulation is None:
             raise LaunchError(f"{clean(node, 60)!r} isn't a simulated node", retry=Retry.NEVER)
-        host = self._hosts[simulation.index % len(self._hosts)]
-        return await host.open(json.dumps(asdict(simulation)))
-
-    async def close(self) -> None:
-        """End the processes that serve the nodes."""
-        await asyncio.gather(*(host.close() for host in self._hosts))
-
-
-class _Host:
-    """A process that runs many simulated nodes; started with the first, and restarted if it dies."""
-
-    def __init__(self) -> None:
-        self._control: socket.socket | None = None
-        self._process: ProcessChannel | None = None
-        self._starting = asyncio.Lock()
-
-    async def open(self, simulation: str) -> Channel:
-        """Start a node in this process, which gets the node's socket over the control socket."""
         async with self._starting:
-            if self._control is None or self._process is None or not self._process.is_running:
-                await self.close()
-                self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            while len(self._processes) < self._most:
+                control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with theirs:
-                    self._process = await ProcessChannel.start(agent_command("simulate"), theirs.fileno())
+                    process = await ProcessChannel.start(agent_command("simulate"), theirs.fileno())
+                self._processes.append((control, process))
+        control, _ = self._processes[simulation.index % self._most]
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [simulation.encode()], [theirs.fileno()])
+                socket.send_fds(control, [json.dumps(asdict(simulation)).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"the simulation ended: {error.strerror}") from None
@@ -79,13 +67,11 @@ class _Host:
         return channel
 
     async def close(self) -> None:
-        """End the process; it ends by itself when the control socket closes."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            await self._process.close()
-            self._process = None
+        """End the processes, which end by themselves when their control sockets close."""
+        for control, _ in self._processes:
+            control.close()
+        await asyncio.gather(*(process.close() for _, process in self._processes))
+        self._processes.clear()
 
 
 class SimulatedChannel(Inbox, asyncio.Protocol):

@@ -110,23 +110,6 @@ async def test_simulated_nodes_share_one_process_per_core(nodes: int) -> None:
     assert agents_of(os.getpid()) == set()
 
 
-async def test_nodes_of_a_killed_process_are_lost_alone_and_restarted() -> None:
-    nodes = 17
-    names = simulated_names(nodes)
-    async with head(SimulatedLauncher(nodes, gpus=1), *names) as here:
-        await here.until_all_have(1)
-        victim = min(agents_of(os.getpid()))
-        os.kill(victim, signal.SIGKILL)
-        await here.until(lambda: any(Phase.LOST in here.phases(node) for node in names))
-        await here.until(lambda: all(here.phases(node)[-1] is Phase.LIVE for node in names))
-        hit = [node for node in names if Phase.LOST in here.phases(node)]
-        assert 0 < len(hit) < nodes
-        before = len(here.frames(hit[0]))
-        await here.until(lambda: len(here.frames(hit[0])) > before)
-        lives = {e.life for e in here.frames(hit[0])}
-        assert len(lives) == 2
-
-
 async def test_an_agent_ended_by_a_signal_names_it() -> None:
     async with head(LocalLauncher(), "here") as here:
         await here.until_all_have(1)

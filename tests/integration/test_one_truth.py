@@ -127,15 +127,6 @@ def test_session_within_a_long_interval_counts_its_part(tmp_path: Path) -> None:
     assert (whole.idle_s, whole.energy_j, whole.coverage) == (0.5, 50, 1)
 
 
-@pytest.mark.parametrize(("power_w", "words"), [(250, "60 % more than power × time"), (410, "")])
-def test_energy_counter_that_contradicts_power_is_reported(tmp_path: Path, power_w: int, words: str) -> None:
-    rows = [gpu_row(util_pct=9, power_w=power_w, energy_mj=i * 400_000) for i in range(1, 22)]
-    frames = [arrived(i, [row]) for i, row in enumerate(rows, 1)]
-    record(tmp_path / "run.duckdb", [introduced(gpus=1), *frames, *session(5, 15)])
-    energy = dict(summary_lines(summary_of(tmp_path / "run.duckdb")))["energy"]
-    assert energy.partition("; ")[2] == words
-
-
 def test_throttling_that_a_driver_counts_late_is_clipped_on_screens_only(tmp_path: Path) -> None:
     rates = [None, 0, 0, 250, 0]
     frames = [arrived(i, [gpu_row(util_pct=9, throttle_power_pct=rate)]) for i, rate in enumerate(rates, 1)]
