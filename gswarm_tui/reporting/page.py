@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from importlib import resources
@@ -15,10 +15,26 @@ from markupsafe import Markup
 
 from gswarm_agent.metrics import COUNTER_RIGHTS
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary_data import Figures
-from gswarm_tui.analysis.summary_text import TextTable, outliers, part_of, process_table, share, throttled_s
+from gswarm_tui.analysis.summary_text import (
+    TextTable,
+    figures_table,
+    outliers,
+    part_of,
+    process_table,
+    share,
+    throttled_s,
+)
 from gswarm_tui.common.errors import printable
-from gswarm_tui.common.quantities import DASH, duration, energy, mebibytes, plural, watts
+from gswarm_tui.common.quantities import (
+    DASH,
+    duration,
+    energy,
+    formatted,
+    mebibytes,
+    percent,
+    plural,
+    watts,
+)
 from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.plotting.annotations import MOST_EVENTS as MOST_EVENTS_READ
@@ -30,37 +46,6 @@ from gswarm_tui.trials.results import TrialResults
 
 MOST = SimpleNamespace(read=MOST_EVENTS_READ, open=64, events=200, gaps=40, marks=200, processes=20)
 """Most rows of each table, which says how many are missing; more than ``open`` GPUs are collapsed."""
-
-_Value = Callable[[Figures], float | None]
-_Shown = Callable[[float | None], str]
-
-
-def _number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """Format a number with thousands separators and its unit."""
-    if value is None:
-        return DASH
-    return f"{value:,.{digits}f}" + (f" {unit}" if unit else "")
-
-
-def _tenths(value: float | None) -> str:
-    return _number(value, 1)
-
-
-_COLUMNS: tuple[tuple[str, _Value, _Shown], ...] = (
-    ("util mean (%)", lambda one: one.util_mean_pct, _tenths),
-    ("median", lambda one: one.util_median_pct, _number),
-    ("p95", lambda one: one.util_p95_pct, _number),
-    ("busy (%)", lambda one: _times(part_of(one.busy_s, one.measured_s), 100), _tenths),
-    ("bubbles (%)", lambda one: _times(one.bubble_share, 100), _tenths),
-    ("power mean (W)", lambda one: one.power_mean_w, _number),
-    ("max (W)", lambda one: one.power_max_w, _number),
-    ("memory max (GiB)", lambda one: _times(one.mem_used_max_mib, 1 / 1024), _tenths),
-    ("energy", lambda one: one.energy_j, energy),
-    ("max (°C)", lambda one: one.temp_max_c, _number),
-    ("throttled (GPU-s)", throttled_s, _number),
-    ("coverage (%)", lambda one: _times(one.coverage, 100), _tenths),
-)
-"""Heading of each column, its value in the heading's unit, and the value's format."""
 
 
 class Cell(NamedTuple):
@@ -119,7 +104,7 @@ class Report:
             silent=hosts.fold(summary.silent) if summary.silent else "",
             processes=process_table(facts.processes[: MOST.processes]),
             unmeasured=self._unmeasured(),
-            figures_table=_figures_table,
+            figures_table=figures_table,
             busy_from=f"{BUSY_FROM_PCT:g}",
             plural=plural,
             share=share,
@@ -150,13 +135,13 @@ class Report:
             return [first] if self._profiles_alone else [first, ("GPUs", "0", f"measured on {nodes}")]
         bubbles = f"{share(one.bubble_share)} bubbles" if one.bubble_share else ""
         throttled = throttled_s(one)
-        spread = f"median {_number(one.util_median_pct)}, p95 {_number(one.util_p95_pct)}"
+        spread = f"median {percent(one.util_median_pct)}, p95 {percent(one.util_p95_pct)}"
         total = f"of {mebibytes(one.mem_total_mib)}" if one.mem_total_mib else ""
         measured = "of the measured time" if throttled is not None else "not measured"
         return [
             first,
             ("GPUs", f"{one.gpus:,}", f"on {nodes}"),
-            ("Utilisation", _number(one.util_mean_pct, 1, "%"), spread),
+            ("Utilisation", formatted(one.util_mean_pct, "{:.1f}%"), spread),
             ("Busy", share(part_of(one.busy_s, one.measured_s)), bubbles or "of the measured time"),
             ("Energy", energy(one.energy_j), f"mean {watts(one.power_mean_w)} per GPU"),
             ("Peak memory", mebibytes(one.mem_used_max_mib), total),
@@ -206,7 +191,7 @@ class Report:
                     (
                         f"{row['gpus']} × {row['gpu_name']}" if row["gpu_name"] else "no GPU known",
                         mebibytes(row["gpu_mib"]),
-                        _number(row["power_limit_w"], 0, "W"),
+                        watts(row["power_limit_w"]),
                         row["driver_version"] or DASH,
                         row["cuda_version"] or DASH,
                         f"{row['cpu_model'] or DASH}, {row['cpus'] or DASH} CPUs, "
@@ -252,23 +237,3 @@ def _grouped(classes: str, rows: Iterable[tuple[str, tuple[str, ...]]]) -> list[
     for node, texts in rows:
         groups.setdefault(texts, []).append(node)
     return [[Cell(text, classes) for text in (hosts.fold(names), *what)] for what, names in groups.items()]
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    """Return the product, None for an unknown value."""
-    return None if value is None else value * factor
-
-
-def _figures_table(figures: Sequence[Figures]) -> tuple[list[str], Sequence[tuple[object, ...]], range]:
-    """Return headings, rows and numeric columns of a table by GPU or node."""
-    gpus = figures[0].gpu_index is not None
-    rows = [
-        (
-            one.node,
-            one.gpu_index if gpus else one.gpus,
-            *(Cell(shown(value(one)), "n") for _, value, shown in _COLUMNS),
-        )
-        for one in figures
-    ]
-    heads = ["node", "GPU" if gpus else "GPUs", *(head for head, _, _ in _COLUMNS)]
-    return heads, rows, range(1, len(heads))

@@ -17,7 +17,8 @@ from gswarm_agent.frame import ERROR, INFO, WARNING, ProcessSample
 from gswarm_tui import cli
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary_data import Summary, summarize
-from gswarm_tui.common.quantities import energy
+from gswarm_tui.analysis.summary_text import share
+from gswarm_tui.common.quantities import energy, mebibytes
 from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
@@ -109,15 +110,15 @@ def test_report_has_the_figures_of_the_summary(training: Path, written: str) -> 
     assert whole is not None
     assert page.after("GPUs") == "24"
     assert page.after("Utilisation") == f"{whole.util_mean_pct:.1f} %"
-    rows = page.table("GPU", "util mean (%)")
+    rows = page.table("GPU", "util %")
     assert len(rows) == len(found.gpus) == 24
     for row, gpu in zip(rows, found.gpus, strict=True):
-        assert (row["node"], int(row["GPU"])) == (gpu.node, gpu.gpu_index)
-        assert row["util mean (%)"] == f"{gpu.util_mean_pct:.1f}"
+        assert row["GPU"] == f"{gpu.node}:{gpu.gpu_index}"
+        assert row["util %"] == f"{gpu.util_mean_pct:.0f}"
         assert row["energy"] == energy(gpu.energy_j)
-        assert row["memory max (GiB)"] == f"{(gpu.mem_used_max_mib or 0) / 1024:.1f}"
-        assert row["coverage (%)"] == f"{100 * (gpu.coverage or 0):.1f}"
-    nodes = page.table("GPUs", "util mean (%)")
+        assert row["memory"] == mebibytes(gpu.mem_used_max_mib)
+        assert row["coverage"] == share(gpu.coverage)
+    nodes = page.table("node", "util %")
     assert [row["node"] for row in nodes] == [f"gpu0{number}" for number in range(1, 7)]
 
 

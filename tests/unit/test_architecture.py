@@ -239,7 +239,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.plotting": 1_500,
     "gswarm_tui.printing": 600,
     "gswarm_tui.profiling": 2_025,
-    "gswarm_tui.reporting": 525,
+    "gswarm_tui.reporting": 475,
     "gswarm_tui.run": 3_075,
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_400,
