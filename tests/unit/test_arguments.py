@@ -286,7 +286,7 @@ def test_every_setting_of_the_config_file_is_an_option() -> None:
 
 def test_errors_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--nodes", "gpu[1-"]) == 2
-    assert capsys.readouterr() == ("", 'gswarm-tui: --nodes: "gpu[1-" is invalid: a bracket is missing.\n')
+    assert capsys.readouterr() == ("", 'gswarm-tui: --nodes: "gpu[1-" is invalid: missing bracket.\n')
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -65,7 +65,7 @@ def test_host_file_takes_ipv6_addresses(hostfile: Path) -> None:
         (b"", "{path} names no host; name a file with one host on each line."),
         (b"# nothing\n", "{path} names no host; name a file with one host on each line."),
         (b"\x7fELF", '{path}, line 1: "\\x7fELF" is invalid: a node name can\'t contain "\\x7f".'),
-        (b"gpu01\ngpu[02\n", '{path}, line 2: "gpu[02" is invalid: a bracket is missing.'),
+        (b"gpu01\ngpu[02\n", '{path}, line 2: "gpu[02" is invalid: missing bracket.'),
         (b"-oA=x\n", '{path}, line 1: "-oA=x" is invalid: a node name can\'t start with a dash.'),
     ],
 )  # fmt: skip
