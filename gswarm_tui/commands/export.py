@@ -17,8 +17,7 @@ from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import json_export
-from gswarm_tui.exchange.csv_export import PROFILE_TABLES, TABLES, CsvTable, write_csv
-from gswarm_tui.exchange.time_windows import profile_span, sample_in, sample_span
+from gswarm_tui.exchange.csv_export import TABLES, CsvTable, write_csv
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.formats import add_csv_safe, check_csv_safe, text_out
 from gswarm_tui.printing.progress import Progress
@@ -27,16 +26,6 @@ from gswarm_tui.store.transfer.parquet import Slice, write_dataset
 
 FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"
-_SAMPLE_IN = """
-SELECT 1 FROM gpu_samples s JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) AND {}
-LIMIT 1
-"""
-_PROFILE_IN = """
-SELECT 1 FROM profiles
-WHERE recording_id = ? AND ended_at > make_timestamp(?::BIGINT) AND started_at < make_timestamp(?::BIGINT)
-LIMIT 1
-"""
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -51,24 +40,20 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(f"{source.path} has no recording.")
         kind = _format(arguments)
         _check(arguments, kind)
-        if not (sampled := _with_contents(source, chosen, arguments, kind)):
-            what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
-            rows = "profiles" if arguments.table in PROFILE_TABLES else "samples"
-            raise UserError(f"{what} has no {rows} to export; --format parquet has both.")
         if arguments.output == _STDOUT:
-            _text(source, sampled, arguments, kind, sys.stdout)
+            _text(source, chosen, arguments, kind, sys.stdout)
             return 0
         # train.json for a session of that name, run.json for all of run.duckdb
         usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
         target = Path(arguments.output or usual).expanduser()
         if kind == "parquet":
-            written = _parquet(source, sampled, target, force=arguments.force, all_gpus=arguments.all_gpus)
+            written = _parquet(source, chosen, target, force=arguments.force, all_gpus=arguments.all_gpus)
         else:
             check_output_file(target, force=arguments.force, recording=source.path)
             with text_out(target) as out:
-                written = _text(source, sampled, arguments, kind, out)
+                written = _text(source, chosen, arguments, kind, out)
     print(printable(f"{target}: {written}, {file_size(size_of(target))}"))
-    if running := [period.name for period in sampled if period.ended_at is None]:
+    if running := [period.name for period in chosen if period.ended_at is None]:
         state = "is still running" if source.running else "has no end"
         print_notice(f"{', '.join(running)} {state}; exported as far as recorded.")
     return 0
@@ -119,22 +104,6 @@ def _check(arguments: Namespace, kind: str) -> None:
     check_csv_safe(arguments.csv_safe, kind)
     if arguments.output == _STDOUT and kind == "parquet":
         raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
-
-
-def _with_contents(
-    source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str
-) -> list[Period]:
-    """Return the periods that have what is exported: samples, or profiles."""
-    if kind == "csv" and arguments.table in PROFILE_TABLES:
-        return [period for period in chosen if _has(source, _PROFILE_IN, period)]
-    queries = (_SAMPLE_IN, _PROFILE_IN) if kind == "parquet" else (_SAMPLE_IN,)
-    return [period for period in chosen if any(_has(source, query, period) for query in queries)]
-
-
-def _has(source: QuerySource, query: str, period: Period) -> bool:
-    span = profile_span(period) if query is _PROFILE_IN else sample_span(period)
-    inside = sample_in(period, "coalesce(s.interval_ms, 0)")
-    return bool(source.query(query.format(inside), period.recording_id, *span).rows())
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:

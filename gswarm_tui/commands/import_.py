@@ -59,7 +59,7 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
     """Add a profiler's report to a recording. Raises UserError, StoreError."""
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
-            path, db, environ, node=arguments.node, rank=arguments.rank, report=progress.report
+            path, db, environ, node=arguments.node or None, rank=arguments.rank, report=progress.report
         )
     facts = done.facts
     rank = "" if facts.rank is None else f", rank {facts.rank}"

@@ -21,7 +21,7 @@ from gswarm_tui.analysis.summary_data import (
 )
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
-from gswarm_tui.common.errors import UserError, nearest, printable, quote
+from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
@@ -30,7 +30,6 @@ from gswarm_tui.printing.progress import Progress
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
 """Longer tables are printed only with --by; of more GPUs than this, only the outliers are printed."""
-_NARROWEST, _WIDEST = 40, 1000
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -41,19 +40,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         "Summarise a session: utilisation, idle phases, energy, memory, throttling, coverage.",
     )
     add_session(parser)
-    parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
+    parser.add_argument("--by", choices=WAYS, help="grouping (default: chosen by size)")
     parser.add_argument(
-        "--width",
-        type=values.whole(_NARROWEST, _WIDEST),
-        metavar="N",
-        help="columns of the text, as for a mail: 72",
+        "--width", type=values.whole(40, 1000), metavar="N", help="columns of the text, as for a mail: 72"
     )
     formats.add_options(parser)
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
-    if arguments.by is not None and arguments.by not in WAYS:
-        hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
-        raise UserError(f"--by: {quote(arguments.by)} isn't a grouping{hint}.")
     with open_session(arguments.session, arguments.db, environ) as (source, period):
         check_output_file(form.out, force=form.force, recording=source.path)
         doing = f"summarising {printable(period.name)}"

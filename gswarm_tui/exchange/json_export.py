@@ -10,8 +10,7 @@ which ``float`` reads and JSON allows, and a field that was never measured is le
 needs it.
 
 Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, the time that each value covers (``interval_ms``), by
-which means are weighted, and members that an import needs: ``made_by``, ``recording``, ``session``,
-``devices`` and ``events`` (changes of the sampling interval). Times are in UTC.
+which means are weighted, ``made_by`` and ``session``. Times are in UTC.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
 from typing import Any, TextIO
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import iso, sample_in, sample_span, utc_micros, windows
-from gswarm_tui.fleet.events import json_object, new_interval_ms
+from gswarm_tui.fleet.events import new_interval_ms
 from gswarm_tui.store.figures.definitions import MINE, inside_us
 from gswarm_tui.store.querying.results import QuerySource
-from gswarm_tui.store.sql.run_names import RUN
 
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"
@@ -50,7 +47,7 @@ ALWAYS = (*FIELDS[:3], "interval_ms")
 # One place for each GPU name: a node that rebooted has new rows for the same GPUs.
 _PLACES = """
 SELECT dense_rank() OVER (ORDER BY first_node, node, gpu_index, name) - 1 AS place, *
-FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) AS first_node
+FROM (SELECT g.*, n.node, min(node_id) OVER (PARTITION BY n.node) AS first_node
       FROM gpus g JOIN nodes n USING (node_id) WHERE recording_id = {recording} AND {own})
 """
 
@@ -62,8 +59,7 @@ WITH places AS ({places}), inside AS (
   WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until}) AND {inside}
 )
 SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_index,
-       arg_max(name, gpu_id) AS name, arg_max(uuid, gpu_id) AS uuid,
-       arg_max(memory_total_mib, gpu_id) AS memory_total_mib, arg_max(simulated, gpu_id) AS simulated,
+       arg_max(name, gpu_id) AS name,
        sum(util_pct::DOUBLE * us) / nullif(sum(us) FILTER (util_pct IS NOT NULL), 0) AS avg_gpu_util,
        100 * sum(mem_used_mib::DOUBLE * us) / nullif(sum(us) FILTER (mem_used_mib IS NOT NULL), 0)
          / nullif(max(memory_total_mib), 0) AS avg_gpu_memory,
@@ -101,22 +97,11 @@ GROUP BY deadline, reading
 ORDER BY deadline, reading
 """
 
-_RECORDING = (
-    "SELECT started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, interval_ms, "  # noqa: S608
-    f"tool_version, {RUN} AS run FROM recordings WHERE recording_id = ?"
-)
-
+# A session begins with the interval of the last change before it.
 _INTERVAL_CHANGE = """
 SELECT detail FROM events
 WHERE recording_id = ? AND kind = 'interval_changed' AND ts < make_timestamp(?::BIGINT)
 ORDER BY ts DESC LIMIT 1
-"""
-
-_INTERVAL_CHANGES = """
-SELECT ts, kind, message, detail FROM events
-WHERE recording_id = ? AND kind = 'interval_changed'
-  AND ts >= make_timestamp(?::BIGINT) AND ts <= make_timestamp(?::BIGINT)
-ORDER BY ts
 """
 
 
@@ -168,27 +153,19 @@ def write_json(
     inside = sample_in(period, "s.interval_ms")
     own = "true" if all_gpus else f"g.{MINE}"
     places = _PLACES.format(recording=period.recording_id, own=own)
-    recording = source.query(_RECORDING, period.recording_id).dicts()[0]
     last = utc_micros(period.until)
     part = inside_us(str(utc_micros(period.started_at)), str(last))
     query = _DEVICES.format(places=places, inside=inside, inside_us=part, since=begin, until=end)
     devices = source.query(query).dicts()
     layout = _layout(devices)
-    out.write("{\n")
     changed = source.query(_INTERVAL_CHANGE, period.recording_id, utc_micros(period.started_at)).rows()
-    # A session begins with the interval of the last change before it.
-    recording["interval_ms"] = (new_interval_ms(changed[0][0]) if changed else None) or recording[
-        "interval_ms"
-    ]
-    head = _head(period, recording, devices, layout.names)
-    changes = source.query(_INTERVAL_CHANGES, period.recording_id, begin, last).dicts()
-    head["events"] = [
-        {"time": iso(change.pop("ts")), **change, "detail": json_object(change["detail"])}
-        for change in changes
-    ]
+    recorded = source.query("SELECT interval_ms FROM recordings WHERE recording_id = ?", period.recording_id)
+    interval_ms = (new_interval_ms(changed[0][0]) if changed else None) or recorded.rows()[0][0] or 1000
+    interval = interval_ms * 1000
+    head = _head(period, devices, layout.names)
+    out.write("{\n")
     out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())
     out.write(' "frames": [')
-    interval = (recording["interval_ms"] or 1000) * 1000
     number = 0
 
     rows = f"FROM gpu_samples s JOIN ({places}) USING (gpu_id) WHERE {inside}"
@@ -218,22 +195,15 @@ def _layout(devices: list[dict[str, Any]]) -> _Layout:
     )
 
 
-def _head(
-    period: Period, recording: dict[str, Any], devices: list[dict[str, Any]], names: list[str]
-) -> dict[str, Any]:
+def _head(period: Period, devices: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """Return the members that precede the frames."""
-    facts = ("node", "gpu_index", "name", "uuid", "memory_total_mib", "simulated")
     summary = ("avg_gpu_util", "avg_gpu_memory")
     return {
         "session_name": period.name,
         "start_time": iso(period.started_at),
         "end_time": iso(period.until),
         "made_by": f"{MADE_BY} {__version__}",
-        "recording": {key: iso(v) if isinstance(v, datetime) else v for key, v in recording.items()},
         "session": {"status": period.status, "note": period.note} if period.session_id is not None else None,
-        "devices": {
-            name: {fact: device[fact] for fact in facts} for name, device in zip(names, devices, strict=True)
-        },
         "summary_by_device": {
             name: {key: round(device[key], 4) for key in summary if device[key] is not None}
             for name, device in zip(names, devices, strict=True)

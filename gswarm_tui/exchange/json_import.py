@@ -1,10 +1,9 @@
-"""Import of a JSON export, or of a file that gswarm-profiler wrote, as a recording with one session.
+"""Import of a JSON file that gswarm-profiler wrote, as a recording with one session.
 
-An export of this program says so in ``made_by`` and has the units of ``json_export``. The program of
-gswarm-profiler (``collect_gpu_metrics`` and ``collect_and_store_frame`` of 0.4) writes shares from 0 to 1 and
+The program (``collect_gpu_metrics`` and ``collect_and_store_frame`` of 0.4) writes shares from 0 to 1 and
 PCIe in KiB/s, with bytes that the GPU sent in ``dram_bandwidth_rx`` and those that it received in
 ``dram_bandwidth_tx``. Its ``gpu_bandwidth`` is the capacity of NVLink, which is no sample. ``gpu_memory`` is
-a share, so it needs the memory of the GPUs, which gswarm-profiler's file doesn't contain.
+a share, so it needs the memory of the GPUs, which the file doesn't contain.
 
 A frame becomes a sample of each of its GPUs, and a host sample without values of each of their nodes.
 """
@@ -12,7 +11,6 @@ A frame becomes a sample of each of its GPUs, and a host sample without values o
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Callable
@@ -24,15 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.json_export import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.time_windows import utc_micros
-from gswarm_tui.fleet.events import INTERVAL_CHANGED
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.sql.schema import (
-    EVENTS,
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -52,29 +47,17 @@ FIRST_YEAR, LAST_YEAR = 1971, 2500
 Values = npt.NDArray[np.float64]
 
 _SHARE, _KIB_S = (100.0, 100.0), (1024e-6, 1e8)
-_PERCENT, _GB_S = (1.0, 100.0), (1000.0, 1e8)
 """Factor of a unit to the column's (%, MB/s), and the column's largest value."""
-_OF_PROFILER = {
+_FIELDS = {
     "util_pct": ("gpu_util", *_SHARE),
     "mem_used_mib": ("gpu_memory", *_SHARE),
     "pcie_rx_mb_s": ("dram_bandwidth_tx", *_KIB_S),
     "pcie_tx_mb_s": ("dram_bandwidth_rx", *_KIB_S),
 }
-"""Field of gswarm-profiler's program for each column of samples."""
-_OF_EXPORT = {
-    "util_pct": ("gpu_util", *_PERCENT),
-    "mem_used_mib": ("gpu_memory", *_PERCENT),
-    "pcie_rx_mb_s": ("dram_bandwidth_rx", *_GB_S),
-    "pcie_tx_mb_s": ("dram_bandwidth_tx", *_GB_S),
-    "nvlink_rx_mb_s": ("gpu_bandwidth_rx", *_GB_S),
-    "nvlink_tx_mb_s": ("gpu_bandwidth_tx", *_GB_S),
-}
+"""Field of a frame for each column of samples."""
 _LONGEST_TEXT = 1000
 _GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
 _SKIPPED = ("request_time_info", "summary_by_client")
-_HEAD = ("session_name", "start_time", "end_time", "recording", "session", "devices", "events")
-"""Members that an export has before its frames."""
-_RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "command", "tool_version")
 
 
 class WrongValueError(ValueError):
@@ -115,14 +98,13 @@ class JsonImport:
     """Importer of one JSON file into a recording file."""
 
     def __init__(self, target: Importing, path: Path, total_mib: int | None = None) -> None:
-        """``total_mib`` is the memory of each GPU where the file doesn't contain it."""
+        """``total_mib`` is the memory of each GPU, which the file doesn't contain."""
         self._target = target
         self._path = path
         self._total_mib = total_mib
         self._first_node, self._first_gpu = target.next_free("node_id"), target.next_free("gpu_id")
-        self._fields = _OF_PROFILER
-        self._head: dict[str, Any] = {}
-        self._nodes: dict[str, dict[str, Any]] = {}
+        self._name = path.stem
+        self._nodes: dict[str, int] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
         self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
         self._frames = self._samples = 0
@@ -142,9 +124,11 @@ class JsonImport:
                         where = f", frame {self._frames}"
                         self._frame(value)
                     elif name == "made_by" and str(value).startswith(MADE_BY):
-                        self._fields = _OF_EXPORT
-                    elif name in _HEAD:
-                        self._head[name] = value
+                        raise WrongValueError(
+                            "JSON exports of gswarm-tui can't be imported; export Parquet instead"
+                        )
+                    elif name == "session_name":
+                        self._name = _text(value)
                     elif name in _SKIPPED and value:
                         self._skipped.append(name)
                     where = ""
@@ -174,7 +158,7 @@ class JsonImport:
             raise WrongValueError("gpu_id lists a GPU twice")
         us = _moment(frame.get("time"))
         self._began_us, self._ended_us = min(us, self._began_us or us), max(us, self._ended_us)
-        columns = {name: _column(frame, *field) for name, field in self._fields.items()}
+        columns = {name: _column(frame, *field) for name, field in _FIELDS.items()}
         measured = ~np.isnan(list(columns.values())).all(axis=0)
         gpus = [self._gpu(name) for name in names]
         totals = np.array([gpu["memory_total_mib"] for gpu in gpus], np.float64)
@@ -185,10 +169,7 @@ class JsonImport:
         nodes, node_at = np.unique(
             np.array([gpu["node_id"] for gpu in gpus], np.int64)[measured], return_index=True
         )
-        if self._fields is _OF_EXPORT:
-            intervals = _column(frame, "interval_ms", 1, 1e7)[measured]
-        else:
-            intervals = np.full(gpu_ids.size, INTERVAL_MS if self._frames > 1 else math.nan)
+        intervals = np.full(gpu_ids.size, INTERVAL_MS if self._frames > 1 else math.nan)
         self._samples += gpu_ids.size
         self._gpu_rows.add(
             gpu_ids.size,
@@ -204,20 +185,15 @@ class JsonImport:
     def _gpu(self, name: str) -> dict[str, Any]:
         """Return a GPU's row, made at its first appearance with that of its node."""
         if name not in self._gpus:
-            facts = _object(_object(self._head.get("devices")).get(name))
             if (parts := _GPU_ID.fullmatch(name)) is None:
                 raise WrongValueError(f"{quote(name)} isn't hostname:index:name")
-            node = _text(facts.get("node", parts[1]))
-            simulated = facts["simulated"] is True if "simulated" in facts else None
-            row = {"node_id": self._first_node + len(self._nodes), "simulated": simulated}
-            size = _whole(facts.get("memory_total_mib"))
+            number = self._first_node + len(self._nodes)
             self._gpus[name] = {
                 "gpu_id": self._first_gpu + len(self._gpus),
-                "node_id": self._nodes.setdefault(node, row)["node_id"],
+                "node_id": self._nodes.setdefault(_text(parts[1]), number),
                 "gpu_index": int(parts[2]),
-                "uuid": _text(facts.get("uuid") or "") or None,
-                "name": _text(facts.get("name", parts[3])),
-                "memory_total_mib": self._total_mib if size is None else size,
+                "name": _text(parts[3]),
+                "memory_total_mib": self._total_mib,
             }
         return self._gpus[name]
 
@@ -229,53 +205,31 @@ class JsonImport:
         if not self._samples:
             raise WrongValueError("no frame has values of GPUs: this isn't a file of gswarm-profiler")
         self._flush()
-        head, facts, session = self._head, _object(self._head.get("recording")), self._head.get("session", {})
-        interval_ms = _whole(facts.get("interval_ms")) or INTERVAL_MS
-        began, ended = self._began_us, self._ended_us + interval_ms * 1000
-        if self._fields is _OF_EXPORT:
-            began, ended = _moment(head.get("start_time")), _moment(head.get("end_time"))
+        times = {"started_at": self._began_us, "ended_at": self._ended_us + INTERVAL_MS * 1000}
         with self._path.open("rb") as file:
             digest = f"json-{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
         recording_id = self._target.next_free("recording_id")
-        texts = {"command": "gswarm-profiler"} if self._fields is _OF_PROFILER else {}
-        texts |= {name: _text(facts[name]) for name in _RECORDING_TEXTS if facts.get(name) is not None}
         self._add(
             RECORDINGS,
             recording_id=recording_id,
-            started_at=_moment(facts["started_at"]) if facts.get("started_at") else began,
-            ended_at=_moment(facts["ended_at"]) if facts.get("ended_at") else ended,
-            interval_ms=interval_ms,
+            interval_ms=INTERVAL_MS,
             schema_version=SCHEMA_VERSION,
-            options=mark(self._path.name, _text(facts.get("run") or digest)),
-            **texts,
+            options=mark(self._path.name, digest),
+            command="gswarm-profiler",
+            **times,
         )
-        for name, row in self._nodes.items():
-            self._add(NODES, recording_id=recording_id, node=name, hostname=name, **row)
+        for name, node_id in self._nodes.items():
+            self._add(NODES, recording_id=recording_id, node_id=node_id, node=name, hostname=name)
         for gpu in self._gpus.values():
             self._add(GPUS, **gpu)
-        for event in map(_object, head.get("events") or ()):
-            if event.get("kind") == INTERVAL_CHANGED:
-                self._add(
-                    EVENTS,
-                    ts=_moment(event.get("time")),
-                    recording_id=recording_id,
-                    kind=INTERVAL_CHANGED,
-                    severity=INFO,
-                    message=_text(event.get("message") or ""),
-                    detail=json.dumps(_object(event.get("detail"))),
-                )
-        if session is not None:  # that of a whole recording is null
-            status = _text(_object(session).get("status") or "stopped")
-            self._add(
-                SESSIONS,
-                session_id=self._target.next_free("session_id"),
-                recording_id=recording_id,
-                name=_text(head.get("session_name") or self._path.stem),
-                started_at=began,
-                ended_at=ended,
-                status="ended" if status == "running" else status,
-                note=_text(_object(session).get("note") or ""),
-            )
+        self._add(
+            SESSIONS,
+            session_id=self._target.next_free("session_id"),
+            recording_id=recording_id,
+            name=_text(self._name),
+            status="stopped",
+            **times,
+        )
         self._target.refuse_repeated(self._path)
 
     def _add(self, table: TableSchema, **row: Any) -> None:
@@ -321,17 +275,3 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
         raise WrongValueError(f"a name should be a string of at most {_LONGEST_TEXT} characters")
     return "".join(sign if sign.isprintable() else " " for sign in value)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """Return an object, an empty one for null. Raises WrongValueError."""
-    if not isinstance(value, dict | None):
-        raise WrongValueError("recording, session, and each of devices and events should be objects")
-    return value or {}
-
-
-def _whole(value: Any) -> int | None:
-    """Return a whole number of up to 31 bits. Raises WrongValueError."""
-    if value is not None and not (type(value) is int and 0 <= value < 2**31):
-        raise WrongValueError(f"{quote(str(value)[:60])} isn't a whole number below {2**31}")
-    return value

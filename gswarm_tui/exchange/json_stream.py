@@ -1,4 +1,4 @@
-"""Incremental readers of large, untrusted JSON: an object with streamed arrays, and JSON Lines."""
+"""Incremental reader of a large, untrusted JSON object with streamed arrays."""
 
 from __future__ import annotations
 

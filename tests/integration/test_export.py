@@ -264,7 +264,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "mine isn't replaced, as it contains more than an export",
         ),
         (["", "-o", "x.csv"], "the name of the session is empty; give a name, or leave it out."),
-        (["empty", "-o", "x.csv"], "run.duckdb has no samples to export; --format parquet has both."),
         (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),
     ],
 )

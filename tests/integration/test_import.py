@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui import cli
 from gswarm_tui.exchange.json_stream import JsonStream
-from gswarm_tui.fleet.events import Event, EventLogged
+from gswarm_tui.fleet.events import Event
 from gswarm_tui.store.sql.schema import PROFILE_EVENTS, PROFILES
 from tests.integration.exchange_recording import (
     STRANGE,
@@ -27,7 +27,7 @@ from tests.integration.exchange_recording import (
     tables,
 )
 from tests.kineto_standin import write_trace
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import T0, arrived, introduced, query, record
 
 
 @pytest.fixture(autouse=True)
@@ -60,14 +60,13 @@ def test_parquet_round_trip(exported: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_a_run_is_imported_once(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_a_run_is_imported_once(capsys: pytest.CaptureFixture[str]) -> None:
     run(Path("run.duckdb"))
-    command("export", "run.duckdb:recording 1", "--format", kind, "-o", f"run.{kind}")
-    command("export", "run.duckdb:train", "--format", kind, "-o", f"train.{kind}")
-    command("import", f"run.{kind}", "--db", "all.duckdb")
+    command("export", "run.duckdb:recording 1", "-o", "run.parquet")
+    command("export", "run.duckdb:train", "-o", "train.parquet")
+    command("import", "run.parquet", "--db", "all.duckdb")
     before = tables(Path("all.duckdb"))
-    for name, db in ((f"run.{kind}", "all"), (f"train.{kind}", "all"), (f"train.{kind}", "run")):
+    for name, db in (("run.parquet", "all"), ("train.parquet", "all"), ("train.parquet", "run")):
         assert cli.main(["import", name, "--db", f"{db}.duckdb"]) == 1
         assert capsys.readouterr().err == (
             f"gswarm-tui: {name} is in {db}.duckdb already, as recording 1; "
@@ -179,48 +178,13 @@ def test_any_recording_round_trips(recorded: list[Event]) -> None:
     assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
 
 
-def test_json_round_trip() -> None:
+def test_json_export_is_refused_by_the_import(capsys: pytest.CaptureFixture[str]) -> None:
     run(Path("run.duckdb"))
-    command("export", "run.duckdb:all of it", "-o", "a.json")
-    command("import", "a.json")
-    for wanted in (
-        "SELECT node, gpu_index, uuid, gpu_name, util_pct, mem_used_mib, pcie_rx_mb_s, pcie_tx_mb_s, "
-        "nvlink_rx_mb_s, nvlink_tx_mb_s, mem_total_mib FROM samples ORDER BY ALL",
-        "SELECT name, started_at, ended_at, status, note FROM sessions WHERE name = 'all of it'",
-        "SELECT DISTINCT simulated FROM nodes",
-    ):
-        assert query(Path("a.duckdb"), wanted) == query(Path("run.duckdb"), wanted)
-    command("export", "a.duckdb:all of it", "-o", "b.json")
-    assert Path("b.json").read_text() == Path("a.json").read_text()
-
-
-def test_json_restores_changes_of_the_interval() -> None:
-    changed = EventLogged(
-        T0 + 10, "interval_changed", "info", "changed", detail='{"old_ms": 1000, "new_ms": 5000}'
+    command("export", "run.duckdb:train", "-o", "a.json")
+    assert cli.main(["import", "a.json"]) == 1
+    assert capsys.readouterr().err == (
+        "gswarm-tui: a.json: JSON exports of gswarm-tui can't be imported; export Parquet instead.\n"
     )
-    frames = [
-        arrived(seq, [gpu_row(util_pct=at)] * 2, "n1", ts=T0 + at)
-        for seq, at in enumerate((*range(1, 11), 15, 20, 25), 1)
-    ]
-    sessions = [*session("both", 0, 26), *session("late", 12, 26)]
-    record(Path("run.duckdb"), [introduced("n1"), *frames, changed, *sessions])
-    for name, kept in (("both", [changed]), ("late", [])):
-        command("export", f"run.duckdb:{name}", "-o", f"{name}.json")
-        command("import", f"{name}.json")
-        path = Path(f"{name}.duckdb")
-        events = query(path, "SELECT epoch(ts), kind, message, detail FROM events")
-        assert events == [(one.at, one.kind, one.message, one.detail) for one in kept]
-        command("export", f"{name}.duckdb:{name}", "-o", f"{name}-again.json")
-        assert Path(f"{name}-again.json").read_text() == Path(f"{name}.json").read_text()
-
-
-def test_json_of_a_whole_recording_imports_no_session() -> None:
-    run(Path("run.duckdb"))
-    command("export", "recording 1", "--db", "run.duckdb", "-o", "a.json")
-    command("import", "a.json")
-    assert query(Path("a.duckdb"), "SELECT count(*) FROM sessions") == [(0,)]
-    times = "SELECT started_at, ended_at FROM recordings"
-    assert query(Path("a.duckdb"), times) == query(Path("run.duckdb"), times)
 
 
 def written(**changes: Any) -> dict[str, Any]:
@@ -331,14 +295,6 @@ def frame(**changes: Any) -> str:
         (
             '{"session_name": 3, ' + frame()[1:],
             "a name should be a string of at most 1000 characters",
-        ),
-        (
-            '{"made_by": "gswarm-tui 1", "devices": [], ' + frame()[1:],
-            "recording, session, and each of devices and events should be objects",
-        ),
-        (
-            '{"recording": {"interval_ms": -1}, ' + frame()[1:],
-            '"-1" isn\'t a whole number below 2147483648',
         ),
     ],
 )

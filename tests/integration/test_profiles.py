@@ -465,7 +465,6 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
     [
         (["--rank", "x"], '--rank: "x" isn\'t a number from 0 to 2,147,483,647.'),
         (["--gpu-memory-mib", "0"], '--gpu-memory-mib: "0" isn\'t a number from 1 to 2,147,483,647.'),
-        (["--", "--db", "x"], "--db comes after --; write options before it."),
     ],
 )
 def test_an_option_of_import_that_makes_no_sense_is_refused_in_one_sentence(

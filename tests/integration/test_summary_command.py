@@ -324,7 +324,10 @@ def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.
     ("words", "complaint"),
     [
         (["summary", "tain"], 'has no session "tain"; perhaps you meant train.'),
-        (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a grouping; perhaps you meant gpu.'),
+        (
+            ["summary", "--by", "gpus"],
+            "--by: invalid choice: 'gpus' (choose from 'all', 'node', 'gpu', 'process')",
+        ),
         (["summary", "--format", "xml"], '--format: "xml" isn\'t a format; it is one of'),
         (
             ["summary", "empty"],

@@ -230,7 +230,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_475,
     "gswarm_tui.doctor": 550,
-    "gswarm_tui.exchange": 1_050,
+    "gswarm_tui.exchange": 900,
     "gswarm_tui.fleet": 3_250,
     "gswarm_tui.launch": 1_675,
     "gswarm_tui.link": 1_400,
