@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 SCREEN_ENDS_S = 5.0
 RECORDER_ENDS_S = 60.0
 """Longest wait for a recorder that closes its recording: agents may take 15 s, then the file is sorted."""
-DEMO_NOTICE = "⏎ node, s session, space looks back, ? all keys"
 QUIT, DETACHED, LEFT = "quit", "detached", "left"
 """Why a screen ended: its user quit, left the recorder running, or the terminal is gone."""
 
@@ -71,7 +70,6 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
         options,
         plan.title,
         starts_it=True,
-        notice=DEMO_NOTICE if options.demo is not None else "",
         why_not_detached=_why_not_detached(options),
     )
     status = await _show(client, app)

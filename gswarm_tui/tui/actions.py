@@ -30,20 +30,10 @@ _OF_A_FLEET = (LIVE, PAST, REPLAY)
 _PLAYED = (PAST, REPLAY)
 _RECORDED = (LIVE, PAST)
 
-_CHANGING = frozenset(
-    {
-        "start_session",
-        "stop_session",
-        "undo_stop",
-        "rename",
-        "note",
-        "mark",
-        "write_files",
-        "sample_every",
-        "switch_metrics",
-        "trace",
-    }
+_CHANGES = (
+    "start_session stop_session undo_stop rename note mark write_files sample_every switch_metrics trace"
 )
+_CHANGING = frozenset(_CHANGES.split())
 
 MOVING, VIEWING, PLAYBACK = "Moving", "View", "Playback"
 RECORDING, PROGRAM = "Sessions", "Program"

@@ -265,7 +265,7 @@ async def test_keys_act_on_the_recorder_and_all_viewers_show_it(recording: Recor
         await recording.until(lambda: not other.fleet.sessions.running, "the end of the session")
         await pilot.press("u")
         await recording.until(lambda: bool(other.fleet.sessions.running), "undone")
-        await pilot.press("M", *"epoch 3 loss=1.2", "enter")
+        await pilot.press("M", *"epoch 3", "tab", *"loss=1.2", "enter")
         await recording.until(lambda: other.fleet.event_log[-1].kind == "mark", "the mark")
         assert other.fleet.event_log[-1].detail == '{"loss": 1.2}'
         await run.carry_out(ChangeInterval(500))

@@ -48,15 +48,11 @@ def in_bins(series: Series, frame: Window, interval_s: float) -> Floats:
 
     Bins shorter than the interval hold the previous sample, for at most 1.5 intervals.
     """
-    return held(binned(series, frame.start, frame.end, frame.bins), frame, interval_s)
-
-
-def held(means: Floats, frame: Window, interval_s: float) -> Floats:
-    """Fill empty bins of means, shape (..., bins), with the previous one, for 1.5 intervals."""
+    means = binned(series, frame.start, frame.end, frame.bins)
     places = np.arange(frame.bins)
-    latest = np.maximum.accumulate(np.where(np.isfinite(means), places, -1), axis=-1)
+    latest = np.maximum.accumulate(np.where(np.isfinite(means), places, -1))
     recent = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
-    return np.where(recent, np.take_along_axis(means, latest, axis=-1), np.nan)
+    return np.where(recent, means[latest], np.nan)
 
 
 def braille_curve(levels: Floats, height: int) -> list[str]:

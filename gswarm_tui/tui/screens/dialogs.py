@@ -83,11 +83,6 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         self.finish(None)
 
 
-def _key_hints(*hints: tuple[str, str]) -> list[Span]:
-    """Return keys with what they do."""
-    return [span for key, does in hints for span in (Span(key, "key"), Span(f" {does}  ", "dim"))]
-
-
 def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], None]) -> None:
     """Open a dialog; ``use`` takes its result, unless it is cancelled."""
 
@@ -118,8 +113,10 @@ class FormDialog(Dialog[tuple[str, ...]]):
                 hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
                 yield Bar([Span(field.label, "text"), *hint])
                 yield Input(field.value, id=f"field-{number}", select_on_focus=True)
-            more = [("tab", "next line")] if len(self._fields) > 1 else []
-            yield Bar(_key_hints((ENTER, "accept"), *more, ("esc", "cancel")), id="error")
+            keys = [Span(ENTER, "key"), Span(" accept  ", "dim"), Span("esc", "key"), Span(" cancel", "dim")]
+            if len(self._fields) > 1:
+                keys += [Span("  tab", "key"), Span(" next line", "dim")]
+            yield Bar(keys, id="error")
 
     def on_input_submitted(self) -> None:
         """Accept the form if every field is valid."""

@@ -91,11 +91,7 @@ class EventsScreen(ViewerScreen):
         if following:
             table.move_to(len(self._shown) - 1)
         elif under is not None:
-            place = self._events.index(under)
-            moved = (0 if place is None else place) - table.cursor
-            if moved:
-                table.cursor += moved
-                table.scroll_to(y=table.scroll_offset.y + moved, animate=False, force=True)
+            table.move_to(self._events.index(under) or 0)
         self.query_one("#title", Bar).show(self._title(following))
 
     def reset(self) -> None:
