@@ -6,6 +6,7 @@ docs/decisions/015-http-server.md has the attacks that each one stops.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import socket
@@ -85,6 +86,8 @@ class Guard:
                 _check_token(self._tokens, scope, headers)
             _check_size(headers)
         except HTTPException as refusal:
+            # A malformed body closes the connection in this turn of the event loop; then nothing can be sent.
+            await asyncio.sleep(0)
             # The connection is closed, as the request's body wasn't read.
             answer = JSONResponse(
                 {"detail": refusal.detail},
