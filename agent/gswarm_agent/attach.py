@@ -117,13 +117,10 @@ def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> socket.socket:
         OSError: no process serves the folder.
     """
     connection = socket.socket(socket.AF_UNIX)
-    layout = struct.Struct("@ll")  # struct timeval: seconds and microseconds
-    limit = layout.pack(int(timeout_s), int(timeout_s % 1 * 1e6))
+    connection.settimeout(timeout_s)
     try:
-        # Not a timeout of Python's: its socket would be non-blocking, and a full queue an error at once.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         connection.connect(folder.address())
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(layout.size))
+        connection.settimeout(None)
     except BlockingIOError:
         connection.close()
         raise TimeoutError(f"the process that serves {folder.path} doesn't answer") from None

@@ -319,9 +319,5 @@ def _base_units(metrics: Sequence[Metric], values: Floats) -> Floats:
 
 def _significant(values: Floats) -> Floats:
     """Round to ``_DIGITS`` significant digits, so that 350.3 in single precision isn't 350.29998779296875."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        digits = _DIGITS - 1 - np.floor(np.log10(np.abs(values)))
-    digits = np.where(np.isfinite(digits), digits, 0)
-    up, down = 10.0 ** np.maximum(digits, 0), 10.0 ** np.maximum(-digits, 0)
-    rounded: Floats = np.round(values * up / down) / up * down
-    return rounded
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in values.flat]
+    return np.array(rounded).reshape(values.shape)

@@ -56,11 +56,6 @@ def _mark_value(value: object) -> object:
     return value
 
 
-def _whole(value: object) -> object:
-    """Return a number without a fraction as an integer, which it is in JSON Schema."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 Time = Annotated[
     float | None,
     BeforeValidator(
@@ -71,7 +66,7 @@ Time = Annotated[
 """Time in a body, as Unix time; None is now."""
 _Finite = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 MarkValue = Annotated[StrictInt | _Finite | StrictStr, BeforeValidator(_mark_value)]
-Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS), BeforeValidator(_whole)]
+Interval = Annotated[StrictInt, Field(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
 Group = Literal[tuple(METRIC_GROUPS)]  # type: ignore[valid-type]
 
 
@@ -126,5 +121,5 @@ class Query(Body):
     """One SQL statement that reads, in DuckDB's dialect, and its limits."""
 
     sql: Annotated[StrictStr, Field(min_length=1, max_length=MOST_SQL)]
-    max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS), BeforeValidator(_whole)] = 1000
+    max_rows: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS)] = 1000
     timeout_s: Annotated[StrictFloat, Field(ge=0.1, le=MAX_QUERY_S, allow_inf_nan=False)] = 10.0

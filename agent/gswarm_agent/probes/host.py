@@ -26,7 +26,7 @@ from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeAlias
 
 HostValues: TypeAlias = "Tuple[Optional[Number], ...]"
 
@@ -242,11 +242,9 @@ class HostProbe:
     def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
         self.reasons: Dict[str, str] = {}
         self._notes: List[Note] = []
-        self._failing: Set[HostSource] = set()
         for source in all_sources(proc, sys):
             self._read(source, 0)
         self._notes.clear()
-        self._failing.clear()
         self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
         columns = [name for source in self._sources for name in source.columns]
         self._order = [columns.index(name) if name in columns else len(columns) for name in PROC_COLUMNS]
@@ -275,25 +273,20 @@ class HostProbe:
         try:
             values = source.read(now_ns)
         except MissingError as error:
-            self._mark_failing(source, str(error))
+            reason = str(error)
         except OSError as error:
-            self._mark_failing(source, f"{error.filename}: {error.strerror}")
+            reason = f"{error.filename}: {error.strerror}"
         except (ValueError, LookupError):
-            self._mark_failing(source, "its file has an unexpected format")
+            reason = "its file has an unexpected format"
         else:
-            if source in self._failing:
-                self._failing.remove(source)
-                for name in source.columns:
-                    del self.reasons[name]
-            return values
-        return (None,) * len(source.columns)
-
-    def _mark_failing(self, source: HostSource, reason: str) -> None:
-        if source not in self._failing:
-            self._failing.add(source)
             for name in source.columns:
-                self.reasons[name] = reason
+                self.reasons.pop(name, None)
+            return values
+        for name in source.columns:
+            if name not in self.reasons:
                 self._notes.append(Note("unmeasured", WARNING, f"no longer measures {name}: {reason}"))
+            self.reasons[name] = reason
+        return (None,) * len(source.columns)
 
 
 def read_host_facts(proc: str = "/proc") -> HostFacts:
