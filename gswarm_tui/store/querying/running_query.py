@@ -28,7 +28,7 @@ from gswarm_tui.store.querying.results import QueryError, Result
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-BATCH_ROWS = 256
+BATCH_ROWS = 64
 """DuckDB holds the GIL while it makes Python's values of a batch, and the recorder takes frames meanwhile."""
 
 _CANCELLED = "the query was cancelled"

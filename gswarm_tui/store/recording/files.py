@@ -58,7 +58,7 @@ def is_own(path: Path) -> bool:
 def require_own(path: Path) -> None:
     """Check that a recording at ``path`` would be in no file and behind no link of another user.
 
-    Raises StoreError.
+    A link that leads nowhere is refused as well. Raises StoreError.
     """
     for each in _with_logs(path):
         try:
@@ -70,26 +70,14 @@ def require_own(path: Path) -> None:
             continue
         found = link
         if stat.S_ISLNK(link.st_mode):
-            found = _behind(each, link)
+            if link.st_uid not in (0, os.geteuid()) or not os.access(each, os.F_OK):
+                raise StoreError(
+                    f"{each} is a symbolic link of {owner_name(link.st_uid)} to {each.readlink()}; "
+                    "remove the link, or name another file with --db"
+                )
+            found = each.stat()
         if found.st_uid != os.geteuid() and not stat.S_ISDIR(found.st_mode):
             raise StoreError(f"{each} belongs to {owner_name(found.st_uid)}; name another file with --db")
-
-
-def _behind(path: Path, link: os.stat_result) -> os.stat_result:
-    """Return the status of the file that a link of this user or root leads to. Raises StoreError."""
-    problem = ""
-    try:
-        found = path.stat()
-        if link.st_uid in (0, os.geteuid()):
-            return found
-    except FileNotFoundError:
-        problem = ", which doesn't exist"
-    except OSError as error:
-        problem = f", which can't be used ({error.strerror})"
-    raise StoreError(
-        f"{path} is a symbolic link of {owner_name(link.st_uid)} to {path.readlink()}{problem}; "
-        "remove the link, or name another file with --db"
-    )
 
 
 def _with_logs(path: Path) -> list[Path]:
