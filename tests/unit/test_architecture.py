@@ -235,7 +235,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.launch": 1_675,
     "gswarm_tui.link": 1_400,
     "gswarm_tui.options": 1_500,
-    "gswarm_tui.playback": 500,
+    "gswarm_tui.playback": 480,
     "gswarm_tui.plotting": 1_500,
     "gswarm_tui.printing": 600,
     "gswarm_tui.profiling": 2_025,
@@ -244,7 +244,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_400,
     "gswarm_tui.slurm": 525,
-    "gswarm_tui.store": 7_300,
+    "gswarm_tui.store": 7_070,
     "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_350,
 }
