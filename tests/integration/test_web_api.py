@@ -326,7 +326,12 @@ def test_every_curl_example_of_the_page_works(recorder: ServedRecorder) -> None:
         if command.startswith("curl -N"):  # a stream, which has no end
             command = f"{command} | head -n 3"
         done = subprocess.run(
-            ["bash", "-c", f"{auth}\n{command}"], capture_output=True, text=True, check=True, timeout=60
+            ["bash", "-c", f"{auth}\n{command}"],
+            cwd=recorder.folder,  # an export is written there
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         assert done.stdout, command
         assert '"detail":"' not in done.stdout, (command, done.stdout)
