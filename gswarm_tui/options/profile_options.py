@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,10 +122,8 @@ def _parser() -> CommandParser:
     number = values.whole(1, _MAX_RANKS)
     add("--nodes", type=number, metavar="N", help="number of nodes to allocate")
     add("--ntasks", type=number, metavar="N", help="number of ranks (default: Slurm's)")
-    for key, metavar in (("partition", "NAME"), ("gres", "GRES"), ("time", "TIME"), ("account", "NAME")):
-        add(f"--{key}", metavar=metavar, help="as for salloc")
-    add("--constraint", metavar="FEATURE", help="as for salloc")
-    add("--salloc", metavar="TEXT", help="any other options of salloc, quoted as in a shell")
+    add("--gres", metavar="GRES", help="as for salloc")
+    add_salloc_options(add)
     add = parser.add_argument_group("connection").add_argument
     add("--jump", metavar="HOST", help="login node that has gswarm-tui, [user@]host[:port]")
     add("--ssh-config", metavar="PATH", help="SSH config file")
@@ -138,6 +136,18 @@ def _parser() -> CommandParser:
     add("--relay", help=argparse.SUPPRESS)
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     return parser
+
+
+def add_salloc_options(add: Callable[..., argparse.Action]) -> None:
+    """Add the options of salloc that every allocation may have."""
+    for key, metavar in (
+        ("partition", "NAME"),
+        ("time", "TIME"),
+        ("account", "NAME"),
+        ("constraint", "NAME"),
+    ):
+        add(f"--{key}", metavar=metavar, help="as for salloc")
+    add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
 
 
 def salloc_options(given: argparse.Namespace, options: Options, keys: Sequence[str]) -> tuple[str, ...]:

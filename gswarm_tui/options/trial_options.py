@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gswarm_tui.common.errors import printable, quote
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
-from gswarm_tui.options.profile_options import salloc_options, seconds, split_words
+from gswarm_tui.options.profile_options import add_salloc_options, salloc_options, seconds, split_words
 
 PLACEMENTS = ("packed", "spread")
 MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS = 10_000, 64, 1024, 100
@@ -174,10 +174,7 @@ def _parser() -> CommandParser:
     add = parser.add_argument_group("jobs").add_argument
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
     add("--submit", action="store_true", help="allocate nodes for each run by salloc")
-    for key, metavar in (("partition", "NAME"), ("time", "TIME"), ("account", "NAME")):
-        add(f"--{key}", metavar=metavar, help="as for salloc")
-    add("--constraint", metavar="FEATURE", help="as for salloc")
-    add("--salloc", metavar="TEXT", help="any other options of salloc: --salloc='-w gpu01'")
+    add_salloc_options(add)
     add = parser.add_argument_group("recording").add_argument
     add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")

@@ -21,16 +21,6 @@ from gswarm_tui.profiling.slurm_commands import (
 from gswarm_tui.slurm.jobs import Job, parse_jobs
 
 _REASON_EVERY_S = 2.0
-_FOR_EVER = frozenset(
-    (
-        "BadConstraints",
-        "PartitionConfig",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "AssocMaxNodesPerJobLimit",
-    )
-)
-"""Slurm's reasons why a job waits that don't pass unless an administrator changes a limit."""
 _GPU_TYPE = re.compile(r"\bGRES=(?:\S*,)?gpu:([A-Za-z]\w*)")
 _PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
 _GRANTED = "GSWARM-GRANTED "
@@ -105,8 +95,7 @@ async def _report_reasons(job_id: str, waiting: Callable[[str, str], None]) -> N
         reason = text.strip()
         if status == 0 and reason not in {"", "None", shown}:
             shown = reason
-            hint = " (Slurm can't start it as requested; Ctrl-C cancels it)" if reason in _FOR_EVER else ""
-            waiting(job_id, reason + hint)
+            waiting(job_id, reason)
         await asyncio.sleep(_REASON_EVERY_S)
 
 

@@ -31,8 +31,8 @@ class _InvalidPartError(ValueError):
 def expand(words: Iterable[str], source: str = "--nodes") -> tuple[str, ...]:
     """Expand host lists into node names, each once, in the order given.
 
-    Accepts the output of ``scontrol show hostnames`` and any mixture of names, commas, white space,
-    ``gpu[01-04,07]`` and IPv6 addresses. ``source`` names the input in errors.
+    Accepts the output of ``scontrol show hostnames`` and any mixture of names, commas, white space and
+    ``gpu[01-04,07]``. ``source`` names the input in errors.
 
     Raises:
         HostListError: a part isn't a host list, a name isn't a host name, or there are more than MAX_NODES.
@@ -78,8 +78,6 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _expand_part(part: str) -> tuple[str, ...]:
-    if _is_ipv6(part):
-        return (part,)
     if part.startswith("-"):
         raise _InvalidPartError("a node name can't start with a dash")
     if character := _INVALID_CHARACTER.search(part):
@@ -100,16 +98,3 @@ def _expand_part(part: str) -> tuple[str, ...]:
         if not _NAME.fullmatch(name):
             raise _InvalidPartError("it isn't a host name")
     return names
-
-
-def _is_ipv6(text: str) -> bool:
-    # A scope ("%") may contain any character, and has no meaning on other machines.
-    if ":" not in text or "%" in text:
-        return False
-    import ipaddress
-
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True

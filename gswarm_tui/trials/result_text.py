@@ -33,8 +33,6 @@ from gswarm_tui.trials.results import (
 
 KNEE = "*"
 """Sign at the knee in tables."""
-MOST_INCOMPLETE = 10
-"""Longer lists of failed runs are cut, and say how many are missing."""
 _REASONS = {
     NETWORK: "mostly waiting on the network",
     DISKS: "mostly waiting on disks",
@@ -205,11 +203,8 @@ def notes(results: TrialResults) -> Iterator[str]:
 
 
 def _incomplete(results: TrialResults) -> Iterator[str]:
-    failed = results.incomplete
-    for run in failed[:MOST_INCOMPLETE]:
+    for run in results.incomplete:
         yield f"Not averaged: {run_text(results, run)}."
-    if len(failed) > MOST_INCOMPLETE:
-        yield f"Not averaged: {plural(len(failed) - MOST_INCOMPLETE, 'more run')}."
 
 
 def run_text(results: TrialResults, run: MeasuredRun) -> str:

@@ -16,7 +16,7 @@ from gswarm_tui.profiling.allocation import allocated
         ("Priority", "Priority"),
         (
             "PartitionNodeLimit",
-            "PartitionNodeLimit (Slurm can't start it as requested; Ctrl-C cancels it)",
+            "PartitionNodeLimit",
         ),
     ],
 )
