@@ -221,8 +221,6 @@ def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options
     """Resolve the options of ``once``. Raises UsageError, ConfigError."""
     options, flags = _resolve(_once_parser(), argv, environ)
     forms = [form for form in ("json", "csv", "prometheus") if form in flags]
-    if len(forms) > 1:
-        raise UsageError(f"--{forms[0]} and --{forms[1]} are two formats; remove one of them.")
     textfile = _Layers((_flag, flags)).get("prometheus", values.textfile, None)
     chosen = OnceOptions(_timeout_s(flags), forms[0] if forms else "text", textfile)
     return options._replace(record=False, db=None), chosen
@@ -501,7 +499,7 @@ def _once_parser() -> Parser:
         "mails, as JSON or CSV for scripts, or as metrics for Prometheus. Records nothing. The exit "
         "status is 1 if a node sent no data.",
     )
-    add = parser.add_argument_group("format").add_argument
+    add = parser.add_argument_group("format").add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", default=None, help="print nodes, GPUs and processes as JSON")
     add("--csv", action="store_true", default=None, help="print a row for each GPU as CSV")
     add(

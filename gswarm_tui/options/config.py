@@ -52,10 +52,9 @@ def load(path: Path) -> dict[str, object]:
         raise ConfigError(f"the config file {path} isn't UTF-8 at byte {error.start}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the config file {path} isn't valid TOML: {error}.") from None
+    known = (*KEYS, *ALLOCATION_KEYS)
     for key in found:
-        if key not in (*KEYS, *ALLOCATION_KEYS):
-            hint = (
-                nearest(key.replace("-", "_"), (*KEYS, *ALLOCATION_KEYS)) or f"; use one of {', '.join(KEYS)}"
-            )
+        if key not in known:
+            hint = nearest(key.replace("-", "_"), known) or f"; use one of {', '.join(KEYS)}"
             raise ConfigError(f"{path}: unknown setting {quote(key)}{hint}.")
     return found

@@ -65,8 +65,6 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     shims = None if given.shims is None else Path(given.shims).expanduser()
     if not command and shims is None and given.relay is None:
         raise UsageError("no command to profile; write it after --: gswarm-tui profile -- python train.py.")
-    if command and shims is not None and given.shim is None:
-        raise UsageError("--shims writes executables and runs no command; remove one of them.")
     options = parse(given_flags(given, _RUN), environ)
     asked = [key for key in (*ALLOCATION_KEYS, "nodes") if getattr(given, key) is not None]
     if given.job is not None and asked:

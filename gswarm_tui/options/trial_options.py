@@ -103,22 +103,18 @@ def parse_trial(
 def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
     if given.only or given.drives:
         return
+    if given.results and command:
+        raise UsageError("--results runs nothing; remove -- and the command after it.")
     if given.results:
-        if command:
-            raise UsageError("--results runs nothing; remove -- and the command after it.")
         return
     if not command:
         raise UsageError("no command to try; write it after --: gswarm-tui trial -- python train.py.")
     if not given.submit and (of_job := [key for key in _ALLOCATION if getattr(given, key)]):
         raise UsageError(f"--{of_job[0]} is for the allocations of --submit; remove it, or add --submit.")
-    if given.submit and given.job:
-        raise UsageError("--submit allocates nodes for each run; remove it, or --job.")
     if given.submit and not (given.node_counts and given.gpus_per_node):
         raise UsageError(
             "--submit needs --node-counts and --gpus-per-node, as there is no job yet to take them from."
         )
-    if given.throughput and given.throughput_mark:
-        raise UsageError("--throughput and --throughput-mark exclude each other; remove one of them.")
 
 
 def _parser() -> CommandParser:
@@ -167,7 +163,8 @@ def _parser() -> CommandParser:
     add("--timeout", type=seconds, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
     add("--max-gpu-hours", type=float, metavar="N", help="start no run that would exceed this")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
-    add = parser.add_argument_group("comparison", "Default: the wall time of each run.").add_argument
+    group = parser.add_argument_group("comparison", "Default: the wall time of each run.")
+    add = group.add_mutually_exclusive_group().add_argument
     throughput_help = "compare a number in the output: 'samples/s: ([0-9.]+)'"
     add("--throughput", type=_pattern, metavar="PATTERN", help=throughput_help)
     add("--throughput-mark", metavar="KEY", help="compare a value of marks that the job sets")

@@ -71,8 +71,8 @@ def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
     [
         (["--demo", "--timeout", "soon"], '--timeout: "soon" isn\'t a time such as 30s or 2m.'),
         (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 1 h.'),
-        (["--demo", "--json", "--csv"], "--json and --csv are two formats; remove one of them."),
-        (["--demo", "--csv", "--prometheus"], "--csv and --prometheus are two formats; remove one of them."),
+        (["--demo", "--json", "--csv"], "--csv: not allowed with argument --json."),
+        (["--demo", "--csv", "--prometheus"], "--prometheus: not allowed with argument --csv."),
         (
             ["--demo", "--prometheus", "gpus.txt"],
             '--prometheus: "gpus.txt" doesn\'t end in .prom, and node_exporter reads no other file.',

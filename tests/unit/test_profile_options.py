@@ -47,7 +47,6 @@ def test_options_of_the_allocation_come_from_flags_and_the_config_file(tmp_path:
             "--gres applies to an allocation of its own; remove it, or --job.",
         ),
         (["--ranks=a", "--", "x"], "--ranks: 'a' isn't a rank or a range of ranks, such as 0-7,16."),
-        (["--shims=dir", "--", "x"], "--shims writes executables and runs no command; remove one of them."),
         (["--duration=soon", "--", "x"], '--duration: "soon" isn\'t a time such as 10, 30s or 2m.'),
         (["--salloc='", "--", "x"], '--salloc: no closing quotation in "\'".'),
         (["--nodes=gpu01", "--", "x"], '--nodes: "gpu01" isn\'t a number from 1 to 100,000.'),
