@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import ctypes
 import gc
 import logging
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,18 +105,9 @@ def return_freed_arrays() -> None:
 
 
 def delay_garbage_collection() -> None:
-    """Collect cyclic garbage seldom, and never among the objects that exist now.
+    """Collect cyclic garbage seldom.
 
     Frames hold no cycles, yet each tick of a large fleet would trigger collections, an eighth of the
     recorder's CPU. Textual's painted lines and ended asyncssh connections are cycles and wait a few minutes.
     """
-    gc.freeze()
-    gc.enable()
-    atexit.register(_unfreeze)
     gc.set_threshold(30_000, 5, 5)
-
-
-def _unfreeze() -> None:
-    """Let Python free all objects at exit where DuckDB would report them as leaks; it takes 60 ms."""
-    if "duckdb" in sys.modules:
-        gc.unfreeze()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import shlex
@@ -20,7 +19,7 @@ from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.lifetime import delay_garbage_collection, return_freed_arrays
 from gswarm_tui.run.plan import require_terminal, title
 from gswarm_tui.run.start import recorder_log, start_recorder
-from gswarm_tui.run.starter import ENDING, report_recorder
+from gswarm_tui.run.starter import report_recorder
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
@@ -45,7 +44,6 @@ def record_and_show(headless: Headless, recording: OpenRecording | None = None) 
         UserError: there is no terminal, or the recorder can't record.
     """
     require_terminal(sys.stdin, sys.stdout)
-    gc.disable()  # until the first paint: collections cost 5 % of the CPU of all imports, and free nothing
     uid = headless.uid if recording is None else recording.uid
     connection = start_recorder(headless, recording)
     report_recorder(uid[:8])
@@ -125,14 +123,12 @@ async def _view(route: Route, settings: Options, read_only: bool, notice: str) -
 async def _show(client: AttachedRun, app: GswarmApp) -> int:
     """Show the run until the screen ends; return the exit status. Raises UserError."""
     return_freed_arrays()
+    delay_garbage_collection()
     signalled = asyncio.Event()
-    for number in ENDING:
-        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    event_loop.call_at_signals(signalled.set)
     showing = asyncio.create_task(app.run_async(), name="screen")
     following = asyncio.create_task(client.run(), name="client")
     signals = asyncio.create_task(signalled.wait(), name="signals")
-    painted = asyncio.create_task(app.painted.wait(), name="painted")
-    painted.add_done_callback(lambda _: delay_garbage_collection())
     await asyncio.wait({showing, signals, following}, return_when=asyncio.FIRST_COMPLETED)
     if following.done() and not showing.done() and following.exception() is None:
         await asyncio.wait({showing, signals}, return_when=asyncio.FIRST_COMPLETED)
@@ -146,9 +142,9 @@ async def _show(client: AttachedRun, app: GswarmApp) -> int:
         else:
             app.request_quit(QUIT)
         await asyncio.wait({showing}, timeout=SCREEN_ENDS_S + app.starts_it * RECORDER_ENDS_S)
-    for task in (following, signals, painted):
+    for task in (following, signals):
         task.cancel()
-    await asyncio.gather(following, signals, painted, return_exceptions=True)
+    await asyncio.gather(following, signals, return_exceptions=True)
     if problem is not None:
         if not isinstance(problem, UserError):
             _LOG.error("the client failed", exc_info=problem)

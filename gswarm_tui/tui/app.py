@@ -55,7 +55,7 @@ SCREEN_QUIT = "the screen was quit"
 class GswarmApp(Viewer):
     """App of a recorder's client; ``notice`` is shown at the start.
 
-    ``starts_it``: quitting ends the recorder. The first screen is ``painted`` before the recorder has sent
+    ``starts_it``: quitting ends the recorder. The first screen is painted before the recorder has sent
     anything. ``past`` returns a player of what is recorded so far, in any thread; it raises an error where
     that can't be read. None is for a run that isn't recorded. ``why_not_detached`` is a clause if the
     recorder can't go on without this screen.
@@ -75,7 +75,6 @@ class GswarmApp(Viewer):
         super().__init__(self.live_feed, LIVE, **options)
         self.live = run
         self.starts_it = starts_it
-        self.painted = asyncio.Event()
         self._past = past
         self._why_not_detached = why_not_detached
         self._notice = notice
@@ -88,8 +87,7 @@ class GswarmApp(Viewer):
         self.live.flushed.append(self._flushed)
 
     def on_ready(self) -> None:
-        """Report that the first screen is painted, and show the notice."""
-        self.painted.set()
+        """Show the notice."""
         if self._notice:
             self.show_notice(self._notice, seconds=UNTIL_READ_S)
 

@@ -240,7 +240,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.printing": 600,
     "gswarm_tui.profiling": 2_025,
     "gswarm_tui.reporting": 475,
-    "gswarm_tui.run": 3_075,
+    "gswarm_tui.run": 3_050,
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_385,
     "gswarm_tui.slurm": 525,

@@ -27,7 +27,6 @@ def searched_as_before() -> Iterator[None]:
     """Restore the garbage collector's settings, which a head changes."""
     before = gc.get_threshold()
     yield
-    gc.unfreeze()
     gc.set_threshold(*before)
 
 
@@ -148,7 +147,6 @@ class Circle:
 
 
 def test_garbage_cycles_are_collected_in_the_end() -> None:
-    gc.disable()  # as it is until the first look is painted
     delay_garbage_collection()
     in_use: deque[Circle] = deque(maxlen=1_000)
     most = 0
