@@ -10,7 +10,6 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-from matplotlib import font_manager
 
 from gswarm_tui.common.colours import LIGHT_COLOURS, between
 
@@ -39,8 +38,6 @@ RAMP: npt.NDArray[np.uint8] = np.array(
 )
 """RGBA colours from low to high values."""
 
-_FONTS = ("Arial", "Liberation Sans", "DejaVu Sans")
-
 _STYLE: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": FAINT,
@@ -50,6 +47,8 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.unicode_minus": True,
     "figure.facecolor": "white",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Arial", "Liberation Sans", "DejaVu Sans"],
     "font.size": USUAL,
     "grid.color": GRID,
     "grid.linewidth": 0.5,
@@ -78,12 +77,9 @@ _STYLE: Any = {
 @contextmanager
 def plot_style() -> Iterator[None]:
     """Apply the style while drawing and saving, then restore the settings."""
-    there = {font.name for font in font_manager.fontManager.ttflist}
     with mpl.rc_context(), warnings.catch_warnings():
         # A character without a glyph is drawn as a box.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
         mpl.rcParams.update(mpl.rcParamsDefault)
         mpl.rcParams.update(_STYLE)
-        mpl.rcParams["font.family"] = "sans-serif"
-        mpl.rcParams["font.sans-serif"] = [name for name in _FONTS if name in there]
         yield

@@ -1,15 +1,14 @@
-"""Plot of a trial: speed-up, efficiency, cost, balance and traffic over the number of GPUs."""
+"""Plot of a trial: speed-up and efficiency over the number of GPUs."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from gswarm_tui.plotting import panels, style
 from gswarm_tui.plotting.figure import WIDTH, figure_bytes
@@ -18,7 +17,7 @@ from gswarm_tui.trials.result_text import command_text, names_of, sentence
 from gswarm_tui.trials.results import PlacementResult, TrialResults
 
 _HEAD, _FOOT, _LEFT, _RIGHT = 0.62, 0.38, 0.55, 0.15
-_PANEL, _ABOVE, _BETWEEN, _COLUMNS = 1.35, 0.42, 0.62, 3
+_PANEL, _ABOVE, _BETWEEN = 2.0, 0.3, 0.62
 _LETTERS = 118
 _SERIES = ((PACKED, style.VALUES[0], "o"), (SPREAD, style.VALUES[1], "s"))
 _Value = Callable[[PlacementResult], float | None]
@@ -31,60 +30,18 @@ def draw_trial(results: TrialResults, kind: str, *, inline: bool = False) -> byt
 
 
 def _figure(results: TrialResults, *, inline: bool) -> Figure:
-    drawn = _panels(results)
     head = 0.05 if inline else _HEAD
-    rows = -(-len(drawn) // _COLUMNS)
-    height = head + rows * (_ABOVE + _PANEL) + _FOOT
+    height = head + _ABOVE + _PANEL + _FOOT
     figure = Figure(figsize=(WIDTH, height))
-    width = (WIDTH - _LEFT - _RIGHT - (_COLUMNS - 1) * _BETWEEN) / _COLUMNS
-    for at, draw in enumerate(drawn):
-        row, column = divmod(at, _COLUMNS)
-        left = _LEFT + column * (width + _BETWEEN)
-        bottom = height - head - (row + 1) * (_ABOVE + _PANEL) + 0.12
-        axes = figure.add_axes((left / WIDTH, bottom / height, width / WIDTH, _PANEL / height))
-        draw(axes)
-        _across(axes, results, last=at >= len(drawn) - _COLUMNS)
+    width = (WIDTH - _LEFT - _RIGHT - _BETWEEN) / 2
+    for at, draw in enumerate((_draw_speed_up, _draw_efficiency)):
+        left = _LEFT + at * (width + _BETWEEN)
+        axes = figure.add_axes((left / WIDTH, _FOOT / height, width / WIDTH, _PANEL / height))
+        draw(axes, results)
+        _across(axes, results)
     if not inline:
         _heading(figure, results, height)
     return figure
-
-
-def _panels(results: TrialResults) -> list[Callable[[Axes], None]]:
-    """Return the panels that have values."""
-    per = "run" if not results.plan.higher_is_better else f"{results.unit:,} units of work"
-    # Title, the unit's size in the unit of the values, and the lines.
-    candidates: tuple[tuple[str, float, tuple[tuple[str, _Value], ...]], ...] = (
-        (f"GPU-h per {per}", 3600, (("", lambda row: row.gpu_s),)),
-        (f"Energy per {per} (kWh)", 3.6e6, (("", lambda row: row.energy_j),)),
-        ("Balance of GPUs (%)", 0.01, (("", lambda row: row.balance),)),
-        (
-            f"Received per {per} (GB)",
-            1000,
-            (("NVLink", lambda row: row.nvlink_mb), ("network", lambda row: row.network_mb)),
-        ),
-    )
-    kept: list[Callable[[Axes], None]] = [
-        lambda axes: _draw_speed_up(axes, results),
-        lambda axes: _draw_efficiency(axes, results),
-    ]
-    for title, size, lines in candidates:
-        measured = [line for line in lines if any(line[1](row) is not None for row in results.compared)]
-        if measured:
-            kept.append(partial(_draw_cost, results=results, title=title, size=size, lines=measured))
-    return kept
-
-
-def _draw_cost(
-    axes: Axes, results: TrialResults, title: str, size: float, lines: Sequence[tuple[str, _Value]]
-) -> None:
-    """Draw values in a unit of this size, from 0."""
-    panels.write_title(axes, title, _PANEL)
-    for at, (name, value_of) in enumerate(lines):
-        _points(axes, results, value_of, name, first_colour=at, size=size)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    if len(lines) > 1:
-        _legend(axes)
 
 
 def _draw_speed_up(axes: Axes, results: TrialResults) -> None:
@@ -113,31 +70,22 @@ def _draw_efficiency(axes: Axes, results: TrialResults) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
 
 
-def _points(
-    axes: Axes,
-    results: TrialResults,
-    value_of: _Value,
-    name: str,
-    *,
-    first_colour: int = 0,
-    size: float = 1,
-) -> None:
-    """Draw a line through the medians of each kind of placement, in a unit of this size."""
+def _points(axes: Axes, results: TrialResults, value_of: _Value, name: str) -> None:
+    """Draw a line through the medians of each kind of placement."""
     several = not names_of(results).same_spread
-    for at, (spread, _, marker) in enumerate(_SERIES):
+    for spread, colour, marker in _SERIES:
         own = [
-            (row.placement.gpus, value / size)
+            (row.placement.gpus, value)
             for row in results.compared
             if row.placement.spread == spread and (value := value_of(row)) is not None
         ]
         if own:
             label = " ".join(filter(None, [name, spread if several else ""]))
-            colour = style.VALUES[(at + 2 * first_colour) % len(style.VALUES)]
             look: Any = {"color": colour, "marker": marker, "markersize": 3.2, "zorder": 3, "clip_on": False}
             axes.plot(*zip(*own, strict=True), label=label, **look)
 
 
-def _across(axes: Axes, results: TrialResults, *, last: bool) -> None:
+def _across(axes: Axes, results: TrialResults) -> None:
     sizes = sorted({row.placement.gpus for row in results.rows})
     axes.set_xscale("log", base=2)
     axes.xaxis.set_minor_locator(NullLocator())
@@ -145,8 +93,7 @@ def _across(axes: Axes, results: TrialResults, *, last: bool) -> None:
     margin = 1.12 if len(sizes) > 1 else 2.0
     axes.set_xlim(sizes[0] / margin, sizes[-1] * margin)
     axes.grid(axis="y")
-    if last:
-        axes.set_xlabel("GPUs", fontsize=style.SMALL, labelpad=2)
+    axes.set_xlabel("GPUs", fontsize=style.SMALL, labelpad=2)
 
 
 def _legend(axes: Axes) -> None:

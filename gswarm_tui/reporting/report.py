@@ -88,7 +88,7 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[tuple[Markup, str]]:
 
 
 def _trial_plot(results: TrialResults) -> tuple[Markup, str]:
-    caption = "Speed-up, efficiency, cost and balance of the trial's placements."
+    caption = "Speed-up and efficiency of the trial's placements."
     return _inlined(draw_trial(results, "svg", inline=True), caption), caption
 
 

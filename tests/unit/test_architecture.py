@@ -236,7 +236,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.link": 1_390,
     "gswarm_tui.options": 1_500,
     "gswarm_tui.playback": 480,
-    "gswarm_tui.plotting": 1_500,
+    "gswarm_tui.plotting": 1_450,
     "gswarm_tui.printing": 600,
     "gswarm_tui.profiling": 2_025,
     "gswarm_tui.reporting": 475,
