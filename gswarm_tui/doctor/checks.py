@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -13,7 +12,6 @@ from gswarm_tui.slurm import hosts
 
 MIN_SPOOL_MIB = 512
 MAX_CLOCK_MS = 1000.0
-_ANY_NODE = "NODE"
 
 
 def checks(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Check, ...]:
@@ -42,18 +40,17 @@ def _grouped(
         for text in texts(node):
             groups.setdefault(text, []).append(node.node)
     for text, names in groups.items():
-        shown = text if len(names) > 1 else text.replace(_ANY_NODE, names[0])
-        yield Check(fix, tuple(names), shown)
+        yield Check(fix, tuple(names), text)
 
 
 def _unreachable(nodes: Sequence[NodeReport]) -> Iterator[Check]:
-    def texts(node: NodeReport) -> Iterator[str]:
+    failed: dict[tuple[str, str], list[NodeReport]] = {}
+    for node in nodes:
         if not node.ready:
-            remedy = f"; {node.remedy}" if node.remedy else ""
-            name = rf"(?<![\w.-]){re.escape(node.node)}(?![\w-])"
-            yield re.sub(name, _ANY_NODE, f"failed to {node.failed_step}: {node.reason}{remedy}.")
-
-    return _grouped(True, nodes, texts)
+            failed.setdefault((node.failed_step, node.reason), []).append(node)
+    for (step, reason), alike in failed.items():
+        remedy = f"; {alike[0].remedy}" if alike[0].remedy else ""
+        yield Check(True, tuple(node.node for node in alike), f"failed to {step}: {reason}{remedy}.")
 
 
 def _gpus(nodes: Sequence[NodeReport]) -> Iterator[Check]:

@@ -64,7 +64,7 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
         "! gpu02: failed to log in: it refuses the user me; try `ssh gpu02`."
     ]
     both = fleet(gpu02=refused("gpu02"), gpu03=refused("gpu03"))
-    assert told(both) == ["! gpu[02-03]: failed to log in: it refuses the user me; try `ssh NODE`."]
+    assert told(both) == ["! gpu[02-03]: failed to log in: it refuses the user me; try `ssh gpu02`."]
 
 
 @pytest.mark.parametrize(
