@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gswarm_tui.analysis import comparison
-from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_session, parse_reference
 from gswarm_tui.common.errors import UserError, printable
@@ -58,10 +57,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     remarks = [*comparison.comparison_notes(runs), comparison.largest_difference(runs)]
     with formats.text_out(form.out) as out:
         if form.format == "markdown":
-            for part in _parts(table, formats.MARKDOWN_COLUMNS):
-                formats.write_markdown_table(part.names, part.rows, out, right=part.right)
-                out.write("\n")
-            out.write("  \n".join(map(printable, remarks)) + "\n")
+            formats.write_markdown_table(table.names, table.rows, out, right=table.right)
+            out.write("\n" + "  \n".join(map(printable, remarks)) + "\n")
         else:
             show(table.names, table.rows, out, right=table.right)
             out.write("\n")
@@ -70,18 +67,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 textwrap.fill(printable(each), room, break_on_hyphens=False) + "\n" for each in remarks
             )
     return 0
-
-
-def _parts(table: TextTable, columns: int) -> Iterator[TextTable]:
-    """Split a table with many runs into tables with the same labels and at most this many columns."""
-    runs = len(table.names) - 1
-    for start in range(1, runs + 1, columns - 1):
-        end = start + columns - 1
-        yield TextTable(
-            (table.names[0], *table.names[start:end]),
-            [(row[0], *row[start:end]) for row in table.rows],
-            table.right,
-        )
 
 
 def _run(

@@ -96,8 +96,6 @@ def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]
         return _constant({command.name: command.help for command in COMMANDS})
     if metavar == "RECORDING":
         return partial(_recordings, environ)
-    if metavar == "ID" and command == "recover":
-        return partial(_interrupted, environ)
     if metavar in ("SESSION", "RUN"):
         return partial(_running_sessions if command == "session" else _recorded_sessions, environ)
     return FilesCompleter() if metavar.startswith(("PATH", "FILE")) else _constant({})
@@ -138,14 +136,3 @@ def _recorded_sessions(
         sessions = periods.load_sessions(source)
         return dict(zip(periods.references(sessions), (session.note for session in sessions), strict=True))
     return {}
-
-
-def _interrupted(
-    _environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
-) -> Suggestions:
-    """Return the IDs of the interrupted recordings of this folder."""
-    from gswarm_tui.run import interrupted
-
-    db = None if parsed_args.db is None else Path(parsed_args.db).expanduser()
-    found, _ = interrupted.find(Path(), db)
-    return {interrupted.short_id(run.interrupted): str(run.path) for run in found}

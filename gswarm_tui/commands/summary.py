@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
 from gswarm_tui.analysis import summary_text
-from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import (
     ProcessPeaks,
@@ -19,6 +16,7 @@ from gswarm_tui.analysis.summary_data import (
     processes_result,
     summarize,
 )
+from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, printable
@@ -30,10 +28,13 @@ from gswarm_tui.printing.progress import Progress
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
 """Longer tables are printed only with --by; of more GPUs than this, only the outliers are printed."""
+_FIGURES, _OUTLIERS = ("figure", "value"), ("outliers", "GPUs")
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a summary. Raises UserError, StoreError."""
+    from gswarm_tui.printing.table import show
+
     parser = CommandParser(
         "summary",
         "[SESSION] [--by all|node|gpu|process] [--db PATH]",
@@ -69,85 +70,63 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                 f"{period.name} in {printable(str(source.path))} has no GPU samples; gswarm-tui sessions "
                 "lists others, and gswarm-tui sql 'FROM event_log' the events."
             )
+        blocks = _blocks(summary, listed, arguments.by, profiled, kernels)
+        name, path, times = (
+            printable(text) for text in (period.name, str(source.path), summary_text.heading(summary))
+        )
         with formats.text_out(form.out) as out:
-            parts = _parts(summary, listed, arguments.by, profiled, kernels)
             if form.format == "markdown":
-                _write_markdown(parts, source.path, out)
+                note = f"\n{printable(period.note)}\n" if period.note else ""
+                out.write(f"**{name}** · {path}  \n{times}\n{note}")
+                for table in blocks:
+                    out.write("\n")
+                    formats.write_markdown_table(table.names, table.rows, out, right=table.right)
             else:
-                _write_text(parts, source.path, out, every=form.every, width=arguments.width)
+                note = f"{printable(period.note)}\n" if period.note else ""
+                out.write(f"{name} · {path}\n{times}\n{note}")
+                for table in blocks:
+                    out.write("\nOutliers\n" if table.names == _OUTLIERS else "\n")
+                    if table.names in (_FIGURES, _OUTLIERS):
+                        _lines(table.rows, out, arguments.width)
+                        continue
+                    show(
+                        table.names,
+                        table.rows,
+                        out,
+                        right=table.right,
+                        every=form.every,
+                        width=arguments.width,
+                    )
     return 0
 
 
-@dataclass(frozen=True)
-class _PrintedSummary:
-    """Content of a printed summary: heading, figures, tables, and outliers instead of a long table."""
-
-    period: Period
-    heading: str
-    lines: Sequence[summary_text.LabelledLine]
-    tables: Sequence[summary_text.TextTable]
-    outliers: Sequence[summary_text.LabelledLine]
-
-
-def _parts(
+def _blocks(
     summary: Summary,
     listed: list[ProcessPeaks],
     by: str | None,
     profiled: str,
-    kernels: summary_text.TextTable | None,
-) -> _PrintedSummary:
-    lines, tables = summary_text.summary_lines(summary), []
+    kernels: TextTable | None,
+) -> list[TextTable]:
+    """Return what is printed: figures, tables, and outliers instead of a long table."""
+    lines = summary_text.summary_lines(summary)
     if profiled:
         lines.append(("profiles", profiled))
+    blocks = [TextTable(_FIGURES, lines, frozenset())]
     if by == PROCESS:
-        tables.append(summary_text.process_table(listed))
+        blocks.append(summary_text.process_table(listed))
     if by == NODE or (by is None and 1 < len(summary.nodes) <= _FEW_NODES):
-        tables.append(summary_text.figures_table(summary.nodes))
+        blocks.append(summary_text.figures_table(summary.nodes))
     few = len(summary.gpus) <= _FEW_GPUS
     if by == GPU or (by is None and few and summary.whole is not None):
-        tables.append(summary_text.figures_table(summary.gpus))
+        blocks.append(summary_text.figures_table(summary.gpus))
     if kernels is not None and kernels.rows:
-        tables.append(kernels)
-    return _PrintedSummary(
-        summary.period,
-        summary_text.heading(summary),
-        lines,
-        tables,
-        summary_text.outliers(summary.gpus) if by is None and not few else (),
-    )
+        blocks.append(kernels)
+    if by is None and not few and (outliers := summary_text.outliers(summary.gpus)):
+        blocks.append(TextTable(_OUTLIERS, outliers, frozenset()))
+    return blocks
 
 
-def _write_text(parts: _PrintedSummary, path: Path, out: TextIO, *, every: bool, width: int | None) -> None:
-    from gswarm_tui.printing.table import show
-
-    out.write(f"{printable(parts.period.name)} · {printable(str(path))}\n{parts.heading}\n")
-    if parts.period.note:
-        out.write(f"{printable(parts.period.note)}\n")
-    out.write("\n")
-    _lines(parts.lines, out, width)
-    for table in parts.tables:
-        out.write("\n")
-        show(table.names, table.rows, out, right=table.right, every=every, width=width)
-    if parts.outliers:
-        out.write("\nOutliers\n")
-        _lines(parts.outliers, out, width)
-
-
-def _write_markdown(parts: _PrintedSummary, path: Path, out: TextIO) -> None:
-    """Write the same for a ticket; narrower tables, as pages don't scroll sideways."""
-    out.write(f"**{printable(parts.period.name)}** · {printable(str(path))}  \n{parts.heading}\n")
-    if parts.period.note:
-        out.write(f"\n{printable(parts.period.note)}\n")
-    tables = [summary_text.TextTable(("figure", "value"), parts.lines, frozenset()), *parts.tables]
-    if parts.outliers:
-        tables.append(summary_text.TextTable(("outliers", "GPUs"), parts.outliers, frozenset()))
-    for table in tables:
-        out.write("\n")
-        rows = (row[: formats.MARKDOWN_COLUMNS] for row in table.rows)
-        formats.write_markdown_table(table.names[: formats.MARKDOWN_COLUMNS], rows, out, right=table.right)
-
-
-def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO, width: int | None) -> None:
+def _lines(lines: Sequence[Sequence[str]], out: TextIO, width: int | None) -> None:
     """Write labelled lines; long ones wrap at commas and semicolons."""
     from gswarm_tui.printing.table import width_of
 

@@ -30,8 +30,6 @@ _SUFFIXES = {
     ".pq": "parquet",
 }
 _LAYOUT_ROWS = 5_000
-MARKDOWN_COLUMNS = 10
-"""Columns of a table for a ticket; wider ones don't fit a page."""
 _FORMULA = re.compile(r"\s*[=+\-@]")
 
 

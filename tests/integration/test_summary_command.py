@@ -178,7 +178,7 @@ coverage     100 % of the GPU time, 32 samples
     ]
 
 
-def test_summary_in_markdown_is_the_terminals_text_in_ten_columns(
+def test_summary_in_markdown_is_the_terminals_text(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     title, times, empty, *lines = output_of(capsys, "summary", "train", "--format", "markdown").splitlines()
@@ -195,10 +195,11 @@ def test_summary_in_markdown_is_the_terminals_text_in_ten_columns(
     ]
     assert lines[-5:] == [
         "",
-        "| GPU | util % | p95 % | busy | bubbles | W | energy | memory | throttled | coverage |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| n1:0 | 79 | 90 | 88 % | 12 % | 538 | 2.22 Wh | 39.1 GiB | 0 % | 100 % |",
-        "| n1:1 | 80 | 80 | 100 % | 0 % | 500 | 2.22 Wh | 20 GiB | 62 % | 100 % |",
+        "| GPU | util % | p95 % | busy | bubbles | W | energy | memory | throttled | coverage "
+        "| max W | median % | max % | max °C |",
+        "| --- " + "| ---: " * 13 + "|",
+        "| n1:0 | 79 | 90 | 88 % | 12 % | 538 | 2.22 Wh | 39.1 GiB | 0 % | 100 % | 600 | 90 | 90 | 60 |",
+        "| n1:1 | 80 | 80 | 100 % | 0 % | 500 | 2.22 Wh | 20 GiB | 62 % | 100 % | 500 | 80 | 80 | 88 |",
     ]
     (header, *_) = output_of(capsys, "summary", "train", "--format", "csv").splitlines()
     assert header.count(",") > 30

@@ -226,7 +226,7 @@ LINES: dict[str, int] = {
     "gswarm_agent.probes": 3_900,
     "gswarm_tui": 200,
     "gswarm_tui.analysis": 1_675,
-    "gswarm_tui.commands": 3_500,
+    "gswarm_tui.commands": 3_325,
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_475,
     "gswarm_tui.doctor": 550,
