@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ from gswarm_tui.store.querying.results import QueryError, Result
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-BATCH_ROWS = 64
-"""DuckDB holds the GIL while it makes Python's values of a batch, and the recorder takes frames meanwhile."""
+FIRST_ROWS, BATCH_ROWS, BATCH_S = 16, 2_048, 0.01
+"""Rows of the first and of the largest batch: after one that took less than this time, twice as many."""
 
 _CANCELLED = "the query was cancelled"
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[\w\s,]*\)\s*)?", re.IGNORECASE)
@@ -100,11 +101,16 @@ class RunningQuery:
         self._cursor.execute(sql, list(values))
 
     def _batches(self) -> Iterator[list[tuple[Any, ...]]]:
+        count = FIRST_ROWS
         while True:
+            began = time.monotonic()
             with self._checked():
-                rows = [] if self.closed else self._cursor.fetchmany(BATCH_ROWS)
+                rows = [] if self.closed else self._cursor.fetchmany(count)
             if not rows:
                 break
+            # DuckDB holds the GIL while it makes Python's values, and the recorder takes frames meanwhile.
+            quick = time.monotonic() - began < BATCH_S
+            count = min(2 * count, BATCH_ROWS) if quick else max(count // 2, 1)
             yield rows
         self.close()
 
