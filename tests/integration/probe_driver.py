@@ -113,9 +113,13 @@ class ProbeProcess:
             assert self._process.returncode == 0
 
     def children(self) -> list[int]:
-        """Return the processes that the probe's process has started."""
+        """Return the processes that the probe's process has started, but not those that were killed."""
         task = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        return [int(pid) for pid in task.read_text().split()]
+        return [
+            int(pid)
+            for pid in task.read_text().split()
+            if "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
+        ]
 
     def kill(self) -> None:
         """Kill the probe's process, after which it can't be used any more."""

@@ -109,8 +109,7 @@ class RunningQuery:
             if not rows:
                 break
             # DuckDB holds the GIL while it makes Python's values, and the recorder takes frames meanwhile.
-            quick = time.monotonic() - began < BATCH_S
-            count = min(2 * count, BATCH_ROWS) if quick else max(count // 2, 1)
+            count = min(2 * count, BATCH_ROWS) if time.monotonic() - began < BATCH_S else max(count // 2, 1)
             yield rows
         self.close()
 
