@@ -26,7 +26,7 @@ from gswarm_tui.control.messages import (
 )
 from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
 from gswarm_tui.fleet.events import FrameArrived, RecorderStatus
-from gswarm_tui.fleet.replica import ReplicaError, adopt_histories, restore_fleet, restore_history
+from gswarm_tui.fleet.replica import ReplicaError, restore_fleet, restore_history
 from gswarm_tui.fleet.state import Fleet
 
 FIRST_STATE_S = 30.0
@@ -229,9 +229,7 @@ class AttachedRun:
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._events = EventReader()
-        fleet = restore_fleet(state, self._events)
-        adopt_histories(fleet, self.fleet)
-        self.fleet = fleet
+        self.fleet = restore_fleet(state, self._events)
         self.started_at, self.label = float(state["started_at"]), str(state["label"])
         self.job_id = str(state["job_id"])
         self.path, self.uid = Path(state["path"]), str(state["uid"])

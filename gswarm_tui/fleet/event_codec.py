@@ -44,8 +44,6 @@ _PLAIN: dict[int, type[Any]] = {
 }
 """Events whose fields are plain values, by tag."""
 _TAGS = {kind: tag for tag, kind in _PLAIN.items()}
-_LIVES_MOST = 2
-"""Runs of one agent whose frames may still come: the present one and one before it."""
 
 
 T = TypeVar("T")
@@ -97,7 +95,7 @@ class EventReader:
     """Reads events in the order in which they were encoded: a frame follows the hello of its agent's run."""
 
     def __init__(self) -> None:
-        self._decoders: dict[str, dict[str, Decoder]] = {}
+        self._decoders: dict[tuple[str, str], Decoder] = {}
 
     def event(self, values: Sequence[Any]) -> Event:
         """Return the event of plain values. Raises EventError."""
@@ -127,16 +125,12 @@ class EventReader:
         (hello,) = decoder.feed(MAGIC + packed)
         if not isinstance(hello, Hello):
             raise WireError("not a hello")
-        lives = self._decoders.setdefault(node, {})
-        lives.pop(hello.life, None)
-        lives[hello.life] = decoder
-        while len(lives) > _LIVES_MOST:
-            del lives[next(iter(lives))]
+        self._decoders[node, hello.life] = decoder
         return hello
 
     def frame(self, node: str, life: str, packed: bytes) -> Frame:
         """Return a frame of an agent's run. Raises WireError, KeyError before its hello."""
-        (frame,) = self._decoders[node][life].feed(packed)
+        (frame,) = self._decoders[node, life].feed(packed)
         if not isinstance(frame, Frame):
             raise WireError("not a frame")
         return frame

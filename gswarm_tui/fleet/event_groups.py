@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,7 +10,6 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.common.quantities import elapsed, plural
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.names import natural_key
-from gswarm_tui.fleet.state import Fleet
 
 GROUPED_S = 60.0
 NAMED_MOST = 3
@@ -85,70 +83,17 @@ def _subject(event: EventLogged) -> str:
     return _SUBJECTS.get(event.kind) or event.message.removeprefix("throttled: ")
 
 
-class EventGroups:
-    """Groups of the events in a fleet's log, by time of their latest event; ``take`` adds new events.
-
-    Events that ``fits`` rejects are left out and counted in ``hidden``. Without ``grouped`` each event is a
-    group of its own.
-    """
-
-    def __init__(self, fits: Callable[[EventLogged], bool] | None = None, *, grouped: bool = True) -> None:
-        self.groups: list[EventGroup] = []
-        self.hidden = 0
-        self._fits = fits
-        self._grouped = grouped
-        self._known: dict[tuple[object, ...], EventGroup] = {}
-        self._seen = self._shortened = 0
-
-    def take(self, fleet: Fleet) -> None:
-        """Add what the fleet has logged since the last call; rebuild after the fleet dropped old events."""
-        if self._shortened != fleet.shortened_count:
-            self._shortened, self._seen, self.hidden = fleet.shortened_count, 0, 0
-            self.groups.clear()
-            self._known.clear()
-        new = min(fleet.logged_count - self._seen, len(fleet.event_log))
-        self._seen = fleet.logged_count
-        for event in islice(fleet.event_log, len(fleet.event_log) - new, None):
-            if self._fits is None or self._fits(event):
-                self.add(event)
-            else:
-                self.hidden += 1
-
-    def add(self, event: EventLogged) -> None:
-        """Add an event: to its group, or as a new one."""
-        alone = not self._grouped or event.node is None or event.kind == "mark"
-        key = event.at // GROUPED_S, event.kind, event.severity, _subject(event)
-        group = None if alone else self._known.get(key)
-        if group is None:
-            group = EventGroup([event], event.at)
-            insort(self.groups, group, key=_time)
-            if not alone:
-                self._known[key] = group
-            return
-        group.events.append(event)
-        if event.at > group.at:
-            place = bisect_left(self.groups, group.at, key=_time)
-            del self.groups[self.groups.index(group, place)]
-            group.at = event.at
-            insort(self.groups, group, key=_time)
-
-    def index(self, event: EventLogged) -> int | None:
-        """Return the place of the group with this event, None without it."""
-        start = bisect_left(self.groups, event.at, key=_time)
-        for place, group in enumerate(self.groups[start:], start):
-            if any(one is event for one in group.events):
-                return place
-            if group.at > event.at + GROUPED_S:
-                break
-        return None
-
-
-def grouped(events: Iterable[EventLogged]) -> list[EventGroup]:
-    """Return events as groups, by time."""
-    groups = EventGroups()
+def grouped(events: Iterable[EventLogged], *, together: bool = True) -> list[EventGroup]:
+    """Return events as groups, by time; without ``together`` each event is a group of its own."""
+    groups: dict[object, EventGroup] = {}
     for event in events:
-        groups.add(event)
-    return groups.groups
+        key: object = event.at // GROUPED_S, event.kind, event.severity, _subject(event)
+        if not together or event.node is None or event.kind == "mark":
+            key = id(event)
+        group = groups.setdefault(key, EventGroup([], event.at))
+        group.events.append(event)
+        group.at = max(group.at, event.at)
+    return sorted(groups.values(), key=_time)
 
 
 def _time(group: EventGroup) -> float:

@@ -19,7 +19,7 @@ from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, typed
 from gswarm_tui.fleet.events import NodeIntroduced, Phase
-from gswarm_tui.fleet.history import Floats, NodeHistory, empty_history
+from gswarm_tui.fleet.history import Floats, empty_history
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -165,13 +165,3 @@ def restore_history(fleet: Fleet, values: Sequence[Any]) -> None:
     except (KeyError, TypeError, ValueError) as error:
         raise ReplicaError(f"invalid history of a node: {error}") from None
     node.set_history(new)
-
-
-def adopt_histories(fleet: Fleet, before: Fleet) -> None:
-    """Let a fleet's nodes keep the histories that they had ``before``, where their GPUs are the same."""
-    for name, node in fleet.nodes.items():
-        was = before.nodes.get(name)
-        if was is None or was.gpu_history is None or was.host_history is None:
-            continue
-        if [gpu.uuid for gpu in was.facts] == [gpu.uuid for gpu in node.facts]:
-            node.set_history(NodeHistory(was.gpu_history, was.host_history))

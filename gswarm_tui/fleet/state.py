@@ -47,8 +47,6 @@ from gswarm_tui.fleet.sessions import Session, SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
-EVENTS_SLACK = 500
-"""Number of events above the limit at which the oldest are dropped, many at once."""
 MAX_MESSAGE = 500
 """Maximum characters in the message of a node's event; agents send shorter ones."""
 OF_A_WHOLE_NODE = ("gpu", "processes", "traces", "stacks")
@@ -91,9 +89,8 @@ class Fleet:
         self.interval_ms = interval_ms
         self.metrics = metrics
         self.sessions = SessionBook()
-        self.event_log: deque[EventLogged] = deque()
+        self.event_log: deque[EventLogged] = deque(maxlen=EVENTS_KEPT)
         self.logged_count = 0
-        self.shortened_count = 0
         self.energy_j = 0.0
         self._derive_events = derive_events
         self.allocation = allocation or {}
@@ -213,10 +210,6 @@ class Fleet:
     def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
         self.event_log.extend(logged)
         self.logged_count += len(logged)
-        if len(self.event_log) > EVENTS_KEPT + EVENTS_SLACK:
-            while len(self.event_log) > EVENTS_KEPT:
-                self.event_log.popleft()
-            self.shortened_count += 1
         return logged
 
     def excuse_silence(self, seconds: float) -> None:

@@ -50,11 +50,7 @@ class ThrottleWatch:
         self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]
     ) -> list[EventLogged]:
         """Return the events of a frame; ``reasons`` holds a bit mask of ``WATCHED`` for each GPU."""
-        episodes = self._episodes.get(node)
-        if not episodes and not any(reasons):
-            return []
-        if episodes is None:
-            episodes = self._episodes[node] = {}
+        episodes = self._episodes.setdefault(node, {})
         logged = []
         for gpu, bits in zip(gpus, reasons, strict=True):
             episode = episodes.get(gpu.uuid)
@@ -78,7 +74,4 @@ class ThrottleWatch:
                     logged.append(
                         EventLogged(episode.cleared, "throttle_end", INFO, message, node, gpu.index)
                     )
-        if len(episodes) > len(gpus):  # GPUs that went away
-            present = {gpu.uuid for gpu in gpus}
-            self._episodes[node] = {uuid: one for uuid, one in episodes.items() if uuid in present}
         return logged

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_tui.fleet.event_groups import EventGroups, grouped
+from gswarm_tui.fleet.event_groups import grouped
 from gswarm_tui.fleet.events import EventLogged
-from gswarm_tui.fleet.state import Fleet
 
 T0 = 1_000_020.0
 """A whole minute."""
@@ -62,18 +61,3 @@ def test_marks_and_events_of_the_whole_fleet_stay_single() -> None:
     marks = [EventLogged(T0, "mark", INFO, "epoch", "gpu01", detail=f'{{"loss": {n}}}') for n in range(2)]
     notices = [EventLogged(T0, "notice", WARNING, "no disk") for _ in range(2)]
     assert len(grouped([*marks, *notices])) == 4
-
-
-def test_new_events_join_their_group_and_dropped_ones_leave() -> None:
-    fleet = Fleet(["gpu01"])
-    groups = EventGroups()
-    fleet.apply(cap(T0, "gpu01", 0))
-    groups.take(fleet)
-    fleet.apply(cap(T0 + 1, "gpu01", 1))
-    groups.take(fleet)
-    groups.take(fleet)
-    assert [len(g.events) for g in groups.groups] == [2]
-    for n in range(5_600):
-        fleet.apply(EventLogged(T0 + 60 * n, "xid", WARNING, "XID 92", "gpu01", 0))
-    groups.take(fleet)
-    assert sum(len(g.events) for g in groups.groups) == len(fleet.event_log)

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.event_groups import EventGroup, EventGroups
+from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged, json_object
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
@@ -70,9 +70,10 @@ class EventsScreen(ViewerScreen):
         self._least = INFO
         self._text = ""
         self._grouped = True
-        self._events = EventGroups(self._fits)
+        self._logged = -1
+        self._hidden = 0
         self._shown: list[EventGroup] = []
-        self._rows: dict[EventGroup, tuple[int, Row]] = {}
+        self._rows: dict[tuple[EventLogged, int], Row] = {}
 
     def compose(self) -> ComposeResult:
         """Title and table."""
@@ -85,26 +86,31 @@ class EventsScreen(ViewerScreen):
         table = self.query_one(TableView)
         following = table.at_end
         under = self._shown[table.cursor].first if table.cursor < len(self._shown) else None
-        self._events.take(self.fleet)
-        self._shown = list(self._events.groups)
+        if self._logged != self.fleet.logged_count:
+            self._logged = self.fleet.logged_count
+            log = list(self.fleet.event_log)
+            fitting = list(filter(self._fits, log))
+            self._hidden = len(log) - len(fitting)
+            self._shown = grouped(fitting, together=self._grouped)
         table.show([self._row(group) for group in self._shown])
         if following:
             table.move_to(len(self._shown) - 1)
         elif under is not None:
-            table.move_to(self._events.index(under) or 0)
+            having = (n for n, group in enumerate(self._shown) if any(one is under for one in group.events))
+            table.move_to(next(having, 0))
         self.query_one("#title", Bar).show(self._title(following))
 
     def reset(self) -> None:
         """Read all events again."""
-        self._events = EventGroups(self._fits, grouped=self._grouped)
+        self._logged = -1
         self._rows.clear()
 
     def _row(self, group: EventGroup) -> Row:
         """Return a group's row; it changes only when the group grows."""
-        known = self._rows.get(group)
-        if known is None or known[0] != len(group.events):
-            known = self._rows[group] = len(group.events), event_row(group, self.viewer.timezone)
-        return known[1]
+        key = group.first, len(group.events)
+        if key not in self._rows:
+            self._rows[key] = event_row(group, self.viewer.timezone)
+        return self._rows[key]
 
     def _fits(self, event: EventLogged) -> bool:
         if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):
@@ -119,8 +125,8 @@ class EventsScreen(ViewerScreen):
             left.append(Span(f"  in {plural(len(self._shown), 'line')}", "dim"))
         if self._text:
             left.append(Span(f"  with “{clean(self._text)}”", "accent"))
-        if self._events.hidden:
-            left.append(Span(f"  {self._events.hidden:,} hidden", "dim"))
+        if self._hidden:
+            left.append(Span(f"  {self._hidden:,} hidden", "dim"))
         left.append(
             Span("  follows the newest", "dim") if following else Span("  G follows the newest", "warning")
         )

@@ -9,7 +9,7 @@ from textual.containers import Vertical
 
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.event_groups import EventGroups, latest
+from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match, parse
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
@@ -70,7 +70,8 @@ class FleetScreen(ViewerScreen):
         self._trends = Trends()
         self._plots_key: Hashable = ()
         self._plots: list[Spans] = []
-        self._events = EventGroups()
+        self._logged = -1
+        self._events: list[EventGroup] = []
 
     def compose(self) -> ComposeResult:
         """Header, totals, legend, heatmap, plots, GPU under the cursor, sessions, events, footer."""
@@ -108,7 +109,7 @@ class FleetScreen(ViewerScreen):
 
     def reset(self) -> None:
         """Choose the nodes and read the events again."""
-        self._events = EventGroups()
+        self._logged = -1
         self._arranged_at = 0.0
         self._plots_key = ()
         self.heatmap.reset()
@@ -193,7 +194,8 @@ class FleetScreen(ViewerScreen):
         sessions = []
         if not self.feed.loading:
             sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
-        self._events.take(fleet)
+        if self._logged != fleet.logged_count:
+            self._logged, self._events = fleet.logged_count, grouped(fleet.event_log)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
         if last.display:
@@ -206,7 +208,7 @@ class FleetScreen(ViewerScreen):
 
     def _latest(self, room: int, now: float) -> list[Line]:
         """Return the latest events that fit, oldest first; warnings and errors stay longer."""
-        shown = latest(self._events.groups, min(EVENTS_MOST, max(1, room)), now)
+        shown = latest(self._events, min(EVENTS_MOST, max(1, room)), now)
         lines: list[Line] = [event_line(group, self.viewer.timezone) for group in shown]
         return lines or [[]]
 
