@@ -19,8 +19,6 @@ class Retry(enum.Enum):
     SOON = "soon"
     SLOWLY = "slowly"
     """Only a person can solve the problem: retry now and then."""
-    CUT_OFF = "cut off"
-    """The node sent more than an agent can: retry after a pause that doubles each time."""
     NEVER = "never"
 
 

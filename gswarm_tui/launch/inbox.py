@@ -54,7 +54,7 @@ class Inbox(Channel):
         self._stderr_left -= max(len(data), MIN_CHUNK_BYTES)
         if self._stderr_left < 0:
             reason = f"its agent or login shell printed over {MOST_STDERR_BYTES // 1024**2} MiB on stderr"
-            self.ended(LaunchError(reason, "check what it prints there", Retry.CUT_OFF))
+            self.ended(LaunchError(reason, "check what it prints there", Retry.SLOWLY))
 
     def stderr(self) -> bytes:
         """Return the last output on stderr of the agent and of the programs that started it."""

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 MAX_FLUSH_INTERVAL_S = 1.0
 STOP_FLUSH_INTERVAL_S = 0.1
-START_FLUSH_INTERVAL_S, START_S = 0.25, 3.0
-"""Small fleets flush more often at the start, since users wait for it; in large ones it would delay links."""
-FEW_NODES = 128
 FLUSH_PHASE = 0.4
 """Agents sample at whole multiples of the interval; after this part of one, all frames have arrived."""
 LATE_FLUSH_S = 0.5
@@ -72,15 +69,14 @@ class Run(Protocol):
         """Return the run's Unix time in seconds."""
 
 
-def next_flush(now: float, interval_s: float, start_until: float = -math.inf) -> float:
+def next_flush(now: float, interval_s: float) -> float:
     """Return when to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
 
     Deadlines don't drift with the time that a flush takes. One less than a tenth of an interval ahead counts
-    as reached. Until ``start_until``, flushes come four times a second.
+    as reached.
     """
     every = min(MAX_FLUSH_INTERVAL_S, interval_s)
-    due = every * (math.floor(now / every - FLUSH_PHASE + 1.1) + FLUSH_PHASE)
-    return min(due, now + START_FLUSH_INTERVAL_S) if now < start_until else due
+    return every * (math.floor(now / every - FLUSH_PHASE + 1.1) + FLUSH_PHASE)
 
 
 class Hub:
@@ -175,10 +171,9 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
             for link in self.links.values():
                 tasks.create_task(self._run_link(link), name=f"link {link.node}")
-            start_until = self.now() + START_S if len(self.links) <= FEW_NODES else -math.inf
             while True:
                 now = self.now()
-                due = next_flush(now, self.fleet.interval_s, start_until)
+                due = next_flush(now, self.fleet.interval_s)
                 await asyncio.sleep(due - now)
                 self._check_standstill(self.now() - due)
                 self.flush()

@@ -109,7 +109,7 @@ class Allowance:
         if size > self._left:
             rate = f"over {BYTES_PER_S / 1e6:g} MB per second on average"
             remedy = "check the gswarm-agent process on that node"
-            raise LaunchError(f"{TOO_MUCH}: {rate}", remedy, Retry.CUT_OFF)
+            raise LaunchError(f"{TOO_MUCH}: {rate}", remedy, Retry.SLOWLY)
         self._left -= size
 
     def take_message(self, message: Message, size: int, at: float) -> None:

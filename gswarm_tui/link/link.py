@@ -62,7 +62,6 @@ from gswarm_tui.link.limits import (
 
 MIN_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 60.0
-MAX_CUT_OFF_S = 3600.0
 RECONNECTS_PER_S = 125
 """Approximate rate at which the links of a fleet reconnect if all were lost at once."""
 CHECK_EVERY_S = 10.0
@@ -92,14 +91,12 @@ class Backoff:
     """Exponential backoff with jitter: from 1 s to 60 s, a quarter shorter or longer.
 
     ``spread_s`` adds jitter, up to a minute in all, so that links lost at once don't reconnect at once.
-    After a node was cut off, the delay doubles each time during the run, from a minute to an hour.
     """
 
     def __init__(self, rng: random.Random, spread_s: float = 0.0) -> None:
         self._rng = rng
         self._spread_s = spread_s
         self._failures = 0
-        self._cut_offs = 0
 
     def reset(self) -> None:
         """Start from the shortest delay again."""
@@ -107,10 +104,6 @@ class Backoff:
 
     def next(self, retry: Retry) -> float:
         """Return the seconds to wait after one more failure."""
-        if retry is Retry.CUT_OFF:
-            plain = min(MAX_CUT_OFF_S, MAX_BACKOFF_S * 2**self._cut_offs)
-            self._cut_offs = min(self._cut_offs + 1, 10)
-            return self._rng.uniform(0.75 * plain, 1.25 * plain)
         slowly = retry is Retry.SLOWLY
         plain = MAX_BACKOFF_S if slowly else min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**self._failures)
         self._failures = min(self._failures + 1, 10)

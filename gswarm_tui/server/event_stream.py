@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 from gswarm_tui.control.attached import AttachedRun
@@ -19,9 +18,6 @@ from gswarm_tui.printing.json_output import utc
 from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_READERS = 64
-KEEP_ALIVE_S = 15.0
-"""A comment is sent after this time without a message, so that no proxy closes the connection."""
-_KEEP_ALIVE = b": keep-alive\n\n"
 _END = b"event: end\ndata: {}\n\n"
 
 Metrics = frozenset[str] | None
@@ -68,13 +64,10 @@ class FrameStream:
             seen = sent = 0
             while not self._attached.ended:
                 if seen == self._number:
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), KEEP_ALIVE_S)
+                    await self._changed.wait()
                 if self._closed or are_replaced(self._tokens):
                     return
-                if seen == self._number:
-                    yield _KEEP_ALIVE
-                elif not self._attached.ended:
+                if not self._attached.ended:
                     seen = self._number
                     if metrics not in self._encoding:  # the first reader encodes the newest message
                         self._encoding[metrics] = asyncio.create_task(self._encode(metrics, seen))

@@ -38,40 +38,11 @@ CONNECTED = (Standing.LIVE, Standing.STALE, Standing.UNHEALTHY)
 _COLUMNS = {name: at for at, name in enumerate(GPU_COLUMNS)}
 _HOST_MEMORY = HOST_COLUMNS.index("memory_used_mib")
 
+Answer = dict[str, Any]
+"""A JSON object."""
 ReportMetric = Literal["gpu_utilization", "gpu_memory", "gpu_dram_bandwidth", "gpu_bubble"]
 # Documented, but checked by hand, as gswarm-profiler documents another answer than that to a wrong type.
 Seconds = Annotated[float, Strict(), Field(allow_inf_nan=False, json_schema_extra={"minimum": 0})]
-
-
-class ApiInfo(BaseModel):
-    """Name and version of gswarm-profiler's API."""
-
-    message: str
-    version: str
-
-
-class GpuInfo(BaseModel):
-    """One GPU; its id is ``hostname:index:name``."""
-
-    id: str
-    name: str
-    physical_idx: int
-    hostname: str
-
-
-class ProfilerStatus(BaseModel):
-    """State of the recorder; clients are nodes, the frequency is the interval in ms."""
-
-    freq: int
-    enable_bandwidth_profiling: bool
-    enable_nvlink_profiling: bool
-    is_profiling: bool
-    output_filename: str
-    frame_id_counter: int
-    connected_clients: list[str]
-    total_gpus: int
-    gpu_info: dict[str, list[GpuInfo]]
-    active_sessions: list[str]
 
 
 class StartProfiling(BaseModel):
@@ -87,49 +58,6 @@ class StopProfiling(BaseModel):
     """Name of the session to stop; all without one."""
 
     name: SessionName | None = None
-
-
-class ProfilingAnswer(BaseModel):
-    """Whether a session was started or stopped; ``output_file`` is in the recording's folder."""
-
-    success: bool
-    message: str
-    output_file: str | None = None
-
-
-class ProfilerSession(BaseModel):
-    """One session. ``output_file`` has its export once these calls stopped it."""
-
-    name: str
-    is_active: bool
-    start_time: str
-    end_time: str | None
-    frame_count: int
-    output_file: str | None
-
-
-class ProfilerSessions(BaseModel):
-    """All sessions of the recording, those before a restart of the recorder, too."""
-
-    total_sessions: int
-    active_sessions: int
-    sessions: list[ProfilerSession]
-
-
-class ProfilerClient(BaseModel):
-    """One connected node."""
-
-    client_id: str
-    hostname: str
-    gpu_count: int
-    gpus: list[GpuInfo]
-
-
-class ProfilerClients(BaseModel):
-    """The connected nodes."""
-
-    total_clients: int
-    clients: list[ProfilerClient]
 
 
 class TimeConsumption(BaseModel):
@@ -164,33 +92,33 @@ class _ProfilerCalls:
         self._requests = requests
         self._exports = exports
 
-    async def info(self) -> ApiInfo:
+    async def info(self) -> Answer:
         """Return the name and the version of gswarm-profiler's API."""
-        return ApiInfo(message=NAME, version=VERSION)
+        return {"message": NAME, "version": VERSION}
 
-    async def status(self) -> ProfilerStatus:
-        """Return the state of the recorder."""
+    async def status(self) -> Answer:
+        """Return the state of the recorder: its clients are nodes, ``freq`` is the interval in ms."""
         fleet = self._attached.fleet
         gpu_info = {node.name: _gpus(node) for node in self._connected()}
         running = [session.name for session in fleet.sessions.running]
-        return ProfilerStatus(
-            freq=fleet.interval_ms,
-            enable_bandwidth_profiling=PCIE in fleet.metrics,
-            enable_nvlink_profiling=NVLINK in fleet.metrics,
-            is_profiling=bool(running),
-            output_filename=self._exports.newest_file,
-            frame_id_counter=max((node.frames for node in fleet.nodes.values()), default=0),
-            connected_clients=list(gpu_info),
-            total_gpus=sum(map(len, gpu_info.values())),
-            gpu_info=gpu_info,
-            active_sessions=running,
-        )
+        return {
+            "freq": fleet.interval_ms,
+            "enable_bandwidth_profiling": PCIE in fleet.metrics,
+            "enable_nvlink_profiling": NVLINK in fleet.metrics,
+            "is_profiling": bool(running),
+            "output_filename": self._exports.newest_file,
+            "frame_id_counter": max((node.frames for node in fleet.nodes.values()), default=0),
+            "connected_clients": list(gpu_info),
+            "total_gpus": sum(map(len, gpu_info.values())),
+            "gpu_info": gpu_info,
+            "active_sessions": running,
+        }
 
-    async def start(self, wanted: Annotated[StartProfiling | None, Body()] = None) -> ProfilingAnswer:
+    async def start(self, wanted: Annotated[StartProfiling | None, Body()] = None) -> Answer:
         """Start a session; its export is written when it stops."""
         wanted = wanted or StartProfiling(report_metrics=None)
         if why := self._why_unmeasured(wanted.report_metrics or []):
-            return ProfilingAnswer(success=False, message=why)
+            return _answer(False, why)
         try:
             intent = StartSession(wanted.name or self._unused_name())
         except IntentError as error:
@@ -199,11 +127,11 @@ class _ProfilerCalls:
             row = await self._requests.carry_out(intent)
         except HTTPException as error:
             if error.status_code == CONFLICT:
-                return ProfilingAnswer(success=False, message=str(error.detail))
+                return _answer(False, str(error.detail))
             raise
         session = self._attached.fleet.sessions.sessions.get(str(row["session_id"]))
         file = None if session is None else self._exports.reserve(session)
-        return ProfilingAnswer(success=True, message="Profiling started.", output_file=file)
+        return _answer(True, "Profiling started.", file)
 
     def _unused_name(self) -> str:
         """Return the name of a session that is started without one."""
@@ -212,31 +140,29 @@ class _ProfilerCalls:
         names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
         return next(name for name in names if name not in running)
 
-    async def stop(self, wanted: Annotated[StopProfiling | None, Body()] = None) -> ProfilingAnswer:
+    async def stop(self, wanted: Annotated[StopProfiling | None, Body()] = None) -> Answer:
         """Stop a session, or all; their exports are written in the background."""
         running = self._attached.fleet.sessions.running
         name = None if wanted is None else wanted.name
         stopping = [session for session in running if name in (None, session.name)]
         if not running:
-            return ProfilingAnswer(success=False, message="Profiling is not active.")
+            return _answer(False, "Profiling is not active.")
         try:
             await self._requests.carry_out(StopSession(name))
         except HTTPException as error:
             if error.status_code == CONFLICT:
-                return ProfilingAnswer(success=False, message=str(error.detail))
+                return _answer(False, str(error.detail))
             raise
         files = ", ".join(map(self._exports.write, stopping))
-        return ProfilingAnswer(success=True, message=f"Profiling stopped. Data saved to {files}")
+        return _answer(True, f"Profiling stopped. Data saved to {files}")
 
-    async def sessions(self) -> ProfilerSessions:
-        """Return all sessions of the recording."""
+    async def sessions(self) -> Answer:
+        """Return all sessions of the recording, those before a restart of the recorder, too."""
         book = self._attached.fleet.sessions
         listed = [self._session(session) for session in book.sessions.values()]
-        return ProfilerSessions(
-            total_sessions=len(listed), active_sessions=len(book.running), sessions=listed
-        )
+        return {"total_sessions": len(listed), "active_sessions": len(book.running), "sessions": listed}
 
-    async def record(self, times: TimeConsumption) -> ProfilingAnswer:
+    async def record(self, times: TimeConsumption) -> Answer:
         """Record the times of one request to an application, as a mark."""
         values = {
             **times.other_time,
@@ -250,16 +176,16 @@ class _ProfilerCalls:
         except IntentError as error:
             raise HTTPException(BAD_REQUEST, f"Invalid request data: {error}.") from None
         await self._requests.carry_out(intent)
-        return ProfilingAnswer(success=True, message="Time consumption recorded successfully")
+        return _answer(True, "Time consumption recorded successfully")
 
-    async def clients(self) -> ProfilerClients:
+    async def clients(self) -> Answer:
         """Return the connected nodes and their GPUs."""
         listed = [
-            ProfilerClient(client_id=node.name, hostname=node.name, gpu_count=len(gpus), gpus=gpus)
+            {"client_id": node.name, "hostname": node.name, "gpu_count": len(gpus), "gpus": gpus}
             for node in self._connected()
             for gpus in [_gpus(node)]
         ]
-        return ProfilerClients(total_clients=len(listed), clients=listed)
+        return {"total_clients": len(listed), "clients": listed}
 
     async def latest(self) -> Response:
         """Return the newest samples of the nodes that send data: shares in percent, GB/s, null if unmeasured.
@@ -288,16 +214,22 @@ class _ProfilerCalls:
             return "gpu_dram_bandwidth isn't measured; switch the metric group pcie on first."
         return ""
 
-    def _session(self, session: Session) -> ProfilerSession:
+    def _session(self, session: Session) -> Answer:
+        """Return one session; ``output_file`` has its export once these calls stopped it."""
         interval_s = self._attached.fleet.interval_s
-        return ProfilerSession(
-            name=session.name,
-            is_active=session.running,
-            start_time=_local(session.started_at),
-            end_time=None if session.ended_at is None else _local(session.ended_at),
-            frame_count=round(max(session.covered_s.values(), default=0.0) / interval_s),
-            output_file=self._exports.file_of(session),
-        )
+        return {
+            "name": session.name,
+            "is_active": session.running,
+            "start_time": _local(session.started_at),
+            "end_time": None if session.ended_at is None else _local(session.ended_at),
+            "frame_count": round(max(session.covered_s.values(), default=0.0) / interval_s),
+            "output_file": self._exports.file_of(session),
+        }
+
+
+def _answer(success: bool, message: str, output_file: str | None = None) -> Answer:
+    """Return whether a call succeeded; ``output_file`` is in the recording's folder."""
+    return {"success": success, "message": message, "output_file": output_file}
 
 
 def _local(at: float) -> str:
@@ -310,10 +242,15 @@ def _own_rows(node: NodeState) -> list[int]:
     return [row for row, mine in enumerate(node.mine) if mine]
 
 
-def _gpus(node: NodeState) -> list[GpuInfo]:
+def _gpus(node: NodeState) -> list[Answer]:
     name = node.name
     return [
-        GpuInfo(id=f"{name}:{gpu.index}:{gpu.name}", name=gpu.name, physical_idx=gpu.index, hostname=name)
+        {
+            "id": f"{name}:{gpu.index}:{gpu.name}",
+            "name": gpu.name,
+            "physical_idx": gpu.index,
+            "hostname": name,
+        }
         for gpu in (node.facts[row] for row in _own_rows(node))
     ]
 

@@ -39,23 +39,14 @@ def _check_tls(settings: ServerSettings) -> None:
     cert, key = settings.tls_cert, settings.tls_key
     if cert is None or key is None:
         raise UserError("--http-tls-cert and --http-tls-key belong together; add the other one.")
-    for option, path in (("--http-tls-cert", cert), ("--http-tls-key", key)):
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            raise UserError(f"{option}: {path} can't be read: {error.strerror}.") from None
     try:
         # A key with a passphrase is refused here: nobody could type it when the server restarts.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=_no_passphrase)
-    except ssl.SSLError as error:  # OpenSSL's own texts name C files
-        why = (error.reason or "PEM").replace("_", " ").lower()
-        if error.reason == "KEY_VALUES_MISMATCH":
-            why = "the key isn't the certificate's"
-        elif "pem" in why:
-            why = "one of them isn't a certificate or key in PEM"
-        raise UserError(f"the TLS files {cert} and {key} can't be used: {why}.") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"the TLS files {cert} and {key} can't be used: {error}.") from None
+        raise UserError(
+            f"the TLS files {cert} and {key} can't be used ({error}); they must be a certificate and its own "
+            "key in PEM, without a passphrase."
+        ) from None
 
 
 def _no_passphrase() -> str:

@@ -160,7 +160,7 @@ def test_a_key_of_another_certificate_is_named(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     cert_file, other_key = certificate(tmp_path / "one")[0], certificate(tmp_path / "other")[1]
     settings = ServerSettings("127.0.0.1", 8091, tls_cert=cert_file, tls_key=other_key)
-    with pytest.raises(UserError, match=r"can't be used: the key isn't the certificate's\.$"):
+    with pytest.raises(UserError, match="they must be a certificate and its own key in PEM"):
         check_settings(settings)
 
 
