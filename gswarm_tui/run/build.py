@@ -99,7 +99,7 @@ def _leave_resume_note(hub: Hub, uid: str, saved: str, setup: str | None) -> Non
     try:
         write_note(uid, json.loads(saved), setup or "")
     except OSError as error:
-        what = "will ask before it connects" + ("" if setup is None else ", and need --setup again")
+        what = "will need --trust" + ("" if setup is None else " and --setup again")
         hub.warn("notice", f"gswarm-tui recover {what}: {NOTES.path}: {error.strerror}")
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,9 +136,12 @@ def suspended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suspended]:
         patch.setenv("XDG_RUNTIME_DIR", sockets)
         running, path = started.enter_context(watching(folder, {"gpu01": "", "gpu02": ""}))
         eventually(lambda: rows(running) > 50, "rows")
-        os.kill(recorder_of(path.resolve()), signal.SIGSTOP)
+        recorder = recorder_of(path.resolve())
+        os.kill(recorder, signal.SIGSTOP)
         patch.undo()
         yield Suspended(running, path, Path(sockets), time.monotonic())
+        with suppress(ProcessLookupError):  # unless the test that continues it was left out or failed
+            os.kill(recorder, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
