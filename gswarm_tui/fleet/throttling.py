@@ -74,4 +74,7 @@ class ThrottleWatch:
                     logged.append(
                         EventLogged(episode.cleared, "throttle_end", INFO, message, node, gpu.index)
                     )
+        if len(episodes) > len(gpus):  # GPUs that went away
+            present = {gpu.uuid for gpu in gpus}
+            self._episodes[node] = {uuid: one for uuid, one in episodes.items() if uuid in present}
         return logged

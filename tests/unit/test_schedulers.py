@@ -54,11 +54,6 @@ def test_host_file_is_read_as_mpi_programs_write_it(hostfile: Path, text: str) -
     assert plan(f"--hostfile {hostfile}") == Plan(("gpu01", "gpu02"), source="host file hosts.txt")
 
 
-def test_host_file_takes_ipv6_addresses(hostfile: Path) -> None:
-    hostfile.write_text("fe80::1:4\n")
-    assert plan(f"--hostfile {hostfile}").nodes == ("fe80::1:4",)
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
