@@ -137,4 +137,7 @@ def test_query_that_cannot_be_cancelled_does_not_keep_the_program_from_ending(pa
         running.wait_for(f"{path.name}: ")
         assert "a query could not be cancelled" in running.screen()
         assert "Traceback" not in running.screen()
+    eventually(
+        lambda: not Path(f"/proc/{recorder}").exists(), "the end of the recorder, which has said it all"
+    )
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]

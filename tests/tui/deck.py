@@ -57,11 +57,13 @@ class Deck:
         await settle(self.app, self.player, pilot)
 
     async def play(self, pilot: Pilot[str], until: float) -> None:
-        """Advance the clock until this position is shown."""
+        """Advance the clock until this position is shown, each time once the player has caught up."""
         async with asyncio.timeout(60):
             while self.seconds < until and not self.head.paused:
                 self.clock.seconds += 0.05
                 await pilot.pause(0.005)
+                while self.seconds < until and not self.head.paused and self.player.now() < self.head.at:
+                    await pilot.pause(0.005)
         await self.settle(pilot)
 
     async def press(self, pilot: Pilot[str], *keys: str) -> None:
