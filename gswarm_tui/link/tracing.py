@@ -7,6 +7,7 @@ import gzip
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -271,10 +272,10 @@ class Tracing:
             ):
                 self._changed.clear()
                 self._give_up_silent_nodes()
-                try:
-                    await asyncio.wait_for(self._changed.wait(), CHECK_EVERY_S)
-                except TimeoutError:
-                    continue
+                # Not wait_for: in Python 3.11 it may ignore a cancellation (python/cpython#86296).
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_EVERY_S):
+                        await self._changed.wait()
         finally:
             for trace in self._traces.values():
                 if not trace.is_settled:

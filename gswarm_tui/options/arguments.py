@@ -273,8 +273,6 @@ def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Optio
     own, command = split_command(argv)
     if "--" in argv and not command:
         raise UsageError("no command after --; remove -- to record until a signal ends the recording.")
-    if own and not own[0].startswith("-"):
-        raise UsageError(f"write -- before the command: gswarm-tui record -- {printable(own[0])} ...")
     options, flags = _resolve(_record_parser(), own, environ)
     options = options._replace(record=True, arm=options.arm and bool(command))
     layers = _Layers((_flag, flags))
@@ -394,6 +392,8 @@ def _unexpected(word: str, parser: Parser) -> str:
         known = re.findall(r"(?<![\w-])--([a-z][a-z-]*)", parser.format_help())
         hint = nearest(option.lstrip("-"), known, "--") or "; see --help"
         return f"unknown option {quote(option)}{hint}."
+    if parser.prog == "gswarm-tui record":
+        return f"write -- before the command: gswarm-tui record -- {printable(word)} ..."
     if is_recording(word):
         return f"unexpected argument {quote(word)}; name the recording with --db, or use gswarm-tui replay."
     if parser.prog != "gswarm-tui":

@@ -347,7 +347,7 @@ def test_file_that_a_full_disk_did_not_let_begin_is_not_in_the_way_of_the_next_r
         (
             ["--name", "x", "python", "a.py"],
             2,
-            'unexpected argument "python" after gswarm-tui record; see --help.',
+            "write -- before the command: gswarm-tui record -- python ...",
         ),
         (["--report", "x.pdf"], 2, "--report: x.pdf doesn't end in .html; name an HTML file."),
         (["--report", "no/x.html"], 2, "no folder no; create it, or name another one with --report."),
