@@ -96,6 +96,7 @@ def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], None]) ->
 class FormDialog(Dialog[tuple[str, ...]]):
     """Form; returns one text per field, None when cancelled."""
 
+    DEFAULT_CSS = "FormDialog > Vertical { overflow-y: auto; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel"),
         Binding("tab,down", "app.focus_next"),
