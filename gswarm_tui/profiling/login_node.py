@@ -37,6 +37,8 @@ DONE = b"done\n"
 END_S = 60.0
 """Longest wait for the end of the command there: Slurm kills a step's processes by then."""
 _CHUNK = 1 << 18
+_LONGEST_LINE = 1 << 24
+"""Bytes of a line of JSON, which lists all nodes or all reports; asyncio's limit is 64 KiB."""
 # ssh ignores Ctrl-C, which ends this program, and then the command there.
 _SSH = ("sh", "-c", 'trap "" INT; exec "$@"', "gswarm-tui", "ssh", "-T")
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
@@ -53,7 +55,12 @@ async def profile_there(
     settings = SshSettings(config=str(options.run.ssh_config or ""), jump=login)
     ssh = shlex.split(settings.jump_host_command(own_command_there("profile", f"--relay={token}")))
     process = await asyncio.create_subprocess_exec(
-        *_SSH, *_ALIVE, *ssh[1:], stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *_SSH,
+        *_ALIVE,
+        *ssh[1:],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=_LONGEST_LINE,
     )
     assert process.stdin is not None  # noqa: S101
     assert process.stdout is not None  # noqa: S101
@@ -123,6 +130,7 @@ async def receive(stream: asyncio.StreamReader, folder: Path, name: str, size: i
 
     Raises ProfileError.
     """
+    name = Path(name).name  # the login node sends it, and could name another folder
     part = folder / f".{name}.{secrets.token_hex(4)}.part"
     left = size
     try:

@@ -15,18 +15,26 @@ NAME = "gpu01-rank3-job7.nsys-rep"
 CONTENT = bytes(range(256)) * 5000
 
 
-async def fetch(home: Path, most: int = len(CONTENT)) -> Path:
+async def fetch(home: Path, most: int = len(CONTENT), name: str = NAME) -> Path:
     """Receive the report from a stream that breaks off after so many bytes; return its path."""
     stream = asyncio.StreamReader()
     stream.feed_data(CONTENT[:most])
     stream.feed_eof()
-    return await receive(stream, home, NAME, len(CONTENT))
+    return await receive(stream, home, name, len(CONTENT))
 
 
 async def test_a_second_report_of_a_name_gets_a_number(tmp_path: Path) -> None:
     for name in (NAME, "gpu01-rank3-job7-2.nsys-rep"):
         path = await fetch(tmp_path)
         assert (path.name, path.read_bytes()) == (name, CONTENT)
+
+
+@pytest.mark.parametrize("name", [f"../{NAME}", f"/../{NAME}", f"/tmp/{NAME}"])
+async def test_a_report_stays_in_the_folder_whatever_its_name(tmp_path: Path, name: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert await fetch(home, name=name) == home / NAME
+    assert list(tmp_path.iterdir()) == [home]
 
 
 async def test_transfer_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
