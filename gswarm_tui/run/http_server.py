@@ -117,7 +117,8 @@ def serve_beside(listener: Listener, uid: str) -> None:
         asyncio.run(serve(route, listener, announced=True))
     except Exception as error:
         _LOG.exception("the HTTP server failed")
-        print_notice(f"the HTTP server ended: {error}; gswarm-tui serve {uid[:8]} starts another")
+        why = str(error).removesuffix(".")  # of a UserError
+        print_notice(f"the HTTP server ended: {why}; gswarm-tui serve {uid[:8]} starts another")
 
 
 # Screens in browsers

@@ -48,15 +48,8 @@ def start_recorder(headless: Headless, recording: OpenRecording | None = None) -
         _leave_terminal(recording.uid if recording is not None else headless.uid)
         job = headless.plan.job
         why_ending = partial(Slurm().why_ending, job.label) if job else str
-        batch = BatchRun(
-            headless.record,
-            (),
-            0o077,
-            why_ending,
-            recording=recording,
-            first=theirs,
-            listener=headless.listener,
-        )
+        batch = BatchRun(headless.record, (), 0o077, why_ending, recording=recording, first=theirs)
+        batch.listener = headless.listener
         status = batch.run()
     finally:
         os._exit(status)

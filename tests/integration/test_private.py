@@ -132,3 +132,25 @@ def test_log_is_private_and_has_no_control_characters(tmp_path: Path) -> None:
     assert r"a\x1b[2J\u202eb" in lines[0]
     assert r"ValueError: c\x1b]0;d\x07" in lines[-1]
     assert all(line.isprintable() for line in lines)
+
+
+def test_log_that_cannot_be_opened_ends_no_server(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, logging, resource, socket\n"
+        "from gswarm_tui.run import log_file\n"
+        "log_file.begin()\n"
+        "async def main():\n"
+        "    server = await asyncio.start_server(lambda *_: None, '127.0.0.1', 0)\n"
+        "    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "    caller = socket.create_connection(server.sockets[0].getsockname())\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))\n"  # it can't be accepted
+        "    for _ in range(10):\n"
+        "        await asyncio.sleep(0)\n"
+        "    print('alive')\n"
+        "asyncio.run(main())\n"
+    )
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "alive\n", done.stderr
