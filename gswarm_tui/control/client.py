@@ -212,10 +212,11 @@ class Connection:
         return self.receive()
 
     def send(self, message: dict[str, Any], limit: int = MAX_REQUEST) -> None:
-        """Send a request, whose reply ``receive`` returns. Raises RequestError, MessageError."""
-        encoded = encode(message | {"version": VERSION}, limit)
+        """Send a request, whose reply ``receive`` returns. Raises RequestError."""
         try:
-            self._connection.sendall(encoded)
+            self._connection.sendall(encode(message | {"version": VERSION}, limit))
+        except MessageError as error:
+            raise RequestError(f"the request is too long: {error}") from None
         except OSError:
             raise RequestError(self._head.describe_end()) from None
 

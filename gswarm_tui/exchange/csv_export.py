@@ -86,7 +86,6 @@ _TABLES: dict[str, tuple[str, dict[str, str]]] = {
     **_PROFILES,
 }
 TABLES = tuple(_TABLES)
-PROFILE_TABLES = tuple(_PROFILES)
 _TEXTS = frozenset(
     {"node", "uuid", "gpu_name", "user_name", "command", "kind", "severity", "message", "detail"}
     | {"profile", "name", "short_name", "kernel", "layer", "style", "metric", "unit", "text"}
