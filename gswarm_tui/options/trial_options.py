@@ -103,6 +103,8 @@ def parse_trial(
 def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
     if given.only or given.drives:
         return
+    if given.max_gpu_hours is not None and not given.max_gpu_hours > 0:
+        raise UsageError("--max-gpu-hours needs a number above 0.")
     if given.results and command:
         raise UsageError("--results runs nothing; remove -- and the command after it.")
     if given.results:

@@ -223,7 +223,12 @@ class BatchRun:
 
     def _start_server(self, listener: Listener, uid: str, listening: Listening) -> None:
         """Fork an HTTP server, which lives until the recording ends. It isn't restarted."""
-        if os.fork():
+        try:
+            pid = os.fork()
+        except OSError:
+            print_notice(f"no HTTP server: {NO_PROCESS}")
+            pid = -1
+        if pid:
             listener.socket.close()
             return
         try:

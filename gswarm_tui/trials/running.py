@@ -42,6 +42,8 @@ from gswarm_tui.trials.plan import TrialError, TrialPlan, TrialRun
 
 LONGEST_LINE = 64 * 1024
 """Bytes of a line in which a throughput is looked for."""
+RESTARTS_WITHIN_S = 10
+"""Longest wait for a recorder that was killed."""
 _LAST_LINES = 30
 _STEP_VARIABLES = (
     "SLURM_GPUS",
@@ -290,10 +292,13 @@ class TrialRecorder:
             raise StoppedTrialError(f"the recorder of this trial doesn't answer: {error}.") from None
 
     def _head(self) -> Head:
-        found = next((head for head in running_heads(self._environ) if head.uid == self._uid), None)
-        if found is None:
-            raise StoppedTrialError("the recorder of this trial has ended.")
-        return found
+        """Return the recorder, which may just be restarted. Raises StoppedTrialError."""
+        for _ in range(RESTARTS_WITHIN_S):
+            for head in running_heads(self._environ):
+                if head.uid == self._uid:
+                    return head
+            time.sleep(1)
+        raise StoppedTrialError("the recorder of this trial has ended.")
 
 
 def plan_texts(plan: TrialPlan) -> tuple[str, str]:

@@ -244,7 +244,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_285,
     "gswarm_tui.slurm": 525,
-    "gswarm_tui.store": 7_075,
+    "gswarm_tui.store": 7_100,
     "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_350,
 }

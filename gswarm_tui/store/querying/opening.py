@@ -17,10 +17,23 @@ from gswarm_tui.common.errors import quote
 from gswarm_tui.common.paths import recordings_beside
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings, connect_in_memory
 from gswarm_tui.store.errors import MissingFileError, NotARecordingError, StoreError, open_error
-from gswarm_tui.store.sql.schema import RECORDINGS, SCHEMA_VERSION, TABLES, literal
+from gswarm_tui.store.sql.schema import (
+    EVENTS,
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    LINKS,
+    NODES,
+    RECORDINGS,
+    SCHEMA_VERSION,
+    SESSIONS,
+    TABLES,
+    literal,
+)
 from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 
 _NOT_OURS = "isn't a recording of gswarm-tui; name one with --db"
+_OF_ALL_VERSIONS = (RECORDINGS, NODES, GPUS, GPU_SAMPLES, HOST_SAMPLES, SESSIONS, EVENTS, LINKS)
 _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and characters that XML forbids."""
 SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
@@ -129,7 +142,8 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
         return {}
     for table in TABLES:
         existing.setdefault(table.name, {})
-    if not {"recording_id", "schema_version"} <= existing[RECORDINGS.name].keys():
+    keys = [(table.name, column.name) for table in _OF_ALL_VERSIONS for column in table.columns[:2]]
+    if any(column not in existing[name] for name, column in [*keys, (RECORDINGS.name, "schema_version")]):
         raise NotARecordingError(f"{path} {_NOT_OURS}")
     for known in TABLES:
         for column in known.columns:
