@@ -33,10 +33,7 @@ STARTS_IN_S = 10.0
 """Time until a trace starts: each process asks within 5 s, and then warms up for 2 s."""
 ROUND_UP = 100
 SILENT_S, NO_REPORT_S = 90.0, 900.0
-"""A node that reports nothing for so long is given up: one that is cut off, and a connected one.
-
-Agents wait 600 s for a rank's file.
-"""
+"""Time after which a node is given up that is cut off, or reports nothing; agents wait 600 s for a file."""
 CHECK_EVERY_S = 1.0
 FETCHING, DONE = "fetching", "done"
 _LEVEL = 3
@@ -123,6 +120,7 @@ class Tracing:
         self._starts_at = 0.0
         self._asked: set[str] = set()
         self._nodes: dict[str, float] = {}
+        self._live_at: dict[str, float] = {}
         self._traces: dict[tuple[str, int], RankTrace] = {}
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -151,6 +149,7 @@ class Tracing:
         self._asked.clear()
         self._traces.clear()
         self._nodes = dict.fromkeys(self._links, self._now())
+        self._live_at = dict(self._nodes)
         request = RequestTrace(
             self._token,
             choice.ranks,
@@ -292,14 +291,16 @@ class Tracing:
 
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
+            if self._links[node].is_live:
+                self._live_at[node] = self._now()
             pending = [t for t in self._traces.values() if t.node == node and not t.is_settled]
-            is_live = self._links[node].is_live
-            if node in self._asked and not pending:
-                continue
-            if self._now() - heard_at <= (NO_REPORT_S if is_live else SILENT_S):
+            # A short cut while a rank writes its file for minutes doesn't end the trace.
+            cut_off = self._now() - max(heard_at, self._live_at[node]) > SILENT_S
+            is_patient = not cut_off and self._now() - heard_at <= NO_REPORT_S
+            if is_patient or (node in self._asked and not pending):
                 continue
             self._asked.add(node)
-            why = "its agent stopped reporting" if is_live else "the connection was lost"
+            why = "the connection was lost" if cut_off else "its agent stopped reporting"
             for trace in pending or [self._traces.setdefault((node, 0), RankTrace(node, 0, None, ""))]:
                 self._fail(trace, why)
 

@@ -12,9 +12,16 @@ from typing import Any, cast
 
 import pytest
 
-from gswarm_agent.wire import TRACE_ASKED, TRACE_READY, FetchTrace, TracePart, TraceReport
+from gswarm_agent.wire import (
+    TRACE_ASKED,
+    TRACE_READY,
+    TRACE_REQUESTED,
+    FetchTrace,
+    TracePart,
+    TraceReport,
+)
 from gswarm_tui.link import tracing
-from gswarm_tui.link.tracing import NO_REPORT_S, TraceChoice, Tracing
+from gswarm_tui.link.tracing import NO_REPORT_S, SILENT_S, TraceChoice, Tracing
 
 
 class Node:
@@ -134,4 +141,25 @@ async def test_a_connected_node_that_reports_nothing_is_given_up(
     now += NO_REPORT_S + 1
     await settled(run)
     assert [(trace.node, trace.reason) for trace in run.ranks()] == [("gpu02", "its agent stopped reporting")]
+    await run.close()
+
+
+async def test_a_short_cut_while_a_rank_writes_its_file_ends_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(tracing, "CHECK_EVERY_S", 0.01)
+    node = Node()
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported, lambda: now)
+    token = run.start(TraceChoice())["token"]
+    for pid, state in ((6, TRACE_REQUESTED), (0, TRACE_ASKED)):
+        node.take_trace("gpu01", TraceReport(token, pid, 1, state, "", 0))
+    now += SILENT_S + 1
+    await asyncio.sleep(0.05)
+    node.is_live = False
+    now += SILENT_S - 1
+    await asyncio.sleep(0.05)
+    assert [trace.state for trace in run.ranks()] == [TRACE_REQUESTED]
+    now += 2
+    assert await settled(run) == {6: ("failed", "the connection was lost")}
     await run.close()
