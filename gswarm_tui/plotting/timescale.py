@@ -28,7 +28,8 @@ def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None) -> li
     day = begin.date() if begin.date() == end.date() else None
     ticks = []
     for time in times:
-        if begin <= time <= end:
+        # Labels have whole seconds, which parts of a second would repeat.
+        if begin <= time <= end and not time.microsecond:
             date = "" if time.date() == day else f"\n{time:%b} {time.day}"
             day = time.date()
             ticks.append(((time - begin).total_seconds(), f"{time:{pattern}}{date}"))

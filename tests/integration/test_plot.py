@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
@@ -30,6 +31,7 @@ from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
 from gswarm_tui.plotting.grid import MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
+from gswarm_tui.plotting.timescale import clock_ticks
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.plot_recording import record_training
@@ -219,6 +221,13 @@ def test_counter_counts_from_the_session_start(tmp_path: Path) -> None:
     found = grid(path, "energy").values[0]
     assert found[0] == pytest.approx(0, abs=0.0011)
     assert found[-1] == pytest.approx(0.049, abs=0.0001)  # 49 times 1 Wh, in kWh
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 4, 30, 3600, 3 * 86_400])
+def test_no_tick_has_the_label_of_the_one_before(seconds: int) -> None:
+    labels = [label for _, label in clock_ticks(datetime.fromisoformat("2026-03-02 14:00:10"), seconds, UTC)]
+    assert labels
+    assert all(before != after for before, after in pairwise(labels))
 
 
 def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
