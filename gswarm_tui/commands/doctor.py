@@ -165,7 +165,7 @@ def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> Non
         paths |= {str(options.hostfile), options.hostfile.name}
     names = Placeholders(
         [node.node for node in report.nodes],
-        [socket.gethostname(), socket.gethostname().partition(".")[0], *jumps],
+        [socket.gethostname().partition(".")[0], *jumps],
         [build.user_name(), options.user or ""],
         paths,
     )
