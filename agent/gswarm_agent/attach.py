@@ -109,7 +109,7 @@ def _connect_or_start(name: str, tops: Sequence[str], serve: Serve) -> tuple[soc
         time.sleep(_RETRY_S)
 
 
-def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> socket.socket:
+def connect(folder: Folder) -> socket.socket:
     """Return a connection to the process that serves a folder.
 
     Raises:
@@ -117,10 +117,11 @@ def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> socket.socket:
         OSError: no process serves the folder.
     """
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(timeout_s)
+    # A socket that blocks would wait without a limit for room in the queue.
+    connection.setblocking(False)
     try:
         connection.connect(folder.address())
-        connection.settimeout(None)
+        connection.setblocking(True)
     except BlockingIOError:
         connection.close()
         raise TimeoutError(f"the process that serves {folder.path} doesn't answer") from None

@@ -10,10 +10,11 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gswarm_agent.attach import connect
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
 from gswarm_agent.frame import INFO, Frame, Note
 from gswarm_agent.probes.procfs import RANK_VARIABLES
-from gswarm_agent.requests import MARK, connect, send_request
+from gswarm_agent.requests import MARK, send_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def send(name: str, values: Mapping[str, Value], recording: str = "", top: str =
 def _send_to(folder: Folder, data: bytes) -> Optional[str]:
     """Return why the agent of a folder refused a mark; empty if it took it, None if no agent runs."""
     try:
-        connection = connect(folder, _TIMEOUT_S)
+        connection = connect(folder)
     except TimeoutError:
         return "its agent doesn't answer"
     except OSError:

@@ -24,11 +24,6 @@ LONGEST_REQUEST = 64 * 1024
 _TIMEOUT_S = 10.0
 
 
-def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> socket.socket:
-    """Return a connection to the process that serves a folder. Raises OSError, TimeoutError if it hangs."""
-    return attach.connect(folder, timeout_s)
-
-
 def is_own(connection: socket.socket) -> bool:
     """Return whether the process at the other end belongs to this user."""
     _, uid = attach.peer(connection)
@@ -65,7 +60,7 @@ def status(recording: str = "", top: str = "") -> List[Dict[str, Any]]:
 
 
 def _status_of(folder: Folder) -> Dict[str, Any]:
-    with suppress(OSError, ValueError), connect(folder) as connection:
+    with suppress(OSError, ValueError), attach.connect(folder) as connection:
         pid, _ = attach.peer(connection)
         return {"pid": pid, "lives": send_request(connection, STATUS)}
     from gswarm_agent.spool import Spool

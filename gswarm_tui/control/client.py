@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gswarm_agent.attach import connect
 from gswarm_agent.folder import Folder
-from gswarm_agent.requests import connect
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.intents import Intent
@@ -111,7 +111,7 @@ class Head:
         for folder in registry.running_folders((self.parent_folder,)):
             if folder.name == self.name:
                 try:
-                    return connect(folder, TIMEOUT_S)
+                    return connect(folder)
                 except TimeoutError:
                     raise RequestError(self.describe_hang()) from None
                 except OSError:
@@ -154,7 +154,7 @@ def running_heads(environ: Mapping[str, str]) -> list[Head]:
 
 
 def _query_status(folder: Folder) -> Head:
-    with connect(folder, TIMEOUT_S) as connection:
+    with connect(folder) as connection:
         connection.settimeout(TIMEOUT_S)
         status = request(connection, {"want": "status"})
     path = None if status["path"] is None else Path(status["path"])

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent import folder, trace
-from gswarm_agent.attach import peer
+from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder, FolderError, tops
 from gswarm_agent.frame import Frame
-from gswarm_agent.requests import connect
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
