@@ -23,7 +23,7 @@ from gswarm_agent import __version__
 from gswarm_tui.options.server_options import ServerSettings
 
 KEPT_S = 10
-"""A connection without a request is closed after this time."""
+"""A connection is closed when so many seconds have passed since its last answer without another request."""
 MAX_CONNECTIONS = 256
 """With more connections, requests are refused with status 503."""
 HEARTBEAT_S = 15.0

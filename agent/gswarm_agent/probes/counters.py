@@ -1,7 +1,7 @@
 """Hardware counters of the node, counted with perf only while nobody else may or wants to use them.
 
-At each tick the probe checks who may count here, and every five seconds whether a profiler runs. If somebody
-else has the counters, it ends perf within the tick, and starts it again when they are free.
+At each tick the probe checks who may count here, and every five seconds whether a profiler runs. In the tick
+that finds somebody else with the counters, it ends perf; it starts perf again when they are free.
 Events and the columns made of them are in ``counter_tools.py``.
 """
 
