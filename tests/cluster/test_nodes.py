@@ -96,8 +96,9 @@ def test_failing_node_is_reported_and_stops_no_other(
     assert links["gpu02"] == ["link_live", "link_lost", "link_lost", "link_live"]  # broken, then refused
     assert links["gpu03"] == ["link_live", "link_lost", "link_live"]
     assert links["gpu04"] == ["link_live", "link_lost", "link_live"]
-    assert events["gpu04"].index("stale") < events["gpu04"].index("link_lost")
-    assert events["gpu04"][-1] == "fresh"
+    lost = events["gpu04"].index("link_lost")
+    assert "stale" in events["gpu04"][:lost]
+    assert "fresh" in events["gpu04"][lost:]
     assert ask(
         db,
         "SELECT node, max(reconnects) FROM links JOIN nodes USING (node_id) "
