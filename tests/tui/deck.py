@@ -62,7 +62,7 @@ class Deck:
             while self.seconds < until and not self.head.paused:
                 self.clock.seconds += 0.05
                 await pilot.pause(0.005)
-                while self.seconds < until and not self.head.paused and self.player.now() < self.head.at:
+                while self.seconds < min(until, self.head.at - BEGINNING):
                     await pilot.pause(0.005)
         await self.settle(pilot)
 
