@@ -18,6 +18,9 @@ from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.tui.scene import BEGINNING
 
+MOST_BEHIND_S = 5.0
+"""The clock stands while the shown position is so far behind the playhead."""
+
 
 class Clock:
     """Clock that a test advances."""
@@ -57,12 +60,12 @@ class Deck:
         await settle(self.app, self.player, pilot)
 
     async def play(self, pilot: Pilot[str], until: float) -> None:
-        """Advance the clock until this position is shown, each time once the player has caught up."""
+        """Advance the clock until this position is shown, but not while the player still reads."""
         async with asyncio.timeout(60):
             while self.seconds < until and not self.head.paused:
                 self.clock.seconds += 0.05
                 await pilot.pause(0.005)
-                while self.seconds < min(until, self.head.at - BEGINNING):
+                while self.seconds < min(until, self.head.at - BEGINNING - MOST_BEHIND_S):
                     await pilot.pause(0.005)
         await self.settle(pilot)
 
