@@ -69,6 +69,13 @@ class Deck:
                     await pilot.pause(0.005)
         await self.settle(pilot)
 
+    async def press_for_speed(self, pilot: Pilot[str], speed: float, *keys: str) -> None:
+        """Press keys and wait until all have had their effect on the speed."""
+        await pilot.press(*keys)
+        async with asyncio.timeout(30):
+            while self.head.speed != speed:
+                await pilot.pause(0.01)
+
     async def press(self, pilot: Pilot[str], *keys: str) -> None:
         for key in keys:
             await pilot.press(key)

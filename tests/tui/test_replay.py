@@ -152,11 +152,11 @@ async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> Non
 async def test_keys_change_the_speed(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
-        await pilot.press("space", "plus", "plus", "plus")
+        await deck.press_for_speed(pilot, 10, "space", "plus", "plus", "plus")
         await deck.play(pilot, 40)
         assert "10×" in line_with(deck.app, "REPLAY")
         assert deck.clock.seconds == pytest.approx(4, rel=0.5)
-        await pilot.press(*["minus"] * 5)
+        await deck.press_for_speed(pilot, 0.25, *["minus"] * 5)
         here, then = deck.seconds, deck.clock.seconds
         await deck.play(pilot, here + 1)
         assert "0.25×" in line_with(deck.app, "REPLAY")
