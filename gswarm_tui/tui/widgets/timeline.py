@@ -116,6 +116,11 @@ def _sessions(state: TimelineState, room: TrackScale) -> Spans:
             (char, ("dim" if current else "faint") if char == "─" else "title" if current else "dim")
             for char in bar
         ]
+        # The rest of a longer session's name, of which this one covers a part, would be read as a name.
+        covered = last + 1
+        while covered < room.cells and cells[covered][0] not in " ─├┤┃":
+            cells[covered] = ("─", "faint")
+            covered += 1
     if state.begun is not None:
         first, last = sorted((room.cell_of(state.begun), room.cell_of(state.at)))
         cells[first : last + 1] = [("━", "accent")] * (last + 1 - first)
