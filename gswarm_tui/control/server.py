@@ -316,7 +316,9 @@ def _columns(arrays: Arrays) -> bytes:
 
 def _row_messages(result: Result) -> Iterator[bytes]:
     """Yield the rows as messages. Raises QueryError, StoreError."""
-    count = 1  # packing holds the interpreter's lock, so rows of long texts are packed one by one
+    # Packing holds the interpreter's lock, and the recorder waits for it: so the first message has one row,
+    # and each later one as many as the size of the one before it allows.
+    count = 1
     for batch in result.batches:
         rows = batch
         while rows:

@@ -130,7 +130,8 @@ async def receive(stream: asyncio.StreamReader, folder: Path, name: str, size: i
 
     Raises ProfileError.
     """
-    name = Path(name).name  # the login node sends it, and could name another folder
+    # The login node sends the report's name, which could lead to another folder.
+    name = Path(name).name
     part = folder / f".{name}.{secrets.token_hex(4)}.part"
     left = size
     try:

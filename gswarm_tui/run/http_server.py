@@ -86,7 +86,8 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
 
     def check() -> None:
         stream.check()
-        if attached.gone:  # the recorder and its parent were killed
+        # A client is gone for good when the recorder and its parent were killed: nobody restarts them.
+        if attached.gone:
             server.end()
 
     attached.flushed.append(check)

@@ -42,10 +42,12 @@ def supervise() -> int | None:
         recorder = os.read(reports, 1 << 12).rpartition(b"\n")[2]
     if status < 0 or recorder:
         foreground = os.getpgrp()
-        with suppress(OSError):  # it isn't the controlling terminal
+        # A terminal that isn't the controlling one has no foreground group to ask for.
+        with suppress(OSError):
             foreground = os.tcgetpgrp(0)
         with suppress(OSError, termios.error):
-            if foreground == os.getpgrp():  # else another program uses the terminal by now
+            # Another program may use the terminal by now; its screen is left alone.
+            if foreground == os.getpgrp():
                 os.write(1, _LEAVE_SCREEN)
                 termios.tcsetattr(0, termios.TCSAFLUSH, settings)
     if recorder:

@@ -433,7 +433,8 @@ class GswarmApp(Viewer):
             except IntentError:
                 if self.live.gone:
                     break
-                await asyncio.sleep(RETRY_S)  # it hasn't started yet, or is being restarted
+                # The recorder hasn't started yet, or its parent restarts it just now.
+                await asyncio.sleep(RETRY_S)
             else:
                 return
         self.exit(reason)

@@ -160,7 +160,8 @@ class SessionsScreen(ViewerScreen):
             table.empty = "no session yet"
         zone = self.viewer.timezone
         rows = [session_row(one, self.fleet, now, zone) for one in begun]
-        for one in ahead:  # name, time and note are known, figures aren't yet
+        # Of a session that starts later, name, time and note are known, but no figures.
+        for one in ahead:
             length = DASH if one.ended_at is None else duration(one.seconds(now))
             words = joined((f"starts in {elapsed(one.started_at - now)}", one.note))
             rows.append(_dim_row(AHEAD, one.name, started(one.started_at, now, zone), length, words))
