@@ -44,7 +44,7 @@ from gswarm_tui.slurm import hosts
 from gswarm_tui.trials.result_text import command_text, notes, scaling_table, sentence, usage_table
 from gswarm_tui.trials.results import TrialResults
 
-MOST = SimpleNamespace(read=MOST_EVENTS_READ, open=64, events=200, gaps=40, marks=200, processes=20)
+MOST = SimpleNamespace(read=MOST_EVENTS_READ, open=64, events=200, marks=200, processes=20)
 """Most rows of each table, which says how many are missing; more than ``open`` GPUs are collapsed."""
 
 
@@ -147,13 +147,6 @@ class Report:
             ("Peak memory", mebibytes(one.mem_used_max_mib), total),
             ("Throttled", share(part_of(throttled, one.measured_s)), measured),
             ("Coverage", share(one.coverage), "of the GPU time was measured"),
-        ]
-
-    def gap_rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of nodes without data."""
-        return [
-            (node, self.time(begin), self.time(end), duration((end - begin).total_seconds()))
-            for node, begin, end in self.facts.gaps[: MOST.gaps]
         ]
 
     def event_rows(self, events: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 from gswarm_agent.frame import INFO
@@ -11,7 +11,6 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.profiles import longest_kernels, profile_line
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.analysis.summary_text import TextTable
-from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 from gswarm_tui.plotting.annotations import MOST_EVENTS
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
@@ -28,16 +27,15 @@ Row = dict[str, Any]
 class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
-    ``gaps`` are nodes without data and when. Not all events were read if ``more_events``. ``profiled``
-    describes the profiles of the time, empty without any, and ``kernels`` are their longest. ``trial`` is the
-    trial that the period belongs to, or the newest one in it; a sentence if it can't be read.
+    Not all events were read if ``more_events``. ``profiled`` describes the profiles of the time, empty
+    without any, and ``kernels`` are their longest. ``trial`` is the trial that the period belongs to, or the
+    newest one in it; a sentence if it can't be read.
     """
 
     recording: Row
     nodes: list[Row]
     summary: Summary
     processes: list[ProcessPeaks]
-    gaps: list[tuple[str, datetime, datetime]]
     incidents: list[Row]
     others: list[Row]
     marks: list[Row]
@@ -60,42 +58,18 @@ _EVENTS = first_events(
     f"g.{MINE}",
     MOST_EVENTS,
 )
-# A frame covers the time since the one before it; gaps lie between frames and at both ends.
-_GAPS = f"""
-WITH frames AS (
-  SELECT n.node, h.ts,
-         greatest(?::TIMESTAMP, h.ts - to_microseconds(coalesce(h.interval_ms, 0)::BIGINT * 1000)) AS b
-  FROM host_samples h JOIN nodes n USING (node_id)
-  WHERE n.recording_id = ? AND h.ts >= ?::TIMESTAMP AND h.ts < ?::TIMESTAMP
-), between_them AS (
-  SELECT node, lag(ts, 1, ?::TIMESTAMP) OVER (PARTITION BY node ORDER BY ts) AS begin, b AS until FROM frames
-  UNION ALL SELECT node, max(ts), ?::TIMESTAMP FROM frames GROUP BY node
-  UNION ALL SELECT DISTINCT node, ?::TIMESTAMP, ?::TIMESTAMP FROM nodes
-  WHERE recording_id = ? AND node NOT IN (SELECT node FROM frames)
-)
-SELECT node, begin, until FROM between_them
-WHERE epoch(until - begin) > greatest(1, {STALE_INTERVALS} * ?::DOUBLE)
-ORDER BY begin, node
-"""  # noqa: S608 (own names and numbers)
 
 
 def load_report_data(source: QuerySource, period: Period) -> ReportData:
     """Load the data of a period. Raises StoreError."""
     recording = source.query("FROM recordings WHERE recording_id = ?", period.recording_id).dicts()[0]
-    begin, end = period.started_at, period.until
-    rows = source.query(_EVENTS, period.recording_id, begin, end).dicts()
+    rows = source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts()
     events = [row for row in rows if row["kind"] != "mark"]
-    gaps = source.query(
-        _GAPS,
-        *(begin, period.recording_id, begin, end, begin, end, begin, end, period.recording_id),
-        (recording["interval_ms"] or 1000) / 1000,
-    ).rows()
     return ReportData(
         recording=recording,
         nodes=source.query(_NODES, period.recording_id).dicts(),
         summary=summarize(source, period),
         processes=processes(source, period),
-        gaps=gaps,
         incidents=[row for row in events if row["severity"] != INFO],
         others=[row for row in events if row["severity"] == INFO],
         marks=[row for row in rows if row["kind"] == "mark"],
