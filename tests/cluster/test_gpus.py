@@ -23,8 +23,8 @@ from tests.cluster.standin import Return, Scenario
 from tests.cluster.terminal import Terminal
 
 INTERVAL_S = 0.5
-RETRY_S = 120
-"""A GPU that hangs is tried again after a minute."""
+RETRY_S = 200
+"""A GPU that hangs is tried again after a minute, and if it still hangs, two minutes later."""
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
 

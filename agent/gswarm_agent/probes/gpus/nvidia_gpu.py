@@ -48,7 +48,6 @@ class Gpu:
         self._nvml, self._notes, self._lane = nvml, notes, lane
         self._calls = call_sources(nvml)
         self._gpm: Optional[PcieGpm] = None
-        self._gpm_strikes = 0
         self._fields = field_sources(nvml)
         self._sources: List[GpuSource] = [*self._calls, *self._fields]
         self._silent_ticks = 0
@@ -136,7 +135,7 @@ class Gpu:
         return values
 
     def _pcie(self, now_ns: int, off: FrozenSet[str]) -> Optional[Tuple[float, float]]:
-        """Return PCIe traffic (tx, rx) in MB/s; leave it to the lane after lasting errors of GPM."""
+        """Return PCIe traffic (tx, rx) in MB/s; leave it to the lane after an error of GPM."""
         on = off.isdisjoint(_PCIE_COLUMNS)
         self._lane.switch(on=on)
         if not on:
@@ -146,16 +145,11 @@ class Gpu:
         if self._gpm is None:
             return self._lane.latest(self.index)
         try:
-            traffic = self._gpm.read(now_ns)
+            return self._gpm.read(now_ns)
         except self._nvml.Error:
-            traffic = None
-            self._gpm_strikes += 1
-            if self._gpm_strikes >= STRIKES:
-                self._gpm = None
-                self._lane.add(self.index, self.handle)
-        else:
-            self._gpm_strikes = 0
-        return traffic
+            self._gpm = None
+            self._lane.add(self.index, self.handle)
+            return None
 
     def _query(
         self, now_ns: int, everything: bool, off: FrozenSet[str]

@@ -28,21 +28,11 @@ UNSUPPORTED = {
 """nvmlReturn_t codes of lasting errors: retrying at each tick is useless."""
 
 _REASONS = {
-    1: "NVML isn't initialised",
-    6: "not found",
     9: "the NVIDIA driver isn't loaded on this node",
     10: "the driver timed out",
-    11: "the kernel found an interrupt problem with the GPU",
-    12: "there is no NVIDIA driver on this node: libnvidia-ml.so.1 was not found",
-    14: "the GPU's infoROM is corrupted",
     15: "the GPU has fallen off the bus",
     16: "the GPU needs a reset",
-    17: "the driver failed in the operating system",
     18: "the NVIDIA driver was updated but not reloaded: its library and kernel module differ",
-    19: "the GPU is in use",
-    20: "the driver ran out of memory",
-    27: "the GPU isn't ready",
-    28: "the GPU is gone",
     999: "the driver answered with an unknown error",
 }
 

@@ -1,9 +1,9 @@
 """The agent's side of the process that reads the GPUs: requests, answers, and the end of one that hangs.
 
 If a call for a GPU doesn't return, the process is killed and not waited for, since a process inside the
-driver may not die. The next one leaves that GPU out. A third one tries it again each minute; the GPU comes
-back once it was opened there. A process in /proc that hangs its readers, and the driver as a whole, are tried
-again by the reading process itself.
+driver may not die. The next one leaves that GPU out, and tries it again after a minute; if it still hangs,
+after two, four and more minutes, because the node's other GPUs are late meanwhile. The same holds for a
+process in /proc that hangs its readers. The driver as a whole is tried again each minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, GpuLink, Note, ProcessSample
 from gswarm_agent.probes.gpus import VENDORS
-from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, OPENED, PROCESSES, ROWS, become, pack
+from gswarm_agent.probes.gpus.child import ABSENT, CHUNK, LENGTH, PROCESSES, ROWS, become, pack
 from gswarm_agent.probes.gpus.vendor import DRIVER, IDLE, PROCESS, Whereabouts
 from gswarm_agent.probes.rates import SECOND_NS
 
@@ -34,7 +34,8 @@ START_S = 10.0
 PATIENCE_S = 2.0
 """Time limit for the calls that read one GPU or process once."""
 RETRY_NS = 60 * SECOND_NS
-"""Pause before what hung is tried again."""
+"""Pause before what hung is tried again the first time."""
+LONGEST_RETRY_NS = 3600 * SECOND_NS
 _PROCESSES_NS = 1_950_000_000
 """Processes are read every other second (a little more often, so that ticks of one second find them due).
 
@@ -122,12 +123,12 @@ class GpuReader:
         self._proc, self._start_s = proc, start_s
         self._vendor: Optional[Vendor] = None
         self._child: Optional[_Child] = None
-        self._trial: Optional[Tuple[_Child, Place, float]] = None  # a GPU that is tried again, until when
         self._ended: List[int] = []  # processes that were killed and have not been reaped
         self._off: FrozenSet[str] = frozenset()
         self._reasons: Dict[int, Dict[str, str]] = {}
         self._hanging: Dict[Place, str] = {}  # why a GPU or process doesn't answer
         self._left_out: Dict[Place, int] = {}  # when it is tried again
+        self._pauses: Dict[Place, int] = {}  # the last pause before that
         self._start_at = 0
         self._places: List[Tuple[int, Place]] = []
         self._before_ns = self._now_ns = time.monotonic_ns()
@@ -178,8 +179,7 @@ class GpuReader:
         self._before_ns, self._now_ns = self._now_ns, now_ns
         self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG)[0] == 0]
         self._end_if_hanging()
-        self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at or place[0] >= 0}
-        self._try_again(self._vendor)
+        self._left_out = {place: at for place, at in self._left_out.items() if now_ns < at}
         if self._child is None and now_ns >= self._start_at:
             self._child = _Child(self._vendor, self._proc, self._left_out)
         if self._child is None or self._child.asked_ns is not None:
@@ -228,36 +228,9 @@ class GpuReader:
 
     def close(self) -> None:
         """End the process, but don't wait long for one that hangs."""
-        if self._trial is not None:
-            self._trial[0].kill()
         if self._child is not None:
             self._child.close()
             self._child = None
-
-    def _try_again(self, vendor: Vendor) -> None:
-        """Open a GPU that hung a minute ago in a process of its own, so that the others aren't late."""
-        if self._trial is None:
-            for place, at in self._left_out.items():
-                if place[0] >= 0 and at <= self._now_ns:
-                    others = {(index, 0) for index in range(len(self.facts))} - {place}
-                    child = _Child(vendor, self._proc, others)
-                    self._trial = child, place, time.monotonic() + 2 * PATIENCE_S
-                    return
-            return
-        child, place, until = self._trial
-        try:
-            answer = child.receive(0)
-            kind = None if answer is None else answer[0]
-        except EOFError:
-            kind = ABSENT
-        if kind is None and time.monotonic() < until:
-            return
-        child.kill()
-        self._ended.append(child.pid)
-        self._trial = None
-        self._left_out[place] = self._now_ns + RETRY_NS
-        if kind == OPENED:
-            del self._left_out[place]
 
     def _open(self, vendor: Vendor) -> str:
         """Start the process and wait until it has opened all GPUs; return why there are none."""
@@ -331,7 +304,9 @@ class GpuReader:
             failed = [(index, 0) for index in range(len(self.facts))]
         for each in failed:
             if place not in (DRIVER, IDLE):
-                self._left_out[each] = self._now_ns + RETRY_NS
+                pause = min(LONGEST_RETRY_NS, 2 * self._pauses.get(each, RETRY_NS // 2))
+                self._pauses[each] = pause
+                self._left_out[each] = self._now_ns + pause
             if each in self._hanging:
                 continue
             self._hanging[each] = reason
