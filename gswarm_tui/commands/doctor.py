@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.commands.output_files import check_output_file
-from gswarm_tui.common.errors import UserError, print_notice, printable
-from gswarm_tui.common.quantities import DASH, file_size, mebibytes
+from gswarm_tui.common.errors import printable
+from gswarm_tui.common.quantities import DASH, mebibytes
 from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
-from gswarm_tui.printing.formats import atomic_file
 
 INTERRUPTED = 130
-SUFFIX = ".tar.gz"
 HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free", "Slurm")
 _RIGHTS = ("lock", "paranoid", "privileges", "CPU counters", "GPU counters", "tools", "in use by")
 COUNTER_HEADS = ("node", *_RIGHTS)
@@ -27,12 +23,9 @@ COUNTER_HEADS = ("node", *_RIGHTS)
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the report and return the exit status: 1 if something needs fixing. Raises UserError."""
     options, chosen = parse_doctor(args, environ)
-    if chosen.bundle is not None and not chosen.bundle.name.endswith(SUFFIX):
-        raise UserError(f"--bundle: name a {SUFFIX} file, such as doctor{SUFFIX}.")
-    check_output_file(chosen.bundle, force=chosen.force, option="--bundle")
     from gswarm_tui.run import log_file
 
-    log = log_file.begin()
+    log_file.begin()
     report = _examine(options, environ, chosen.timeout_s, counters_only=chosen.counters)
     if report is None:
         return INTERRUPTED
@@ -40,8 +33,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
     else:
         _print(report, counters_only=chosen.counters)
-    if chosen.bundle is not None:
-        _write(chosen.bundle, report, options, log)
     if chosen.counters:
         return 0 if report.nodes and all(node.may_count for node in report.nodes) else 1
     return 1 if report.to_fix else 0
@@ -152,26 +143,3 @@ def _node_row(node: NodeReport) -> list[str]:
         DASH if node.spool_free_mib is None else mebibytes(node.spool_free_mib),
         slurm,
     ]
-
-
-def _write(file: Path, report: DoctorReport, options: Options, log: Path) -> None:
-    from gswarm_tui.doctor.bundle import Placeholders, write_bundle
-    from gswarm_tui.run import build
-
-    jumps = [jump.rpartition("@")[2].partition(":")[0] for jump in (options.jump or "").split(",")]
-    # Folders and files that texts name, as their names may hold spaces.
-    paths = {str(path) for path in (Path.home(), Path.cwd(), log.parent, options.ssh_config) if path} - {"/"}
-    if options.hostfile is not None:
-        paths |= {str(options.hostfile), options.hostfile.name}
-    names = Placeholders(
-        [node.node for node in report.nodes],
-        [socket.gethostname().partition(".")[0], *jumps],
-        [build.user_name(), options.user or ""],
-        paths,
-    )
-    with atomic_file(file) as part:
-        parts = write_bundle(part, report.as_json(), log, names)
-    print_notice(
-        f"wrote {file} ({file_size(file.stat().st_size)}): {' and '.join(parts)}, with names replaced; "
-        "look through them before you send them."
-    )

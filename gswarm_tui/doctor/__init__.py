@@ -1,1 +1,1 @@
-"""Checks of ``gswarm-tui doctor``: reports of nodes and of this machine, rules over them, the bundle."""
+"""Checks of ``gswarm-tui doctor``: reports of nodes and of this machine, and rules over them."""

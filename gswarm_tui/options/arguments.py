@@ -231,23 +231,14 @@ class DoctorOptions(NamedTuple):
 
     timeout_s: int
     json: bool
-    bundle: Path | None
-    force: bool
     counters: bool
 
 
 def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, DoctorOptions]:
     """Resolve the options of ``doctor``. Raises UsageError, ConfigError."""
     options, flags = _resolve(_doctor_parser(), argv, environ)
-    bundle = _Layers((_flag, flags)).get("bundle", values.path, None)
-    if bundle is None and flags.get("force"):
-        raise UsageError("--force applies only with --bundle; remove it.")
     chosen = DoctorOptions(
-        _timeout_s(flags),
-        json=bool(flags.get("json")),
-        bundle=bundle,
-        force=bool(flags.get("force")),
-        counters=bool(flags.get("counters")),
+        _timeout_s(flags), json=bool(flags.get("json")), counters=bool(flags.get("counters"))
     )
     return options._replace(record=False, db=None, metrics=DEFAULT_GROUPS), chosen
 
@@ -519,7 +510,7 @@ def _once_parser() -> Parser:
 def _doctor_parser() -> Parser:
     parser = Parser(
         "gswarm-tui doctor",
-        "[--counters] [--json] [--bundle FILE.tar.gz] [options]",
+        "[--counters] [--json] [options]",
         "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
         "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
         "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
@@ -533,12 +524,6 @@ def _doctor_parser() -> Parser:
         help="check only who may use hardware counters, without samples",
     )
     add("--json", action="store_true", default=None, help="print the whole report as JSON")
-    add(
-        "--bundle",
-        metavar="FILE",
-        help="write report and log, without names, to this .tar.gz for a bug report",
-    )
-    add("--force", action="store_true", default=None, help="replace an existing bundle")
     _add_nodes(parser, demo=False)
     _add_connection(parser)
     add = _add_general(parser)

@@ -1,4 +1,4 @@
-"""``gswarm-tui doctor`` as a process, over a real sshd: text, JSON, bundle, exit status."""
+"""``gswarm-tui doctor`` as a process, over a real sshd: text, JSON, exit status."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gswarm_tui.cli import main
 from tests.integration.sshd import SshServer, free_port, running
 
 
@@ -46,11 +44,7 @@ def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_nodes_are_checked_and_the_failing_one_is_named(server: SshServer, tmp_path: Path) -> None:
     config = server.config("Host closed1", "  HostName 127.0.0.1", f"  Port {free_port()}")
-    state = tmp_path / "state" / "gswarm-tui"
-    state.mkdir(parents=True, mode=0o700)
-    (state / "gswarm-tui.log").write_text(f"asyncssh closed1 and gpu01 failed in {tmp_path}/x\n")
-    words = ("--nodes", "gpu01", "closed1", "--ssh-config", config, "--bundle", "out.tar.gz")
-    done = doctor(tmp_path, *words)
+    done = doctor(tmp_path, "--nodes", "gpu01", "closed1", "--ssh-config", config)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("here: Python 3.")
@@ -62,28 +56,6 @@ def test_nodes_are_checked_and_the_failing_one_is_named(server: SshServer, tmp_p
         f"`ssh -F {config} closed1`."
     ) in lines
     assert lines[-1].startswith("1 of 2 nodes ready, ")
-    assert done.stderr.startswith("gswarm-tui: wrote out.tar.gz (")
-
-    with tarfile.open(tmp_path / "out.tar.gz") as tar:
-        texts = {
-            Path(member.name).name: file.read().decode()
-            for member in tar.getmembers()
-            if (file := tar.extractfile(member)) is not None
-        }
-    assert set(texts) == {"doctor.json", "gswarm-tui.log"}
-    report = json.loads(texts["doctor.json"])
-    assert [node["node"] for node in report["nodes"]] == ["node01", "node02"]
-    assert report["nodes"][0]["python_version"] is not None
-    for text in texts.values():
-        for name in ("gpu01", "closed1", str(tmp_path)):
-            assert name not in text
-    assert (tmp_path / "out.tar.gz").stat().st_mode & 0o077 == 0
-
-    again = doctor(tmp_path, *words)
-    assert again.returncode == 2
-    assert again.stderr == (
-        "gswarm-tui: out.tar.gz exists; name another file with --bundle, or replace it with --force.\n"
-    )
 
 
 def test_json_holds_the_whole_report(server: SshServer, tmp_path: Path) -> None:
@@ -146,23 +118,3 @@ def test_ctrl_c_ends_all_steps_even_if_one_ends_early(signals: int, tmp_path: Pa
             checking.send_signal(signal.SIGINT)
         assert checking.wait() == 130
     assert (tmp_path / "step-ended").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--bundle", "out.zip"], "--bundle: name a .tar.gz file, such as doctor.tar.gz."),
-        (["--bundle", "none/a.tar.gz"], "no folder none; create it, or name another one with --bundle."),
-        (["--force"], "--force applies only with --bundle; remove it."),
-    ],
-)
-def test_invalid_options_get_one_sentence(
-    words: list[str],
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["doctor", *words]) == 2
-    assert capsys.readouterr().err == f"gswarm-tui: {problem}\n"
