@@ -10,7 +10,7 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
-from gswarm_tui.fleet.events import json_object
+from gswarm_tui.fleet.events import EVENT_KINDS, json_object
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
@@ -52,20 +52,6 @@ class OverlappingSession:
     end: float
 
 
-KINDS = {
-    "link_lost": "node lost",
-    "unreachable": "node unreachable",
-    "unhealthy": "no data",
-    "reboot": "reboot",
-    "gap": "frames lost",
-    "dropped": "frames lost",
-    "xid": "XID",
-    "ecc": "ECC error",
-    "gpu_lost": "GPU lost",
-    "throttle": "throttled",
-}
-"""Labels of kinds of events; those of other kinds are "warning" and "error"."""
-
 _EVENTS = first_events(
     "e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, "
     "coalesce(e.message, '') AS message, e.detail",
@@ -97,8 +83,8 @@ def load_annotations(source: QuerySource, period: Period) -> Annotations:
 
 
 def kind_label(incident: Incident) -> str:
-    """Return the label of an incident's kind."""
-    return KINDS.get(incident.kind, incident.severity)
+    """Return an incident's kind as words; for one that this version doesn't know, its severity."""
+    return incident.kind.replace("_", " ") if incident.kind in EVENT_KINDS else incident.severity
 
 
 def overlapping_sessions(source: QuerySource, period: Period) -> list[OverlappingSession]:

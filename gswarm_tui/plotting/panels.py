@@ -313,23 +313,17 @@ def build_lanes(
 
 
 def _session_lanes(sessions: Sequence[OverlappingSession], a_letter: float, seconds: float) -> list[Lane]:
-    rows: list[list[OverlappingSession]] = []
-    ends: list[float] = []
+    rows: list[list[OverlappingSession]] = [[] for _ in range(MAX_SESSION_LANES)]
+    ends = [0.0] * MAX_SESSION_LANES
     for session in sessions:
-        needed = _label_place(session, a_letter, seconds)[1]
-        row = next((at for at, end in enumerate(ends) if end <= session.begin), len(ends))
-        if row == len(ends):
-            if row == MAX_SESSION_LANES:
-                break
-            rows.append([])
-            ends.append(0.0)
-        rows[row].append(session)
-        ends[row] = max(session.end, needed) + a_letter
+        free = next((at for at, end in enumerate(ends) if end <= session.begin), None)
+        if free is None:
+            break
+        rows[free].append(session)
+        ends[free] = max(session.end, _label_place(session, a_letter, seconds)[1]) + a_letter
     left_out = len(sessions) - sum(map(len, rows))
-    names = ["sessions", *[""] * len(rows)]
-    if left_out and rows:
-        names[len(rows) - 1] = f"{left_out} more"
-    return [Lane(names[at], brackets=tuple(row)) for at, row in enumerate(rows)]
+    names = ["sessions", *[""] * (MAX_SESSION_LANES - 2), f"{left_out} more" if left_out else ""]
+    return [Lane(name, brackets=tuple(row)) for name, row in zip(names, rows, strict=True) if row]
 
 
 def _label_place(session: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
