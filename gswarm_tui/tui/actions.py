@@ -137,11 +137,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("move('right')", ("right", "l"), "Scroll right; later time", MOVING, (PROFILE,), palette=False),
     *_moves("left", ("left", "h"), "Scroll left", _WITH_WIDE_TABLE),
     *_moves("right", ("right", "l"), "Scroll right", _WITH_WIDE_TABLE),
-    Action("next_match", ("n",), "Go to next match or problem", MOVING, (FLEET,),
-           words="lost down dead problem stale error"),
+    Action("next_match", ("n",), "Go to next match or problem", MOVING, (FLEET,), words="lost down dead"),
     Action("drop_filter", ("escape",), "Clear filter", MOVING, (FLEET,), words="reset all search"),
-    Action("open", ("enter",), "Open selection", MOVING, (FLEET, NODE), 5, "open",
-           words="details select node gpu"),
+    Action("open", ("enter",), "Open selection", MOVING, (FLEET, NODE), 5, "open", words="details node"),
     Action("open", ("enter",), "Open GPU", MOVING, (WORST,), 8, "open"),
     Action("open", ("enter",), "Go to event's time", MOVING, (EVENTS,), 8, "go there"),
     Action("open", ("enter",), "Open session or profile", MOVING, (SESSIONS,), 8, "open"),
@@ -150,22 +148,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", ("escape", "q"), "Go back", MOVING, _ABOVE_FLEET, 5, "back"),
     Action("back", ("escape",), "Cancel query, else go back", MOVING, (SQL,), 5, "back", modes=_OF_A_FLEET),
     Action("back", ("escape",), "Cancel query", MOVING, (SQL,), 12, "cancel", modes=(QUERY,)),
-    Action("fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET,
-           words="heatmap overview home start nodes"),
+    Action("fleet", ("f",), "Show fleet", MOVING, modes=_OF_A_FLEET, words="heatmap overview home start"),
     Action("sessions", ("S",), "Show sessions", MOVING, (), 60, "sessions", modes=_OF_A_FLEET,
            words="list runs intervals summary plot report export"),
-    Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET,
-           words="log errors warnings xid alerts messages marks"),
-    Action("trial", ("R",), "Show trial", MOVING, modes=_OF_A_FLEET,
-           words="runs placements scaling speed-up efficiency nodes size"),
-    Action("sql", ("Q",), "Query recording with SQL", MOVING, (), 63, "SQL", modes=_OF_A_FLEET,
-           words="database table duckdb select"),
+    Action("events", ("e",), "Show events", MOVING, (), 62, "events", modes=_OF_A_FLEET, words="log errors"),
+    Action("trial", ("R",), "Show trial", MOVING, modes=_OF_A_FLEET, words="runs placements scaling nodes"),
+    Action("sql", ("Q",), "Query recording with SQL", MOVING, (), 63, "SQL", modes=_OF_A_FLEET),
     # View
     Action("step_metric(-1)", ("left_square_bracket",), "Show previous metric", VIEWING, (FLEET, WORST)),
     Action("step_metric(1)", ("right_square_bracket",), "Show next metric", VIEWING, (FLEET, WORST), 40,
            "metric", "[ ]"),
-    Action("pick_metric", ("m",), "Choose metric from list", VIEWING, (FLEET, NODE, WORST),
-           words="column colour color heatmap search"),
+    Action("pick_metric", ("m",), "Choose metric from list", VIEWING, (FLEET, NODE, WORST), words="colour"),
     *(
         Action(
             f"metric('{name}')", (key,), f"Show {_label(name)}", VIEWING, (FLEET, NODE, WORST), palette=False
@@ -174,28 +167,21 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("filter", ("slash",), "Filter: util<5 & power>300", VIEWING, (FLEET,), 50, "filter",
            words="search find grep idle nodes"),
-    Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 65, "sort",
-           words="order rank slowest worst"),
-    Action("worst", ("W",), "Rank worst GPUs by metric", VIEWING, (FLEET,), 61, "worst",
-           words="slowest idle top list outliers stragglers"),
+    Action("order", ("o",), "Sort by name, state, metric", VIEWING, (FLEET,), 65, "sort", words="rank"),
+    Action("worst", ("W",), "Rank worst GPUs by metric", VIEWING, (FLEET,), 61, "worst", words="outliers"),
     Action("reverse", ("o",), "Reverse order", VIEWING, (WORST,), 50, "reverse", words="best sort"),
     Action("zoom", ("z",), "Change size of GPUs", VIEWING, (FLEET,), words="zoom bigger smaller larger"),
     Action("step_view(1)", ("tab",), "Show next view", VIEWING, (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL),
            56, "view"),
     Action("step_view(-1)", ("shift+tab",), "Show previous view", VIEWING,
            (NODE, GPU, SESSION, PROFILE, TRACE, TRIAL)),
-    Action("zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z",
-           words="timeline"),
-    Action("zoom_time(-1)", ("Z",), "Zoom out of timeline", VIEWING, (PROFILE,), words="timeline"),
+    Action("zoom_time(1)", ("z",), "Zoom into timeline", VIEWING, (PROFILE,), 57, "zoom", "z Z"),
+    Action("zoom_time(-1)", ("Z",), "Zoom out of timeline", VIEWING, (PROFILE,)),
     Action("step_gpu", ("d",), "Show next GPU", VIEWING, (PROFILE,), 58, "GPU", words="device timeline"),
-    Action("step_span", ("z",), "Change plotted time", VIEWING, (NODE, GPU), 57, "time",
-           words="zoom range minutes hours window"),
-    Action("filter", ("slash",), "Filter events by text", VIEWING, (EVENTS,), 50, "filter",
-           words="search find grep"),
-    Action("severity", ("v",), "Filter events by severity", VIEWING, (EVENTS,), 55, "severity",
-           words="search errors warnings level"),
-    Action("group", ("z",), "Group or list single events", VIEWING, (EVENTS,), 56, "group",
-           words="expand all"),
+    Action("step_span", ("z",), "Change plotted time", VIEWING, (NODE, GPU), 57, "time", words="range zoom"),
+    Action("filter", ("slash",), "Filter events by text", VIEWING, (EVENTS,), 50, "filter", words="search"),
+    Action("severity", ("v",), "Filter events by severity", VIEWING, (EVENTS,), 55, "severity"),
+    Action("group", ("z",), "Group or list single events", VIEWING, (EVENTS,), 56, "group", words="expand"),
     Action("run_query", ("ctrl+r", "f5"), f"Run query ({ENTER} after ; also runs)", VIEWING, (SQL,), 8,
            "run"),
     Action("recipes", ("ctrl+o", "f2"), "Show example queries", VIEWING, (SQL,), 9, "recipes"),
@@ -203,18 +189,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("step_focus", ("tab", "shift+tab"), "Switch between editor and result", VIEWING, (SQL,), 10,
            "editor/result"),
     Action("open", ("enter",), "Show whole row, run example", VIEWING, (SQL,), 11, "whole row"),
-    Action("suspend_process", ("ctrl+z",), "Suspend; fg in the shell continues", VIEWING,
-           words="background job shell stop"),
+    Action("suspend_process", ("ctrl+z",), "Suspend; fg in the shell continues", VIEWING, words="background"),
     Action("theme", ("t",), "Switch theme", VIEWING, words="colours colors dark light contrast"),
-    Action("redraw", ("ctrl+l",), "Redraw screen", VIEWING, priority=True, in_sql=True,
-           words="refresh repaint reload repair"),
+    Action("redraw", ("ctrl+l",), "Redraw screen", VIEWING, priority=True, in_sql=True, words="refresh"),
     # Playback
     Action("play", ("space",), "Look back while recording continues", PLAYBACK, (), 64, "look back",
            modes=(LIVE,), words="pause freeze rewind history past replay stop"),
-    Action("play", ("space",), "Play or pause", PLAYBACK, (), 6, "play/pause", modes=_PLAYED,
-           words="stop resume freeze"),
-    Action("return_to_now", ("N",), "Return to now", PLAYBACK, (), 7, "now", modes=(PAST,),
-           words="live present"),
+    Action("play", ("space",), "Play or pause", PLAYBACK, (), 6, "play/pause", modes=_PLAYED, words="stop"),
+    Action("return_to_now", ("N",), "Return to now", PLAYBACK, (), 7, "now", modes=(PAST,), words="live"),
     Action("step(-1)", ("comma",), "Step back one interval", PLAYBACK, (), 30, "step", ", .", modes=_PLAYED),
     Action("step(1)", ("full_stop",), "Step forward one interval", PLAYBACK, modes=_PLAYED),
     Action("skip(-10)", ("less_than_sign",), "Go back 10 s", PLAYBACK, (), 32, "10 s", "< >", modes=_PLAYED),
@@ -226,39 +208,26 @@ ACTIONS: tuple[Action, ...] = (
     Action("speed(-1)", ("minus",), "Play slower", PLAYBACK, (), 38, "speed", "- +", modes=_PLAYED),
     Action("speed(1)", ("plus",), "Play faster", PLAYBACK, modes=_PLAYED),
     # Sessions
-    Action("start_session", ("s",), "Start session", RECORDING, (), 10, "start", modes=(LIVE,),
-           words="begin new run record interval"),
-    Action("start_session", ("s",), "Start session at time shown", RECORDING, (), 10, "start", modes=_PLAYED,
-           words="start new name past interval"),
-    Action("stop_session", ("x",), "Stop session", RECORDING, (), 20, "stop", modes=(LIVE,),
-           words="end finish run"),
-    Action("stop_session", ("x",), "Stop session at time shown", RECORDING, (), 20, "stop", modes=_PLAYED,
-           words="stop finish name past interval"),
-    Action("undo_stop", ("u",), "Undo stop within 10 s", RECORDING, modes=_RECORDED,
-           words="revert session continue"),
+    Action("start_session", ("s",), "Start session", RECORDING, (), 10, "start", modes=(LIVE,), words="new"),
+    Action("start_session", ("s",), "Start session at time shown", RECORDING, (), 10, "start", modes=_PLAYED),
+    Action("stop_session", ("x",), "Stop session", RECORDING, (), 20, "stop", modes=(LIVE,), words="end"),
+    Action("stop_session", ("x",), "Stop session at time shown", RECORDING, (), 20, "stop", modes=_PLAYED),
+    Action("undo_stop", ("u",), "Undo stop within 10 s", RECORDING, modes=_RECORDED, words="revert"),
     Action("rename", ("r",), "Rename session", RECORDING, (SESSIONS,), 26, "rename", modes=(LIVE, REPLAY)),
     Action("note", ("n",), "Edit session's note", RECORDING, (SESSIONS,), 27, "note", modes=(LIVE, REPLAY)),
     Action("pick", ("p",), "Pick session for comparison", RECORDING, (SESSIONS,), 22, "pick"),
-    Action("compare", ("c",), "Compare picked sessions", RECORDING, (SESSIONS,), 24, "compare",
-           words="diff difference"),
-    Action("compare", ("c",), "Compare with another session", RECORDING, (SESSION,), 9, "compare",
-           words="diff difference"),
-    Action("mark", ("M",), "Mark a moment", RECORDING, (), 66, "mark", modes=_RECORDED,
-           words="annotate note tag epoch event"),
-    Action("trace", ("K",), "Trace PyTorch ranks", RECORDING, modes=_RECORDED,
-           words="kineto profiler torch kernels python stacks slow iteration"),
+    Action("compare", ("c",), "Compare picked sessions", RECORDING, (SESSIONS,), 24, "compare", words="diff"),
+    Action("compare", ("c",), "Compare with another session", RECORDING, (SESSION,), 9, "compare"),
+    Action("mark", ("M",), "Mark a moment", RECORDING, (), 66, "mark", modes=_RECORDED, words="note epoch"),
+    Action("trace", ("K",), "Trace PyTorch ranks", RECORDING, modes=_RECORDED, words="kineto profiler"),
     Action("write_files", ("P",), "Plot session and write report", RECORDING, (SESSIONS, SESSION), 59, "plot",
            words="export pdf html save figure"),
     # Program
-    Action("sample_every", ("i",), "Change sampling interval", PROGRAM, modes=(LIVE,),
-           words="rate frequency refresh faster slower hz"),
-    Action("switch_metrics", ("I",), "Switch metric groups", PROGRAM, modes=(LIVE,),
-           words="measure pcie nvlink host processes counters off on cost"),
-    Action("detach", ("D",), "Leave screen, keep recording", PROGRAM, modes=_RECORDED,
-           words="detach background"),
+    Action("sample_every", ("i",), "Change sampling interval", PROGRAM, modes=(LIVE,), words="rate hz"),
+    Action("switch_metrics", ("I",), "Switch metric groups", PROGRAM, modes=(LIVE,), words="counters cost"),
+    Action("detach", ("D",), "Leave screen, keep recording", PROGRAM, modes=_RECORDED, words="background"),
     Action("command_palette", ("colon", "ctrl+p"), "Find command", PROGRAM, (), 70, "command", palette=False),
-    Action("help", ("question_mark", "f1"), "Show keys and signs", PROGRAM, (), 80, "help", in_sql=True,
-           words="help shortcuts legend manual bindings"),
+    Action("help", ("question_mark", "f1"), "Show keys and signs", PROGRAM, (), 80, "help", in_sql=True),
     *(
         Action("quit", keys, text, PROGRAM, screens, 90, "quit", modes=modes, words="exit close leave stop")
         for text, modes in (("Quit; ends recording unless attached", _RECORDED), ("Quit", (REPLAY, QUERY)))
@@ -295,40 +264,30 @@ def actions_of(screen: str, mode: str = LIVE) -> list[Action]:
     return [a for a in possible if screen in a.screens] + common
 
 
-def changes_recording(call: str) -> bool:
-    """Whether an action, as ``screen.rename()``, changes the recording or writes files."""
-    return call.partition("(")[0].rpartition(".")[2] in _CHANGING
-
-
 @functools.cache
-def possible(name: str, mode: str, screen: str) -> bool:
-    """Whether a screen has an action in a mode, by its name without arguments; unknown ones are possible."""
+def possible(name: str, mode: str, screen: str, read_only: bool) -> bool:
+    """Whether a screen has an action in a mode, by its name without arguments; unknown ones are possible.
+
+    A ``read_only`` screen has no actions that change the recording or write files.
+    """
     named = [a for a in ACTIONS if a.name.partition("(")[0] == name]
-    return not named or any(a.name.partition("(")[0] == name for a in actions_of(screen, mode))
+    here = [a for a in actions_of(screen, mode) if a in named and not (read_only and a.changes)]
+    return bool(here) or not named
 
 
-def reason_for_no_effect(key: str, screen: str, mode: str) -> str:
+def reason_for_no_effect(key: str, screen: str, mode: str, *, read_only: bool) -> str:
     """Return why a key of the table does nothing here and now, empty for a key that isn't in the table."""
     having = [a for a in ACTIONS if key in a.keys]
     here = [a for a in having if not a.screens or screen in a.screens]
     if not having:
         return ""
-    if here:
-        why = "doesn't work on the SQL screen" if screen == SQL else _WRONG_MODE[mode]
-        return f"{key_name(key)} ({_lowered(here[0].help)}) {why}"
-    screens = {
-        does: [name for name in SCREENS if any(name in a.screens for a in having if a.help == does)]
-        for does in dict.fromkeys(a.help for a in having)
-    }
-    if len(screens) == 1:
-        ((does, names),) = screens.items()
-        return f"{key_name(key)} ({_lowered(does)}) works only on: {', '.join(names)}"
-    places = (f"{', '.join(names)} ({_lowered(does)})" for does, names in screens.items())
-    return f"{key_name(key)} works only on: {'; '.join(places)}"
-
-
-def _lowered(text: str) -> str:
-    return text[0].lower() + text[1:]
+    if not here:
+        names = [name for name in SCREENS if any(name in a.screens for a in having)]
+        return f"{key_name(key)} works only on: {', '.join(names)}"
+    if read_only and any(a.changes for a in here):
+        return "this screen is read-only: it shows the recording and changes nothing"
+    why = "doesn't work on the SQL screen" if screen == SQL else _WRONG_MODE[mode]
+    return f"{key_name(key)} {why}"
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:

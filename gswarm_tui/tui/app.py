@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
-
-from textual.actions import ActionParseResult
-from textual.dom import DOMNode
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import CORE, METRIC_GROUPS
@@ -34,7 +31,7 @@ from gswarm_tui.control.intents import (
 )
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import LIVE, PAST, changes_recording
+from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, RecorderClient
 from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerOptions
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
@@ -47,7 +44,6 @@ UNDO_S = 10.0
 ENDING_S = 60.0
 """Longest notice that the recorder ends; the screen closes then."""
 RETRY_S = 0.2
-READ_ONLY = "this screen is read-only: it shows the recording and changes nothing"
 SCREEN_QUIT = "the screen was quit"
 """Why a recorder ends whose screen was quit; for any other reason the user sees it."""
 
@@ -74,6 +70,7 @@ class GswarmApp(Viewer):
         self.live_feed = LiveFeed(run, options.get("timezone"), starts_it=starts_it)
         super().__init__(self.live_feed, LIVE, **options)
         self.live = run
+        self.read_only = run.read_only
         self.starts_it = starts_it
         self._past = past
         self._why_not_detached = why_not_detached
@@ -133,23 +130,6 @@ class GswarmApp(Viewer):
                 self.show_notice(notice)
 
         self.run_worker(send())
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the recorder refuses this screen's changes."""
-        return self.live.read_only
-
-    async def run_action(
-        self,
-        action: str | ActionParseResult,
-        default_namespace: DOMNode | None = None,
-        namespaces: Mapping[str, DOMNode] | None = None,
-    ) -> bool:
-        """Run an action of a key, a click or the palette, unless it changes what is read-only."""
-        if self.read_only and changes_recording(action if isinstance(action, str) else action[1]):
-            self.show_notice(READ_ONLY)
-            return True
-        return await super().run_action(action, default_namespace, namespaces)
 
     async def action_play(self) -> None:
         """Look back; while looking back, play or pause."""
@@ -261,11 +241,6 @@ class GswarmApp(Viewer):
     def recorded(self) -> bool:
         """Whether the fleet is recorded."""
         return self.live.recorder is not None
-
-    @property
-    def can_start_session(self) -> bool:
-        """Whether a session can be started now."""
-        return self.recorded and not self.read_only
 
     def _refuse_unrecorded(self, what: str) -> bool:
         """Show why nothing can be noted in a recording; return whether that is so."""

@@ -1,4 +1,4 @@
-"""Command palette: finds every action, metric, sort order, theme and node by name."""
+"""Command palette: finds every action, metric and node by name."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
-from gswarm_tui.common.colours import THEME_NAMES
-from gswarm_tui.fleet.order import Order
-from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.node import NodeScreen
-
-IDLE = f"util<{BUSY_FROM_PCT:g}"
-"""Filter of the command that finds idle GPUs: all that aren't busy."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +37,15 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
     app: App[object] = screen.app
     viewer = screen.viewer
     for action in actions_of(screen.SCREEN, viewer.mode):
-        if action.palette:
+        if action.palette and not (viewer.read_only and action.changes):
             run = partial(app.run_action, action.name, screen if action.screens else app)
             yield PaletteEntry(action.help, f"key {action.keys_shown}", run, action.words)
-    for theme in THEME_NAMES:
-        yield PaletteEntry(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), "color", False)
     if viewer.mode == QUERY:
         return
     for metric in (*GPU_METRICS, *HOST_METRICS):
         of = "" if metric in GPU_METRICS else "node "
         show = partial(app.run_action, f"show_metric('{metric.name}')")
         yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show, f"{metric.short} {metric.name}")
-    show_idle = partial(app.run_action, f"show_filter('{IDLE}')")
-    yield PaletteEntry("Filter idle GPUs", IDLE, show_idle, "unused free busy", False)
-    for order in Order:
-        show_order = partial(app.run_action, f"show_order('{order.name}')")
-        yield PaletteEntry(f"Sort nodes {order.value}", "order of the heatmap", show_order, "order", False)
     for node in viewer.feed.fleet.nodes:
         show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)
         yield PaletteEntry(f"Open {clean(node)}", "node", show_node, "go", False)
@@ -68,6 +55,11 @@ class ActionPalette(CommandPalette):
     """Textual's palette, in which Ctrl-Z suspends the program as on all screens."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "app.suspend_process")]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Refuse to page on four lines or fewer: the list has none, and Textual fails."""
+        possible = action != "command_list" or self.size.height > 4
+        return possible and super().check_action(action, parameters)
 
 
 class ActionProvider(Provider):

@@ -10,7 +10,6 @@ from textual.events import Key
 from gswarm_tui.common.colours import DARK, THEME_NAMES
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TIME_FORMS, parse_time
-from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
@@ -69,13 +68,14 @@ class Viewer(ViewerApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this mode and of the screen in front."""
-        return possible(action, self.mode, self.front.SCREEN) and super().check_action(action, parameters)
+        here = possible(action, self.mode, self.front.SCREEN, self.read_only)
+        return here and super().check_action(action, parameters)
 
     def on_key(self, event: Key) -> None:
         """Explain a key that has no effect on this screen or in this mode."""
         here = self.screen
         if isinstance(here, ViewerScreen) and event.key not in here.active_bindings:
-            reason = reason_for_no_effect(event.key, here.SCREEN, self.mode)
+            reason = reason_for_no_effect(event.key, here.SCREEN, self.mode, read_only=self.read_only)
             if reason:
                 self.show_notice(reason)
 
@@ -122,16 +122,6 @@ class Viewer(ViewerApp):
         self.action_fleet()
         self.fleet_screen.action_metric(metric)
 
-    def action_show_order(self, order: str) -> None:
-        """Sort the heatmap, by the name of an order."""
-        self.action_fleet()
-        self.fleet_screen.sort(Order[order])
-
-    def action_show_filter(self, text: str) -> None:
-        """Show only the GPUs of the heatmap that a filter selects."""
-        self.action_fleet()
-        self.fleet_screen.filter(text)
-
     def action_fleet(self) -> None:
         """Show the fleet."""
         while len(self.screen_stack) > 1:
@@ -173,8 +163,7 @@ class Viewer(ViewerApp):
 
     def action_theme(self) -> None:
         """Switch to the next theme."""
-        known = self.theme if self.theme in THEME_NAMES else THEME_NAMES[-1]
-        self.theme = THEME_NAMES[(THEME_NAMES.index(known) + 1) % len(THEME_NAMES)]
+        self.theme = THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
 
     async def action_quit(self) -> None:
         """Quit."""

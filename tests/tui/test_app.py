@@ -316,11 +316,11 @@ async def test_key_without_effect_says_why() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(120, 30)) as pilot:
         for keys, reason in (
-            (("comma",), ", (step back one interval) works only while looking back; space looks back"),
-            (("N",), "N (return to now) works only while looking back"),
-            (("c",), "c works only on: sessions (compare picked sessions); session (compare with"),
-            (("e", "m"), "m (choose metric from list) works only on: fleet, node, worst GPUs"),
-            (("n",), "n works only on: fleet (go to next match or problem); sessions (edit session's note)"),
+            (("comma",), ", works only while looking back; space looks back"),
+            (("N",), "N works only while looking back"),
+            (("c",), "c works only on: sessions, session"),
+            (("e", "m"), "m works only on: fleet, node, worst GPUs"),
+            (("n",), "n works only on: fleet, sessions"),
         ):
             app.clear_notifications()
             await pilot.press(*keys)

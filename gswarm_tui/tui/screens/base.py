@@ -16,7 +16,7 @@ from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import possible
+from gswarm_tui.tui.actions import LIVE, PAST, possible
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.textual_internals.app import TerminalApp
@@ -146,7 +146,8 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this screen in this mode."""
-        return possible(action, self.viewer.mode, self.SCREEN) and super().check_action(action, parameters)
+        here = possible(action, self.viewer.mode, self.SCREEN, self.viewer.read_only)
+        return here and super().check_action(action, parameters)
 
     def on_timeline_sought(self, event: Timeline.Sought) -> None:
         """Go to the time that was clicked."""
@@ -256,13 +257,15 @@ class ViewerApp(TerminalApp):
     """The app as its screens use it.
 
     ``player`` is None while the live fleet is shown. ``begun`` is where a session of a finished recording
-    begins that has no end yet. ``picked_sessions`` are the ids of those to compare.
+    begins that has no end yet. ``picked_sessions`` are the ids of those to compare. A ``read_only`` app has
+    no actions that change the recording.
     """
 
     def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
         super().__init__()
         self.feed = feed
         self.mode = mode
+        self.read_only = False
         self.timezone = options.get("timezone")
         self.open_queries = options.get("open_queries")
         self.player: Player | None = None
@@ -276,14 +279,9 @@ class ViewerApp(TerminalApp):
         return True
 
     @property
-    def read_only(self) -> bool:
-        """Whether actions that change the recording are refused."""
-        return False
-
-    @property
     def can_start_session(self) -> bool:
         """Whether a session can be started now."""
-        return False
+        return self.mode in (LIVE, PAST) and self.recorded and not self.read_only
 
     def show(self, screen: ViewerScreen) -> None:
         """Put a screen in front; an open one of its kind closes, and those in front of that."""

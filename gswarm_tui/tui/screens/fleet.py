@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
-from gswarm_tui.fleet.filter import Filter, Matches, next_match, parse
+from gswarm_tui.fleet.filter import Filter, Matches, next_match
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import not_busy, totals
@@ -326,11 +326,7 @@ class FleetScreen(ViewerScreen):
     def action_order(self) -> None:
         """Switch to the next sort order."""
         orders = list(Order)
-        self.sort(orders[(orders.index(self._order) + 1) % len(orders)])
-
-    def sort(self, order: Order) -> None:
-        """Sort the nodes."""
-        self._order = order
+        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
         self._arranged_at = 0.0
         self.update_view()
 
@@ -358,10 +354,6 @@ class FleetScreen(ViewerScreen):
         if event.filter is not None and not self._shown:
             reason = event.filter.unknown_name(self.fleet.nodes)
             self.query_one(FilterLine).show_no_match(event.filter, reason)
-
-    def filter(self, text: str) -> None:
-        """Show only the GPUs that a valid filter selects."""
-        self._choose(parse(text))
 
     def _choose(self, chosen: Filter | None) -> None:
         self._filter = chosen
