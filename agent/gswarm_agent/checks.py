@@ -67,5 +67,5 @@ def _counters(root: str) -> Dict[str, Any]:
         "cpu_counters": rights.cpu,
         "gpu_counters": rights.gpu,
         "counter_tools": ["perf"] if find_perf() is not None else [],
-        "counters_in_use_by": None if profiler is None else str(profiler),
+        "counters_in_use_by": profiler or None,
     }

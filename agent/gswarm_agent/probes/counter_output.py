@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
 
 NOT_SUPPORTED = "<not supported>"
-_NOT_COUNTED = "<not counted>"
-_CSV_FIELDS = 6  # time, value, unit, event, run time, share of time; metrics may follow
 _MIB = 1024 * 1024
+_NUMBER = r"[0-9]{1,24}(?:\.[0-9]{1,12})?"
+# Time, value, unit and event; run time, share of time and metrics follow.
+_LINE = re.compile(rf"\s*({_NUMBER}),({_NUMBER}|{NOT_SUPPORTED}|<not counted>),(\w*),([^,:\s][^,\s]*),.*,")
 
 MIB = "MiB"
 """The unit that perf prints for traffic of Intel's memory controllers."""
@@ -33,29 +34,14 @@ class PerfLine:
 
 def parse_perf_line(line: str) -> Optional[PerfLine]:
     """Parse a line of ``perf stat -I N -x,``; None for a line of another form."""
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) < _CSV_FIELDS:
+    found = _LINE.match(line)
+    if found is None:
         return None
-    at, value, unit, event = _number(fields[0]), fields[1], fields[2], fields[3]
-    if at is None or not event:
-        return None
-    if value in (NOT_SUPPORTED, _NOT_COUNTED):
-        return PerfLine(at, _without_modifiers(event), None, value != NOT_SUPPORTED)
-    count = _number(value)
-    if count is None:
-        return None
-    return PerfLine(at, _without_modifiers(event), count * _MIB if unit == MIB else count, True)
-
-
-def _without_modifiers(event: str) -> str:
-    return re.sub(r":[a-zA-Z]+$|(?<=/)[a-zA-Z]+$", "", event)
-
-
-def _number(text: str) -> Optional[float]:
-    if not re.fullmatch(r"[0-9]{1,24}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?", text):
-        return None
-    number = float(text)
-    return number if number < 1e24 else None
+    at, value, unit, event = found.groups()
+    event = re.sub(r":[a-zA-Z]+$|(?<=/)[a-zA-Z]+$", "", event)  # without modifiers
+    if value.startswith("<"):
+        return PerfLine(float(at), event, None, value != NOT_SUPPORTED)
+    return PerfLine(float(at), event, float(value) * (_MIB if unit == MIB else 1), True)
 
 
 FLOP_EVENTS: Dict[str, float] = {

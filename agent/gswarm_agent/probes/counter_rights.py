@@ -6,10 +6,12 @@ Nothing is opened but files that every user can read, and nothing is written.
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS, OWN_PROCESSES
-from gswarm_agent.probes.procfs import UserNames, read_start
+from gswarm_agent.probes.procfs import read_start, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,48 +99,22 @@ class RightsReader:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._lock = os.environ.get(LOCK_VARIABLE) or self._root + _LOCK
-        self._users = UserNames()
-        self._user = self._users.name(os.geteuid())
-        self._privileges = privileges_of(
-            read_start(f"{self._root}/proc/self/status").decode("utf-8", "replace")
-        )
-        self._gpu_admin_only = _admin_only(
-            read_start(f"{self._root}/proc/driver/nvidia/params").decode("utf-8", "replace")
-        )
+        self._user = user_name(os.geteuid())
+        effective = re.search(rb"CapEff:\s*([0-9a-f]+)", read_start(f"{self._root}/proc/self/status"))
+        bits = int(effective[1], 16) if effective else 0
+        self._privileges = tuple(name for bit, name in _CAPABILITIES.items() if bits >> bit & 1)
+        params = read_start(f"{self._root}/proc/driver/nvidia/params")
+        setting = re.search(rb"RmProfilingAdminOnly: (\d)", params)
+        self._gpu_admin_only = setting[1] == b"1" if setting else None
 
     def read(self, dcgm: Optional[int] = None) -> CounterRights:
         """Return the rights now; the driver's setting and the privileges are those of the start."""
-        try:
-            owner: Optional[str] = self._users.name(os.lstat(self._lock).st_uid)
-        except OSError:
-            owner = None
+        owner: Optional[str] = None
+        paranoid: Optional[int] = None
+        with suppress(OSError):
+            owner = user_name(os.lstat(self._lock).st_uid)
+        with suppress(ValueError):
+            paranoid = int(read_start(f"{self._root}/proc/sys/kernel/perf_event_paranoid"))
         return CounterRights(
-            self._user,
-            self._lock,
-            owner,
-            _number(read_start(f"{self._root}/proc/sys/kernel/perf_event_paranoid")),
-            self._privileges,
-            self._gpu_admin_only,
-            dcgm,
+            self._user, self._lock, owner, paranoid, self._privileges, self._gpu_admin_only, dcgm
         )
-
-
-def privileges_of(status: str) -> Tuple[str, ...]:
-    """Parse /proc/self/status: effective capabilities that let a process use all counters."""
-    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
-    try:
-        bits = int(line.split()[1], 16)
-    except (ValueError, IndexError):
-        return ()
-    return tuple(name for bit, name in _CAPABILITIES.items() if bits >> bit & 1)
-
-
-def _admin_only(params: str) -> Optional[bool]:
-    settings = dict(line.split(": ", 1) for line in params.splitlines() if ": " in line)
-    value = settings.get("RmProfilingAdminOnly")
-    return None if value is None else value.strip() == "1"
-
-
-def _number(text: bytes) -> Optional[int]:
-    text = text.strip()
-    return int(text) if text.lstrip(b"-").isdigit() and len(text) < 10 else None

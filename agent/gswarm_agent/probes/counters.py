@@ -8,7 +8,7 @@ Events and the columns made of them are in ``counter_tools.py``.
 from __future__ import annotations
 
 from gswarm_agent.frame import INFO, WARNING, Note
-from gswarm_agent.metrics import COUNTER_COLUMNS, HOST_BY_NAME
+from gswarm_agent.metrics import COUNTER_COLUMNS
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.counter_tools import (
     INTERVAL_MS,
@@ -33,8 +33,6 @@ KIND = "counters"
 """Kind of the events that this probe reports."""
 _IDLE_NS = 5 * SECOND_NS
 """Interval of looking at the rights while nothing is counted."""
-_FREE_NS = SECOND_NS
-"""How long counters must have been free before they are used again."""
 _NOTHING: Row = (None,) * len(COUNTER_COLUMNS)
 _STARTING = "counting has just begun"
 
@@ -57,12 +55,11 @@ class CountersProbe:
         self._due = 0
         self._running: Optional[Tuple[ToolProcess, Perf]] = None
         self._listed: Optional[List[str]] = None
-        self._heard_at = 0
-        self._start_at = self._retry_at = 0
+        self._heard_at = self._retry_at = 0
         self._row: Row = _NOTHING
         self._obstacle = ""
         self._missing: Dict[str, str] = {}
-        self._announced = ""
+        self._announced = False
 
     @property
     def reasons(self) -> Dict[str, str]:
@@ -83,8 +80,7 @@ class CountersProbe:
             self._stop()
         if on and not self._on:
             self._obstacle, self._missing = "", dict.fromkeys(COUNTER_COLUMNS, _STARTING)
-            self._announced = ""
-            self._start_at = self._retry_at = 0
+            self._retry_at = 0
         self._on = on
 
     def read(self, now_ns: int) -> Row:
@@ -97,12 +93,13 @@ class CountersProbe:
             return _NOTHING
         obstacle = self._rights.node_obstacle or self._profiler(now_ns)
         if obstacle:
-            self._yield_to(obstacle, now_ns)
+            self._give_up(obstacle)
             return _NOTHING
         try:
             self._count(now_ns)
         except ToolError as error:
-            self._fail(str(error), now_ns)
+            self._give_up(str(error))
+            self._retry_at = now_ns + RETRY_NS
         return self._row
 
     def take_notes(self) -> List[Note]:
@@ -127,27 +124,18 @@ class CountersProbe:
     def _profiler(self, now_ns: int) -> str:
         self._watch.own = None if self._running is None else self._running[0].pid
         profiler = self._watch.look(now_ns)
-        return "" if profiler is None else f"in use by {profiler}"
+        return f"in use by {profiler}" if profiler else ""
 
-    def _yield_to(self, obstacle: str, now_ns: int) -> None:
-        self._start_at = now_ns + _FREE_NS
-        counted = self.is_counting
+    def _give_up(self, obstacle: str) -> None:
+        """Stop counting, and note a new obstacle."""
         self._stop()
         if obstacle != self._obstacle:
             self._obstacle = obstacle
-            still = "no longer" if counted else "not"
-            self._note(WARNING, f"CPU counters {still} read: {obstacle}")
-
-    def _fail(self, reason: str, now_ns: int) -> None:
-        self._stop()
-        self._retry_at = now_ns + RETRY_NS
-        if reason != self._obstacle:
-            self._obstacle = reason
-            self._note(WARNING, f"CPU counters not read: {reason}")
+            self._note(WARNING, f"CPU counters not read: {obstacle}")
 
     def _count(self, now_ns: int) -> None:
         if self._running is None:
-            if now_ns >= max(self._start_at, self._retry_at):
+            if now_ns >= self._retry_at:
                 path = find_perf()
                 if path is None:
                     raise ToolError("perf isn't installed on this node or on the PATH")
@@ -157,50 +145,44 @@ class CountersProbe:
             return
         process, tool = self._running
         lines = process.lines()
-        if lines:
-            self._heard_at = now_ns
-        elif now_ns - self._heard_at > SILENT_NS and not process.ended:
-            raise ToolError(f"{process.name} printed nothing for {SILENT_NS // SECOND_NS} s")
-        elif now_ns - self._heard_at > STALE_NS:
-            self._row = _NOTHING
+        if self._listed is not None and process.ended:
+            self._running = None
+            process.stop()
+            command, self._listed = tool.counting([*self._listed, *lines]), None
+            self._run(tool, command, now_ns)
+            return
+        rates = None
         if self._listed is not None:
             self._listed += lines
-            if process.ended:
-                self._running = None
-                process.stop()
-                command, self._listed = tool.counting(self._listed), None
-                self._run(tool, command, now_ns)
-            return
-        for line in lines:
-            tool.feed(line)
-        rates = tool.take()
+        else:
+            for line in lines:
+                tool.feed(line)
+            rates = tool.take()
+        complaint = f": {tool.complaint}" if tool.complaint else ""
         if rates is not None:
+            self._heard_at = now_ns
             self._row = tuple([rates.get(name) for name in COUNTER_COLUMNS])
             self._missing, self._obstacle = tool.reasons, ""
-            self._announce()
+            if not self._announced:
+                self._announced = True
+                self._note(INFO, f"CPU counters read with perf every {INTERVAL_MS // 1000} s")
+        elif now_ns - self._heard_at > SILENT_NS:
+            raise ToolError(f"perf counted nothing for {SILENT_NS // SECOND_NS} s{complaint}")
+        elif now_ns - self._heard_at > STALE_NS:
+            self._row = _NOTHING
         if process.ended:
-            raise ToolError("perf ended" + (f": {tool.complaint}" if tool.complaint else ""))
+            raise ToolError(f"perf ended{complaint}")
 
     def _run(self, tool: Perf, command: Sequence[str], now_ns: int) -> None:
         self._running = ToolProcess(command), tool
         self._heard_at = now_ns
-
-    def _announce(self) -> None:
-        """Note once that it counts, and what it can't measure."""
-        text = f"CPU counters read with perf every {INTERVAL_MS // 1000} s"
-        for reason in dict.fromkeys(self._missing.values()):
-            names = [HOST_BY_NAME[name].label for name, why in self._missing.items() if why == reason]
-            text += f"; without {', '.join(names)} ({reason})"
-        if text != self._announced:
-            self._announced = text
-            self._note(INFO, text)
 
     def _stop(self) -> None:
         if self._running is not None:
             self._running[0].stop()
         self._running = self._listed = None
         self._row = _NOTHING
-        self._announced = ""
+        self._announced = False
 
     def _note(self, severity: str, message: str) -> None:
         self._notes.append(Note(KIND, severity, message))

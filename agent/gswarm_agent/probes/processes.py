@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from gswarm_agent.probes.procfs import (
     ProcessStat,
-    UserNames,
     parse_command,
     parse_process_io,
     parse_process_stat,
     parse_process_uid,
     parse_ranks,
     read_start,
+    user_name,
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
@@ -70,11 +70,11 @@ class _TrackedProcess:
         self._command_until = 0
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
-    def open(self, users: UserNames) -> None:
+    def open(self) -> None:
         """Read it for the first time. Raises as ``parse_process_stat``."""
         self.stat = parse_process_stat(read_start(f"{self._folder}/stat"))
         status = read_start(f"{self._folder}/status")
-        self.user = users.name(parse_process_uid(status)) if status else None
+        self.user = user_name(parse_process_uid(status)) if status else None
         # Only the owner and root may read this, and only the ranks' variables are used.
         self.rank, self.local_rank = parse_ranks(read_start(f"{self._folder}/environ", _ENVIRON_BYTES))
 
@@ -123,7 +123,6 @@ class ProcessTable:
     def __init__(self, proc: str = "/proc", enter: Callable[[int], None] = lambda _: None) -> None:
         self._proc, self._enter = proc, enter
         self._tracked: Dict[int, _TrackedProcess] = {}
-        self._users = UserNames()
 
     def read(self, pids: Sequence[int], now_ns: int, skipped: Collection[int] = ()) -> Dict[int, HostProcess]:
         """Return the host's view of each process, and forget processes that are not among these.
@@ -143,7 +142,7 @@ class ProcessTable:
             process = self._tracked[pid] = _TrackedProcess(f"{self._proc}/{pid}")
         try:
             if process.stat is None:
-                process.open(self._users)
+                process.open()
             return HostProcess(
                 process.user,
                 process.command(longest, now_ns),

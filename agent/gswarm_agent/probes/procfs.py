@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -187,21 +188,14 @@ def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int]]:
     return rank, next((values[name] for name in _LOCAL_RANKS if name in values), None)
 
 
-class UserNames:
-    """The names of users, each looked up once."""
+@lru_cache(maxsize=None)
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one. Each is looked up once."""
+    import pwd
 
-    def __init__(self) -> None:
-        self._names: Dict[int, str] = {}
+    from gswarm_agent.wire import clip_text
 
-    def name(self, uid: int) -> str:
-        """Return a user's name, or the number of a user without one."""
-        if uid not in self._names:
-            import pwd
-
-            from gswarm_agent.wire import clip_text
-
-            try:
-                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
-            except KeyError:
-                self._names[uid] = str(uid)
-        return self._names[uid]
+    try:
+        return clip_text(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)
