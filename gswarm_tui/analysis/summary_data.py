@@ -11,7 +11,7 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql import summaries
-from gswarm_tui.store.sql.summaries import Spans, one_span, several_spans
+from gswarm_tui.store.sql.summaries import Spans, spans_of
 
 T = TypeVar("T")
 
@@ -132,8 +132,7 @@ def summarize(source: QuerySource, period: Period) -> Summary:
 
 def summarize_all(source: QuerySource, periods: Sequence[Period]) -> list[Summary]:
     """Summarize periods with one query, for recordings with few samples. Raises StoreError."""
-    several = len(periods) > 1
-    spans = several_spans([_bounds(one) for one in periods]) if several else _spans(source, periods[0])
+    spans = _spans(*periods)
     figures: list[list[Figures]] = [[] for _ in periods]
     for row in source.query(summaries.summary(spans)).dicts():
         figures[row["session_id"]].append(_from_row(Figures, row))
@@ -161,7 +160,7 @@ def _summary(
 
 def load_coverage(source: QuerySource, period: Period) -> tuple[NodeCoverage, ...]:
     """Return the coverage of a period by each node. Raises StoreError."""
-    return _coverage(source, one_span(*_bounds(period)), [period])[0]
+    return _coverage(source, _spans(period), [period])[0]
 
 
 def _coverage(source: QuerySource, spans: Spans, periods: Sequence[Period]) -> list[tuple[NodeCoverage, ...]]:
@@ -174,7 +173,7 @@ def _coverage(source: QuerySource, spans: Spans, periods: Sequence[Period]) -> l
 
 def processes(source: QuerySource, period: Period) -> list[ProcessPeaks]:
     """Return the processes on a period's GPUs, most GPU memory first. Raises StoreError."""
-    rows = source.query(summaries.processes(one_span(*_bounds(period)))).dicts()
+    rows = source.query(summaries.processes(_spans(period))).dicts()
     return sorted(
         (_from_row(ProcessPeaks, row) for row in rows),
         key=lambda one: (-(one.gpu_memory_max_mib or 0), natural_key(one.node), one.gpu_index, one.pid),
@@ -183,14 +182,14 @@ def processes(source: QuerySource, period: Period) -> list[ProcessPeaks]:
 
 def figures_result(source: QuerySource, period: Period, scope: str = "") -> Result:
     """Return the figures of a period as data, all or of one scope (gpu, node, all). Raises StoreError."""
-    rows = f"({summaries.summary(_spans(source, period))}) WHERE scope = ? OR ? = ''"
+    rows = f"({summaries.summary(_spans(period))}) WHERE scope = ? OR ? = ''"
     return _labelled(source, period, f"FROM {rows} ORDER BY scope, node, gpu_index", scope, scope)
 
 
 def processes_result(source: QuerySource, period: Period) -> Result:
     """Return the processes of a period and their peaks as data. Raises StoreError."""
     order = "gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid"
-    rows = summaries.processes(one_span(*_bounds(period)))
+    rows = summaries.processes(_spans(period))
     return _labelled(source, period, f"FROM ({rows}) ORDER BY {order}")
 
 
@@ -204,13 +203,8 @@ def _place(one: Figures) -> tuple[Any, ...]:
     return natural_key(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
 
 
-def _spans(source: QuerySource, period: Period) -> Spans:
-    ((first, last),) = source.query(summaries.ROLLED, period.recording_id).rows()
-    return one_span(*_bounds(period), (first, last))
-
-
-def _bounds(period: Period) -> tuple[int, datetime, datetime]:
-    return period.recording_id, period.started_at, period.until
+def _spans(*periods: Period) -> Spans:
+    return spans_of([(one.recording_id, one.started_at, one.until) for one in periods])
 
 
 def _from_row(kind: type[T], row: Mapping[str, Any]) -> T:

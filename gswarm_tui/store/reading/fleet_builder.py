@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,6 @@ from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S
 from gswarm_tui.store.reading.frames import (
     ENERGY_USED,
     locate_gpus,
@@ -46,9 +44,8 @@ from gswarm_tui.store.reading.recording_reader import (
     stamp,
 )
 from gswarm_tui.store.sql.schema import micros
-from gswarm_tui.store.sql.summaries import ROLLED, Spans, coverage, energy_by_gpu, one_span, sums
+from gswarm_tui.store.sql.summaries import coverage, energy_by_gpu, spans_of, sums
 
-LONGEST_US = LONGEST_INTERVAL_S * 1_000_000
 ROWS_AT_ONCE = 100_000
 """About this many GPU samples are read at once, to limit the memory beside the history."""
 TOGETHER_US = 1_000_000
@@ -69,11 +66,10 @@ class _Newest:
 
 
 class FleetBuilder:
-    """Builds the fleet at any time of a recording; caches results that don't depend on the time."""
+    """Builds the fleet at any time of a recording."""
 
     def __init__(self, reader: RecordingReader) -> None:
         self._reader = reader
-        self._ended: dict[str, Session] = {}
 
     def fleet(self, at: float) -> Fleet:
         """Return the fleet with nodes, links, sessions, events and the last minutes. Raises StoreError."""
@@ -114,18 +110,11 @@ class FleetBuilder:
     def _used(self, until_us: int) -> tuple[float, dict[GpuKey, float]]:
         """Return the joules that the job's GPUs used until a time, and the mJ of each GPU."""
         mine_mj, used = 0.0, {}
-        for node, index, uuid, mine, used_mj in self._reader.rows(
-            energy_by_gpu(self._span(0, until_us, until_us))
-        ):
+        spans = spans_of([(self._reader.recording_id, stamp(0), stamp(until_us))], stamp(until_us))
+        for node, index, uuid, mine, used_mj in self._reader.rows(energy_by_gpu(spans)):
             used[node, index, uuid] = used_mj
             mine_mj += used_mj if mine else 0.0
         return mine_mj / 1000, used
-
-    def _span(self, start_us: int, until_us: int, now_us: int) -> Spans:
-        """Return a period as far as it was recorded at a time."""
-        ((first, last),) = self._reader.rows(ROLLED, self._reader.recording_id)
-        bounds = stamp(start_us), stamp(until_us)
-        return one_span(self._reader.recording_id, *bounds, (first, last), stamp(now_us))
 
     def _gpu_keys(self) -> dict[int, GpuKey]:
         """Return by id the key of each GPU, which all machines of its node have in common."""
@@ -261,38 +250,38 @@ class FleetBuilder:
 
     def _sessions(self, now_us: int) -> list[Session]:
         """Return the sessions that had begun, with their sums until then."""
-        sessions = []
-        for row in self._reader.sessions():
-            if row["start_us"] > now_us:
-                continue
-            name, over = str(row["session_id"]), row["end_us"] is not None and row["end_us"] <= now_us
-            session = self._ended.get(name) if over else None
-            if session is None:
-                session = self._measured(row, row["end_us"] if over else now_us, now_us)
-                session.ended_at = row["end_us"] / 1e6 if over else None
-                if over and now_us >= row["end_us"] + LONGEST_US:
-                    self._ended[name] = session
-            texts = {"name": row["name"], "note": row["note"] or ""}  # they may have changed since
-            sessions.append(replace(session, covered_s=dict(session.covered_s), **texts))
-        return sessions
-
-    def _measured(self, row: Mapping[str, Any], until_us: int, now_us: int) -> Session:
-        start_us = row["start_us"]
-        span = self._span(start_us, until_us, now_us)
-        ((util_sum, util_s, power_sum, power_s, energy_j),) = self._reader.rows(sums(span))
-        covered = self._reader.rows(f"SELECT node, covered_s FROM ({coverage(span)}) WHERE frames > 0")  # noqa: S608
-        return Session(
-            session_id=str(row["session_id"]),
-            name=row["name"],
-            started_at=start_us / 1e6,
-            note=row["note"] or "",
-            util_sum=util_sum,
-            util_s=util_s,
-            power_sum=power_sum,
-            power_s=power_s,
-            energy_j=energy_j,
-            covered_s=dict(covered),
+        begun = [row for row in self._reader.sessions() if row["start_us"] <= now_us]
+        if not begun:
+            return []
+        number = self._reader.recording_id
+        ends = [now_us if row["end_us"] is None else min(now_us, row["end_us"]) for row in begun]
+        spans = spans_of(
+            [(number, stamp(row["start_us"]), stamp(end)) for row, end in zip(begun, ends, strict=True)],
+            stamp(now_us),
         )
+        covered: list[dict[str, float]] = [{} for _ in begun]
+        for place, node, covered_s in self._reader.rows(
+            f"SELECT session_id, node, covered_s FROM ({coverage(spans)}) WHERE frames > 0"  # noqa: S608
+        ):
+            covered[place][node] = covered_s
+        return [
+            Session(
+                session_id=str(row["session_id"]),
+                name=row["name"],
+                started_at=row["start_us"] / 1e6,
+                note=row["note"] or "",
+                ended_at=end / 1e6 if end == row["end_us"] else None,
+                util_sum=util_sum,
+                util_s=util_s,
+                power_sum=power_sum,
+                power_s=power_s,
+                energy_j=energy_j,
+                covered_s=of_session,
+            )
+            for row, end, of_session, (util_sum, util_s, power_sum, power_s, energy_j) in zip(
+                begun, ends, covered, self._reader.rows(sums(spans)), strict=True
+            )
+        ]
 
 
 def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:

@@ -4,8 +4,8 @@ The statements are shaped by their cost on millions of samples. One pass groups 
 utilisation: few cells that hold exact quantiles. One pass sorts them for idle phases, which depend on the
 sample before. Nodes and the whole are computed from these groups.
 
-Sorted rows are scanned with windows over all preceding rows, which DuckDB streams; a window per GPU would
-hold all rows a second time. A stream uses one thread, so there are two.
+Sorted rows are scanned with a window over all preceding rows, which DuckDB streams; a window per GPU would
+hold all rows a second time.
 
 Sums are of whole numbers: threads add rows in any order, and sums of fractions would differ in the last
 digits.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
@@ -30,7 +30,8 @@ from gswarm_tui.store.figures.definitions import (
 )
 
 MINUTE_US = 60_000_000
-STREAMS = 2
+_BOUNDS_US = "epoch_us(m.started_at)", "epoch_us(m.until)"
+"""The start and the end of the span of a member ``m`` in SQL."""
 
 _INNER = "us > 0 AND phase > 0 AND phase < busy_samples"
 
@@ -115,17 +116,20 @@ ORDER BY minute, gpu_id
 """  # noqa: S608 (own names and numbers)
 
 
-def _taken(spans: Spans, columns: str, further: str = "") -> str:
+def _taken(spans: Spans, columns: str) -> str:
     """Return the samples of a span's members with the µs of the span that they stand for.
 
     Those of minutes that are summed up are left out.
     """
-    return " UNION ALL ".join(
-        f"""
-  SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {inside_us(*spans.bounds_us)} AS inside_us
-  FROM {part} AND {spans.overlapping("s.interval_ms")} {further}"""  # noqa: S608 (own names and numbers)
-        for part in spans.read
-    )
+    return f"""
+  SELECT m.member, s.gpu_id, s.ts, s.util_pct, {columns} {inside_us(*_BOUNDS_US)} AS inside_us
+  FROM {_UNSUMMED} WHERE {spans.overlapping("s.interval_ms")}"""  # noqa: S608 (own names and numbers)
+
+
+_UNSUMMED = """gpu_samples s
+  JOIN unsummed u ON u.minute = date_trunc('minute', s.ts)
+  JOIN members m ON m.gpu_id = s.gpu_id AND m.session_id = u.session_id"""
+"""The samples ``s`` of members ``m`` whose minutes aren't summed up."""
 
 
 def _rolled(spans: Spans) -> str:
@@ -138,7 +142,11 @@ rolled AS (
   JOIN members m USING (gpu_id)
   WHERE {spans.whole_minutes}
 ), unsummed AS (
-  SELECT session_id, minute FROM {spans.minutes} EXCEPT SELECT session_id, minute FROM rolled
+  SELECT p.session_id, t.minute
+  FROM (SELECT DISTINCT date_trunc('minute', s.ts) AS minute FROM gpu_samples s WHERE {spans.only}) t
+  JOIN spans p ON t.minute > p.started_at - INTERVAL 1 MINUTE
+    AND t.minute < p.until + INTERVAL {LONGEST_INTERVAL_S} SECOND
+  EXCEPT SELECT session_id, minute FROM rolled
 )"""  # noqa: S608 (own names and numbers)
 
 
@@ -238,25 +246,21 @@ def _phases(spans: Spans) -> str:
     A minute that is summed up takes part as up to three samples.
     """
 
-    def stream(number: int) -> str:
-        mine = f"member % {STREAMS} = {number}"
-        parts = (
-            ("before_ts", 0, "idle_before_us", "idle_before_us > 0"),
-            ("busy_ts", 100, "0", "busy"),
-            ("after_ts", 0, "idle_after_us", "idle_after_us > 0"),
-        )
-        rolled = "".join(
-            f"""
+    parts = (
+        ("before_ts", 0, "idle_before_us", "idle_before_us > 0"),
+        ("busy_ts", 100, "0", "busy"),
+        ("after_ts", 0, "idle_after_us", "idle_after_us > 0"),
+    )
+    rolled = "".join(
+        f"""
   UNION ALL
-  SELECT member, gpu_id, {ts}, {util}, {us} FROM rolled WHERE {mine} AND {used}"""  # noqa: S608
-            for ts, util, us, used in parts
-        )
-        return f"""
-  SELECT *, count(*) FILTER ({BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
-  FROM ({_taken(spans, "", f"AND m.{mine}")}{rolled} ORDER BY member, ts)"""  # noqa: S608
-
+  SELECT member, gpu_id, {ts}, {util}, {us} FROM rolled WHERE {used}"""  # noqa: S608 (own names)
+        for ts, util, us, used in parts
+    )
     return f"""
-ordered AS ({"  UNION ALL".join(map(stream, range(STREAMS)))}
+ordered AS (
+  SELECT *, count(*) FILTER ({BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
+  FROM ({_taken(spans, "")}{rolled} ORDER BY member, ts)
 ), phases AS (
   SELECT member, CASE WHEN {IDLE} THEN busy_samples END AS phase,
          min(ts) AS first_idle, max(ts) AS last_idle, sum(inside_us) AS phase_us
@@ -273,23 +277,20 @@ ordered AS ({"  UNION ALL".join(map(stream, range(STREAMS)))}
 
 def _energy(spans: Spans) -> str:
     """Return each member's energy; steps over more than the longest interval may end far after the span."""
-    joules = f"sum(TRY_CAST({energy_mj(*spans.bounds_us)} AS BIGINT)) AS used_mj"
+    joules = f"sum(TRY_CAST({energy_mj(*_BOUNDS_US)} AS BIGINT)) AS used_mj"
     longest_ms = round(LONGEST_INTERVAL_S * 1000)
-    sampled = "".join(
-        f"""
-    SELECT m.member, {joules}
-    FROM {part} AND {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
-    GROUP BY m.member
-    UNION ALL"""  # noqa: S608 (own names and numbers)
-        for part in spans.read
-    )
     return f"""
 energy AS (
-  SELECT member, sum(used_mj) AS used_mj FROM ({sampled}
+  SELECT member, sum(used_mj) AS used_mj FROM (
+    SELECT m.member, {joules}
+    FROM {_UNSUMMED}
+    WHERE {spans.overlapping("s.energy_used_ms")} AND s.energy_used_ms <= {longest_ms}
+    GROUP BY m.member
+    UNION ALL
     SELECT m.member, {joules}
     FROM gpu_samples s JOIN members m USING (gpu_id)
-    WHERE s.energy_used_ms > {longest_ms} AND s.ts > {spans.bounds[0]}{spans.only_seen}
-      AND {reaches_into(spans.bounds_us[1], "s.energy_used_ms")}
+    WHERE s.energy_used_ms > {longest_ms} AND s.ts > m.started_at AND {spans.seen}
+      AND {reaches_into(_BOUNDS_US[1], "s.energy_used_ms")}
     GROUP BY m.member
     UNION ALL
     SELECT member, sum(used_mj) FROM rolled GROUP BY member
@@ -373,15 +374,25 @@ LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM
 
 
 def sums(spans: Spans) -> str:
-    """Return a query for the sums of a single span: utilisation and power with their seconds, and joules."""
+    """Return a query for the sums of each span, in their order: utilisation and power with their seconds, and
+    joules.
+    """
     relations = spans.relation, MEMBERS, _rolled(spans), _cells(spans), _energy(spans)
     return f"""
-WITH {",".join(relations)}
+WITH {",".join(relations)}, joules AS (
+  SELECT session_id, sum(used_mj)::DOUBLE / 1000 AS energy_j
+  FROM energy JOIN named USING (member) GROUP BY session_id
+)
 SELECT coalesce(sum(util_pct * measured_us), 0)::DOUBLE / 1e6,
        coalesce(sum(measured_us) FILTER (util_pct IS NOT NULL), 0)::DOUBLE / 1e6,
        coalesce(sum(power_sum), 0)::DOUBLE / 1e8, coalesce(sum(power_us), 0)::DOUBLE / 1e6,
-       (SELECT coalesce(sum(used_mj), 0)::DOUBLE / 1000 FROM energy)
-FROM cells
+       coalesce(any_value(energy_j), 0)
+FROM spans
+LEFT JOIN joules USING (session_id)
+LEFT JOIN named n USING (session_id)
+LEFT JOIN cells USING (member)
+GROUP BY session_id
+ORDER BY session_id
 """  # noqa: S608 (own names and numbers)
 
 
@@ -401,7 +412,7 @@ def bubbles(spans: Spans) -> str:
 
     Its duration is the measured time; time in a gap doesn't count.
     """
-    spans = replace(spans, whole=None, sums=False)
+    spans = replace(spans, sums=False)
     relations = (spans.relation, MEMBERS, _rolled(spans), _cells(spans), _phases(spans))
     return f"""
 WITH {",".join(relations)}
@@ -420,7 +431,7 @@ def processes(spans: Spans) -> str:
     A sample covers the interval of its frame, and counts in a mean by the part that lies in the span.
     """
     covers_ms = "coalesce(h.interval_ms, 0)"
-    inside = inside_us(*spans.bounds_us, covers_ms)
+    inside = inside_us(*_BOUNDS_US, covers_ms)
     return f"""
 WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
@@ -448,7 +459,7 @@ WITH {spans.relation}, names AS (
   SELECT DISTINCT recording_id, node FROM nodes
 ), frames AS (
   SELECT m.session_id, n.node, count(*) AS frames,
-         coalesce(sum({inside_us(*spans.bounds_us)}), 0) / 1e6 AS stands_for_s,
+         coalesce(sum({inside_us(*_BOUNDS_US)}), 0) / 1e6 AS stands_for_s,
          median(s.interval_ms) AS usual_ms
   FROM spans m
   JOIN nodes n USING (recording_id)
@@ -476,139 +487,52 @@ FROM counted
 
 @dataclass(frozen=True)
 class Spans:
-    """The relation ``spans``, with its bounds as constants if it has a single span.
+    """The relation ``spans``. With ``sums``, sums by minute are taken, where they exist, instead of samples.
 
-    Constants let DuckDB skip samples outside of them. With ``sums``, sums by minute are taken, where they
-    exist, instead of samples: of a single span, in ``whole``, the start and the end of minutes in it. Samples
-    after ``seen`` count as not recorded yet.
+    ``only`` is a condition that all samples ``s`` of the spans fulfil; its constants let DuckDB skip others.
+    ``seen`` is the condition that a sample was recorded at the time that is looked at.
     """
 
     relation: str
-    began: datetime | None = None
-    until: datetime | None = None
-    whole: tuple[datetime, datetime] | None = None
+    only: str = "true"
+    seen: str = "true"
     sums: bool = True
-    seen: datetime | None = None
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """Disjoint parts of the samples ``s`` of members ``m`` to be read, as FROM and WHERE."""
-        if self.began is None or self.until is None:
-            minutes = "JOIN unsummed u ON u.minute = date_trunc('minute', s.ts)"
-            return (
-                f"gpu_samples s {minutes} JOIN members m ON m.gpu_id = s.gpu_id "
-                "AND m.session_id = u.session_id WHERE true",
-            )
-        samples = "gpu_samples s JOIN members m USING (gpu_id) WHERE"
-        if self.whole is None:
-            return (f"{samples} true",)
-        first, last = map(_time, self.whole)
-        between = f"s.ts >= {first} AND s.ts < {last}"
-        unsummed = "date_trunc('minute', s.ts) IN (SELECT minute FROM unsummed)"
-        return (
-            f"{samples} s.ts < {first}",
-            f"{samples} s.ts >= {last}",
-            f"{samples} {between} AND {unsummed}",
-        )
 
     @property
     def whole_minutes(self) -> str:
-        """The SQL condition that the sums of the minute ``s.minute`` are taken for a member ``m``."""
+        """The SQL condition that the sums of the minute ``s.minute`` are taken for a member ``m``.
+
+        A sample of the first minute covers no time before the span.
+        """
         if not self.sums:
             return "false"
-        if self.began is None:
-            longest = f"m.started_at + INTERVAL {LONGEST_INTERVAL_S} SECOND"
-            return f"s.minute >= {longest} AND s.minute + INTERVAL 1 MINUTE <= m.until"
-        if self.whole is None:
-            return "false"
-        first, last = map(_time, self.whole)
-        return f"s.minute >= {first} AND s.minute < {last}"
-
-    @property
-    def minutes(self) -> str:
-        """The SQL of the minutes of each span that may have samples."""
-        if self.began is None:
-            return f"""(
-    SELECT p.session_id, t.minute
-    FROM (SELECT DISTINCT date_trunc('minute', ts) AS minute FROM gpu_samples) t
-    JOIN spans p ON t.minute > p.started_at - INTERVAL 1 MINUTE
-      AND t.minute < p.until + INTERVAL {LONGEST_INTERVAL_S} SECOND
-  )"""  # noqa: S608 (a number)
-        if self.whole is None:
-            return "(SELECT NULL::INTEGER AS session_id, NULL::TIMESTAMP AS minute)"
-        first, last = map(_time, self.whole)
-        return f"(SELECT 0 AS session_id, unnest(range({first}, {last}, INTERVAL 1 MINUTE)) AS minute)"
-
-    @property
-    def bounds(self) -> tuple[str, str]:
-        """The start and the end of the span of a member ``m`` in SQL."""
-        if self.began is None or self.until is None:
-            return "m.started_at", "m.until"
-        return _time(self.began), _time(self.until)
-
-    @property
-    def bounds_us(self) -> tuple[str, str]:
-        """The same in Unix µs."""
-        began, until = self.bounds
-        return f"epoch_us({began})", f"epoch_us({until})"
-
-    @property
-    def only_seen(self) -> str:
-        """The SQL condition that leaves out samples after ``seen``, with AND; empty without it."""
-        return f" AND s.ts <= {_time(self.seen)}" if self.seen is not None else ""
+        longest = f"m.started_at + INTERVAL {LONGEST_INTERVAL_S} SECOND"
+        return f"s.minute >= {longest} AND s.minute + INTERVAL 1 MINUTE <= m.until"
 
     def overlapping(self, covers_ms: str) -> str:
         """Return the SQL condition that a sample's time before ``s.ts`` overlaps the span."""
-        began, until = self.bounds
         return (
-            f"s.ts > {began} AND s.ts < {until} + INTERVAL {LONGEST_INTERVAL_S} SECOND{self.only_seen} "
-            f"AND {reaches_into(self.bounds_us[1], covers_ms)}"
+            f"{self.only} AND s.ts > m.started_at AND s.ts < m.until + INTERVAL {LONGEST_INTERVAL_S} SECOND "
+            f"AND {reaches_into(_BOUNDS_US[1], covers_ms)}"
         )
 
 
-ROLLED = """
-SELECT min(minute), max(minute) + INTERVAL 1 MINUTE
-FROM gpu_minutes JOIN gpus USING (gpu_id) JOIN nodes USING (node_id) WHERE recording_id = ?"""
-"""The start and the end of the minutes of a recording that are summed up."""
+def spans_of(spans: Sequence[tuple[int, datetime, datetime]], seen: datetime | None = None) -> Spans:
+    """Return spans, each of a recording, whose ``session_id`` is their place in the sequence.
 
-
-def one_span(
-    recording_id: int,
-    began: datetime,
-    until: datetime,
-    rolled: tuple[datetime | None, datetime | None] = (None, None),
-    seen: datetime | None = None,
-) -> Spans:
-    """Return a single span of a recording; ``rolled`` are its first and last minute that are summed up."""
-    relation = (
-        f"spans AS (SELECT 0 AS session_id, {recording_id:d} AS recording_id, "
-        f"{_time(began)} AS started_at, {_time(until)} AS until)"
-    )
-    first, last = rolled
-    if first is None or last is None:
-        return Spans(relation, began, until, seen=seen)
-    minute = timedelta(minutes=1)
-    # A sample of the first minute covers no time before the span.
-    first = max(first, _minute(began + timedelta(seconds=LONGEST_INTERVAL_S) + minute))
-    last = min(last, _minute(until))
-    whole = (first, last) if first < last else None
-    return Spans(relation, began, until, whole, seen=seen)
-
-
-def _minute(at: datetime) -> datetime:
-    return at.replace(second=0, microsecond=0)
-
-
-def several_spans(spans: Sequence[tuple[int, datetime, datetime]]) -> Spans:
-    """Return spans, each with its recording, whose ``session_id`` is their place in the sequence.
-
-    The times of all samples are read for them; ``one_span`` skips those outside.
+    Samples after ``seen`` count as not recorded yet.
     """
     rows = ", ".join(
         f"({place}, {recording_id:d}, {_time(began)}, {_time(until)})"
         for place, (recording_id, began, until) in enumerate(spans)
     )
-    return Spans(f"spans AS (SELECT * FROM (VALUES {rows}) v(session_id, recording_id, started_at, until))")  # noqa: S608
+    first, last = min(began for _, began, _ in spans), max(until for _, _, until in spans)
+    known = "true" if seen is None else f"s.ts <= {_time(seen)}"
+    return Spans(
+        f"spans AS (SELECT * FROM (VALUES {rows}) v(session_id, recording_id, started_at, until))",  # noqa: S608
+        f"s.ts > {_time(first)} AND s.ts < {_time(last)} + INTERVAL {LONGEST_INTERVAL_S} SECOND AND {known}",
+        known,
+    )
 
 
 SESSION_SPANS = Spans("""
