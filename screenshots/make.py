@@ -40,7 +40,7 @@ from gswarm_tui.server.web import BrowserAccess, WebServer
 from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.trials.progress import load_progress
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
@@ -214,7 +214,7 @@ async def browser() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder, "TZ": "UTC"}
         recording = SceneRecording(Path(folder) / "run.duckdb")
-        control = control_server(made.hub, cast(Recorder, recording), os.environ, label="job 4711")
+        control = control_server(made.hub, cast(FileWriter, recording), os.environ, label="job 4711")
         access = BrowserAccess(Tokens("control", "", "watch", recording.uid))
         settings = ServerSettings("127.0.0.1", 0)
         server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711", settings)

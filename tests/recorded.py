@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gswarm_tui.fleet.events import Event
 from gswarm_tui.store.recording.database import RecordingInfo
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.tui.scene import Scene
 
 
@@ -23,7 +23,7 @@ class Tap:
         self.events += events
 
 
-def begin(path: Path, made: Scene, job: str | None = "4711") -> Recorder:
+def begin(path: Path, made: Scene, job: str | None = "4711") -> FileWriter:
     """Record a scene from now on, into a file that may already contain recordings."""
     info = RecordingInfo(
         started_at=made.time,
@@ -34,7 +34,7 @@ def begin(path: Path, made: Scene, job: str | None = "4711") -> Recorder:
         tool_version="0.1.0",
         slurm_job_id=job,
     )
-    recorder = Recorder(path, info, lambda _status: None)
+    recorder = FileWriter(path, info, lambda _status: None)
     recorder.open()
     made.hub.started_at = made.time
     made.hub.sinks.append(recorder)

@@ -11,7 +11,8 @@ from pathlib import Path
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.time_input import TimeInputError, parse_time
 from gswarm_tui.control import registry
-from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, running_heads
+from gswarm_tui.control.intents import RecorderError
 from gswarm_tui.options.arguments import CommandParser, UsageError, is_recording
 
 SHORT_ID = 8
@@ -41,7 +42,7 @@ def choose_head(
 ) -> Head:
     """Return the head that the options choose: the only running one, or that of this Slurm job.
 
-    ``option`` is the one that would choose among several. Raises UserError, RequestError if it hangs.
+    ``option`` is the one that would choose among several. Raises UserError, RecorderError if it hangs.
     """
     found = find_heads(arguments, environ)
     if len(found) > 1 and not arguments.recording and arguments.db is None:
@@ -54,7 +55,7 @@ def choose_head(
             f"{len(found)} running gswarm-tui processes match; choose one with {option}: {heads}."
         )
     if found[0].hangs:
-        raise RequestError(found[0].describe_hang())
+        raise RecorderError(found[0].describe_hang())
     return found[0]
 
 
@@ -98,7 +99,7 @@ def parse_head_time(text: str | None, head: Head) -> float | None:
     if text is None:
         return None
     try:
-        return parse_time(text, start=head.started_at, end=head.status.get("now", time.time()))
+        return parse_time(text, start=head.status["started_at"], end=head.status.get("now", time.time()))
     except TimeInputError as error:
         raise UsageError(f"--at: {error}.") from None
 

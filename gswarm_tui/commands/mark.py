@@ -13,8 +13,8 @@ from gswarm_agent.mark import Marked, MarkError, Value, send, values_of
 from gswarm_tui.commands.head_choice import add_head_options, named_heads, parse_head_time
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
-from gswarm_tui.control.intents import IntentError, SetMark
+from gswarm_tui.control.client import Head, NoHeadError, running_heads
+from gswarm_tui.control.intents import IntentError, RecorderError, SetMark
 from gswarm_tui.options.arguments import CommandParser, UsageError
 
 
@@ -91,7 +91,7 @@ def _mark_heads(
         at = parse_head_time(arguments.at, head)
         try:
             head.carry_out(SetMark(arguments.name, values, at))
-        except RequestError as error:
+        except RecorderError as error:
             marked.problems.append(str(error))
         else:
             marked.recordings.append(head.uid)

@@ -41,9 +41,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except ValueError as error:
         raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
+    measured = head.status["metrics"]
     if changed:
-        wanted = tuple(name for name in ALL_GROUPS if name in {*head.metrics, *on} - {*off})
-    measured = head.metrics if wanted is None else head.carry_out(ChangeMetrics(wanted))["groups"]
+        wanted = tuple(name for name in ALL_GROUPS if name in {*measured, *on} - {*off})
+    if wanted is not None:
+        measured = head.carry_out(ChangeMetrics(wanted))["groups"]
     if arguments.json:
         print_json({name: name in measured for name in METRIC_GROUPS})
     else:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
-from gswarm_tui.control.client import Head, RequestError, running_heads
-from gswarm_tui.control.intents import IntentError, StartProfile, StopSession
+from gswarm_tui.control.client import Head, running_heads
+from gswarm_tui.control.intents import IntentError, RecorderError, StartProfile, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NAME, MAX_NOTE
 from gswarm_tui.options.profile_options import ProfileOptions, parse_profile
 from gswarm_tui.printing.progress import Progress
@@ -147,7 +147,7 @@ class _Sessions:
                 continue
             try:
                 session = head.carry_out(StartProfile(name, message[:MAX_NOTE]))
-            except (RequestError, IntentError) as error:
+            except (RecorderError, IntentError) as error:
                 print_notice(f"no session in {head.path}: {error}.")
             else:
                 self._sessions.append((head, session["name"]))
@@ -156,7 +156,7 @@ class _Sessions:
             yield
         finally:
             for head, name in self._sessions:
-                with contextlib.suppress(RequestError, IntentError):
+                with contextlib.suppress(RecorderError, IntentError):
                     head.carry_out(StopSession(name))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
 from gswarm_tui.common.errors import printable
-from gswarm_tui.control.client import Head, RequestError
-from gswarm_tui.control.intents import StopRecording
+from gswarm_tui.control.client import Head
+from gswarm_tui.control.intents import RecorderError, StopRecording
 from gswarm_tui.options.arguments import CommandParser, UsageError
 from gswarm_tui.printing.json_output import print_json
 
@@ -37,7 +37,7 @@ def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     head = choose_head(arguments, environ)
     if head.path is None:
-        raise RequestError("no recording ended: nothing is recorded; start gswarm-tui without --no-record.")
+        raise RecorderError("no recording ended: nothing is recorded; start gswarm-tui without --no-record.")
     head.carry_out(StopRecording())
     _wait(head)
     if arguments.json:
@@ -48,11 +48,11 @@ def _stop(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _wait(head: Head) -> None:
-    """Wait until a head has closed its recording. Raises RequestError if that takes too long."""
+    """Wait until a head has closed its recording. Raises RecorderError if that takes too long."""
     deadline = time.monotonic() + WAIT_S
     while not head.has_ended():
         if time.monotonic() > deadline:
-            raise RequestError(
+            raise RecorderError(
                 f"{head.path} is still being closed by process {head.pid} after {WAIT_S:.0f} s."
             )
         time.sleep(0.1)

@@ -58,9 +58,9 @@ def _lines(head: Head) -> Iterator[str]:
     if "now" not in status:
         yield f"process {head.pid}, another version of gswarm-tui"
         return
-    began = datetime.fromtimestamp(head.started_at).astimezone()
+    began = datetime.fromtimestamp(status["started_at"]).astimezone()
     yield (
-        f"running for {elapsed(status['now'] - head.started_at)}, since {began:%Y-%m-%d %H:%M:%S} · "
+        f"running for {elapsed(status['now'] - status['started_at'])}, since {began:%Y-%m-%d %H:%M:%S} · "
         f"process {head.pid} on {printable(status['host'])}"
     )
     yield ""

@@ -11,8 +11,8 @@ from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced
-from gswarm_tui.control.client import Head, RequestError
-from gswarm_tui.control.intents import IntentError, StartTrace
+from gswarm_tui.control.client import Head
+from gswarm_tui.control.intents import IntentError, RecorderError, StartTrace
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, UsageError
 from gswarm_tui.printing.json_output import print_json
@@ -82,14 +82,14 @@ def _parser() -> CommandParser:
 
 
 def _wait(head: Head, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state at the end. Raises RequestError."""
+    """Return the state at the end. Raises RecorderError."""
     token = state["token"]
     with Progress("waiting for the ranks", after_s=0) as progress:
         while state["running"]:
             time.sleep(POLL_S)
             state = head.request("trace")
             if state.get("token") != token:
-                raise RequestError("another trace was requested meanwhile; gswarm-tui sql shows the events.")
+                raise RecorderError("another trace was requested meanwhile; gswarm-tui sql shows the events.")
             progress.describe(_describe(state))
     return state
 

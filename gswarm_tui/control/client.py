@@ -1,6 +1,7 @@
-"""Client of the running heads of this user on this machine: their state, and intents for them.
+"""The recorders of this user on this machine, and blocking requests to one of them.
 
-Imports no database, because training loops set marks.
+``recorder.py`` has the client that follows a recorder. This module imports no database and no fleet, because
+training loops set marks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gswarm_agent.attach import connect
 from gswarm_agent.folder import Folder
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from gswarm_tui.control.intents import Intent
+from gswarm_tui.control.intents import Intent, RecorderError, RefusedError
 from gswarm_tui.control.messages import (
     LENGTH,
     MAX_REPLY,
@@ -33,16 +34,6 @@ TIMEOUT_S = 5.0
 CANCELLED = "the query was cancelled"
 
 
-class RequestError(UserError):
-    """Raised for a request that a recorder refused or did not answer; the message gives the reason."""
-
-    exit_status = 1
-
-
-class RefusedIntentError(RequestError):
-    """Raised for a request that a recorder refused: to repeat it won't help."""
-
-
 class NoHeadError(UserError):
     """Raised if no running gswarm-tui fits."""
 
@@ -53,22 +44,20 @@ class NoHeadError(UserError):
 class Head:
     """A running gswarm-tui of this user on this machine; ``path`` is its recording, None without one.
 
-    ``uid`` is the recording's id, ``started_at`` is Unix time in seconds, ``nodes`` are those watched. Its
-    private folder is ``name`` in ``parent_folder``. ``metrics`` are the groups of metrics that are on. A head
-    that ``hangs`` doesn't answer: it is suspended or stuck, and its recording is the one that it noted when
-    it started. ``job`` is the label of its Slurm job, ``status`` all that it reports of itself.
+    ``uid`` is the recording's id. Its private folder is ``name`` in ``parent_folder``. ``job`` is the label
+    of its Slurm job, ``nodes`` are those watched, ``status`` is all that it reports of itself. A head that
+    ``hangs`` doesn't answer: it is suspended or stuck, and its recording is the one that it noted when it
+    started.
     """
 
     pid: int
     path: Path | None
     uid: str
-    started_at: float
-    nodes: tuple[str, ...]
     parent_folder: str
     name: str
     hangs: bool = False
-    metrics: tuple[str, ...] = ()
     job: str = ""
+    nodes: tuple[str, ...] = ()
     status: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def records(self, path: Path) -> bool:
@@ -106,39 +95,44 @@ class Head:
             f"kill -9 {self.pid}"
         )
 
-    def connect(self) -> socket.socket:
-        """Return a connection to its socket. Raises RequestError if it hangs or has ended."""
-        for folder in registry.running_folders((self.parent_folder,)):
-            if folder.name == self.name:
-                try:
-                    return connect(folder)
-                except TimeoutError:
-                    raise RequestError(self.describe_hang()) from None
-                except OSError:
-                    break
-        raise RequestError(self.describe_end())
-
     def describe_end(self) -> str:
         """Explain that it ended during a request."""
         subject = f"the gswarm-tui that records {self.path or 'nothing'}"
         return f"{subject} ended before it replied; run the command again"
 
+    def connect(self) -> socket.socket:
+        """Return a connection to its socket. Raises RecorderError if it hangs or has ended."""
+        for folder in registry.running_folders((self.parent_folder,)):
+            if folder.name == self.name:
+                try:
+                    return connect(folder)
+                except TimeoutError:
+                    raise RecorderError(self.describe_hang()) from None
+                except OSError:
+                    break
+        raise RecorderError(self.describe_end())
+
     def request(self, want: str) -> dict[str, Any]:
-        """Return what it reports: its nodes, sessions or newest trace. Raises RequestError."""
+        """Return what it reports: its nodes, sessions or newest trace. Raises RecorderError."""
         return self._request({"want": want})
 
     def carry_out(self, intent: Intent) -> dict[str, Any]:
-        """Let it carry out an intent, and return the result. Raises RequestError."""
+        """Let it carry out an intent, and return the result. Raises RecorderError."""
         return self._request(intent.message())
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         if self.hangs:
-            raise RequestError(self.describe_hang())
+            raise RecorderError(self.describe_hang())
         with contextlib.closing(Connection(self, TIMEOUT_S)) as connection:
-            reply = connection.request(message)
-        if "error" in reply:
-            raise RefusedIntentError(str(reply["error"]))
-        return reply
+            connection.send(message)
+            return result_of(connection.receive())
+
+
+def result_of(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorder's reply. Raises RefusedError for a refused request, RecorderError for a failure."""
+    if "error" in reply:
+        raise (RefusedError if reply.get("kind") == "query" else RecorderError)(str(reply["error"]))
+    return reply
 
 
 def running_heads(environ: Mapping[str, str]) -> list[Head]:
@@ -146,36 +140,32 @@ def running_heads(environ: Mapping[str, str]) -> list[Head]:
     heads = []
     for folder in registry.running_folders(registry.parent_folders(environ)):
         with contextlib.suppress(OSError, MessageError, KeyError, TypeError, ValueError):
-            try:
-                heads.append(_query_status(folder))
-            except TimeoutError:
-                heads.append(_hanging_head(folder))
-    return sorted(heads, key=lambda head: -head.started_at)
+            heads.append(_head(folder))
+    return sorted(heads, key=lambda head: -head.status.get("started_at", 0.0))
 
 
-def _query_status(folder: Folder) -> Head:
-    with connect(folder) as connection:
-        connection.settimeout(TIMEOUT_S)
-        status = request(connection, {"want": "status"})
-    path = None if status["path"] is None else Path(status["path"])
+def _head(folder: Folder) -> Head:
+    """Return the head with this private folder. Raises OSError, MessageError and errors of its values."""
+    hangs = False
+    try:
+        with connect(folder) as connection:
+            connection.settimeout(TIMEOUT_S)
+            status = request(connection, {"want": "status"})
+    except TimeoutError:
+        note, hangs = registry.note_of(folder.name), True
+        status = {"pid": int(folder.name)} if note is None else note._asdict()
+    path = status.get("path")
     return Head(
         status["pid"],
-        path,
-        status["uid"] or "",
-        status["started_at"],
-        tuple(status["nodes"]),
+        None if path is None else Path(path),
+        status.get("uid") or "",
         folder.top,
         folder.name,
-        metrics=tuple(status.get("metrics", ())),
-        job=status.get("job") or "",
-        status=status,
+        hangs,
+        status.get("job") or "",
+        tuple(status.get("nodes", ())),
+        status,
     )
-
-
-def _hanging_head(folder: Folder) -> Head:
-    if (note := registry.note_of(folder.name)) is None:
-        return Head(int(folder.name), None, "", 0.0, (), folder.top, folder.name, hangs=True)
-    return Head(note.pid, note.path, note.uid, 0.0, (), folder.top, folder.name, hangs=True)
 
 
 def request(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
@@ -200,36 +190,31 @@ class Connection:
     """A connection to a head, for one request whose replies and further messages belong together."""
 
     def __init__(self, head: Head, timeout_s: float | None) -> None:
-        """Connect; a reply may take ``timeout_s``. Raises RequestError if the head hangs or has ended."""
+        """Connect; a reply may take ``timeout_s``. Raises RecorderError if the head hangs or has ended."""
         self._head = head
         self._cancelled = False
         self._connection = head.connect()
         self._connection.settimeout(timeout_s)
 
-    def request(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return the first reply. Raises RequestError."""
-        self.send(message)
-        return self.receive()
-
     def send(self, message: dict[str, Any], limit: int = MAX_REQUEST) -> None:
-        """Send a request, whose reply ``receive`` returns. Raises RequestError."""
+        """Send a request, whose reply ``receive`` returns. Raises RecorderError."""
         try:
             self._connection.sendall(encode(message | {"version": VERSION}, limit))
         except MessageError as error:
-            raise RequestError(f"the request is too long: {error}") from None
+            raise RecorderError(f"the request is too long: {error}") from None
         except OSError:
-            raise RequestError(self._head.describe_end()) from None
+            raise RecorderError(self._head.describe_end()) from None
 
     def receive(self) -> dict[str, Any]:
-        """Return the next reply. Raises RequestError."""
+        """Return the next reply. Raises RecorderError."""
         try:
             return _receive(self._connection)
         except TimeoutError:
-            raise RequestError(self._head.describe_hang()) from None
+            raise RecorderError(self._head.describe_hang()) from None
         except (OSError, MessageError):
             if self._cancelled:
                 return {"error": CANCELLED, "kind": "query"}
-            raise RequestError(self._head.describe_end()) from None
+            raise RecorderError(self._head.describe_end()) from None
 
     def cancel(self) -> None:
         """Close the connection while another thread reads."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from gswarm_agent.mark import MarkError, Value, checked
 from gswarm_agent.metrics import ALL_GROUPS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
-from gswarm_tui.common.errors import quote
+from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.fleet.session_texts import SessionNameError, check_name, check_note
 from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
 
@@ -22,6 +22,16 @@ MAX_TIME = 1e11
 
 class IntentError(Exception):
     """Raised for an invalid intent, or one that a head can't carry out; the message is one clause."""
+
+
+class RecorderError(UserError):
+    """Raised if a recorder can't be reached or fails; the message is one clause."""
+
+    exit_status = 1
+
+
+class RefusedError(RecorderError):
+    """Raised for a request that a recorder refused: to repeat it won't help."""
 
 
 @dataclass(frozen=True)

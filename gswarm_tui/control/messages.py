@@ -95,9 +95,15 @@ def decode(packed: bytes) -> dict[str, Any]:
     return message
 
 
-async def read_message(reader: asyncio.StreamReader, limit: int) -> dict[str, Any]:
-    """Return the next message of a stream. Raises OSError, IncompleteReadError, MessageError."""
-    prefix = await reader.readexactly(LENGTH.size)
+async def read_message(
+    reader: asyncio.StreamReader, limit: int, begins_within_s: float | None = None
+) -> dict[str, Any]:
+    """Return the next message. Raises OSError, IncompleteReadError, TimeoutError, MessageError."""
+    import asyncio
+
+    # Not wait_for: in Python 3.11 it ignores a cancellation at the moment when a message arrives.
+    async with asyncio.timeout(begins_within_s):
+        prefix = await reader.readexactly(LENGTH.size)
     return decode(await reader.readexactly(message_length(prefix, limit)))
 
 

@@ -23,7 +23,7 @@ from gswarm_tui.store.sql.schema import PROFILE_EVENTS, TableSchema
 
 if TYPE_CHECKING:
     from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
-    from gswarm_tui.store.recording.recorder import Recorder
+    from gswarm_tui.store.recording.recorder import FileWriter
 
 MAX_STEP = 16 * 1024 * 1024
 """Bytes of a message; rows come in batches of about 4 MB."""
@@ -36,7 +36,7 @@ _TABLES = {table.name: table for table in PROFILE_EVENTS}
 
 
 async def serve_import(
-    recorder: Recorder,
+    recorder: FileWriter,
     request: Mapping[str, Any],
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -109,7 +109,7 @@ class SentProfile:
     """Sends the rows of one profile to a running recorder; ``close`` it afterwards."""
 
     def __init__(self, head: Head, facts: ProfileFacts) -> None:
-        """Begin the import. Raises RequestError, StoreError."""
+        """Begin the import. Raises RecorderError, StoreError."""
         self._unanswered = 0
         self._connection = Connection(head, PATIENCE_S)
         try:
@@ -123,19 +123,19 @@ class SentProfile:
         self.at_its_time: bool = begun["at_its_time"]
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
-        """Return the ids of names, which are added if they are new. Raises RequestError, StoreError."""
+        """Return the ids of names, which are added if they are new. Raises RecorderError, StoreError."""
         found: list[int] = self._request({"names": list(names)})["result"]
         return found
 
     def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Send rows; their reply is awaited before the next ones. Raises RequestError, StoreError."""
+        """Send rows; their reply is awaited before the next ones. Raises RecorderError, StoreError."""
         packed = {"table": table.name, "columns": pack_arrays(columns)}
         self._settle()
         self._connection.send(packed, MAX_STEP)
         self._unanswered += 1
 
     def finish(self, facts: ProfileFacts) -> None:
-        """Add the profile itself, which makes its rows visible. Raises RequestError, StoreError."""
+        """Add the profile itself, which makes its rows visible. Raises RecorderError, StoreError."""
         self._request({"finish": asdict(facts)})
 
     def close(self) -> None:

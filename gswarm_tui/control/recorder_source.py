@@ -8,12 +8,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gswarm_tui.control.client import CANCELLED, Connection, Head, RequestError
+from gswarm_tui.control.client import CANCELLED, Connection, Head, result_of
+from gswarm_tui.control.intents import RecorderError, RefusedError
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, Result
 
 if TYPE_CHECKING:
-    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.control.recorder import Recorder
     from gswarm_tui.store.querying.arrays import Arrays
 
 
@@ -21,7 +22,7 @@ class QueryRequest(Protocol):
     """A query that was sent, whose replies ``receive`` returns in any thread."""
 
     def receive(self) -> dict[str, Any]:
-        """Return the next reply. Raises RequestError without one."""
+        """Return the next reply. Raises RecorderError without one."""
 
     def cancel(self) -> None:
         """Cancel the query, from any thread; ``receive`` returns at once then."""
@@ -42,9 +43,9 @@ class RecorderSource:
         self._open: set[QueryRequest] = set()
 
     @classmethod
-    def of_client(cls, run: AttachedRun) -> RecorderSource:
+    def of_recorder(cls, recorder: Recorder) -> RecorderSource:
         """Return a source that sends queries over a client's connection."""
-        return cls(run.path, lambda message: _StreamedRequest(run, message))
+        return cls(recorder.path, lambda message: _StreamedRequest(recorder, message))
 
     @classmethod
     def of_head(cls, head: Head, path: Path) -> RecorderSource:
@@ -83,7 +84,7 @@ class RecorderSource:
     def _request(self, want: str, sql: str, values: tuple[object, ...]) -> QueryRequest:
         try:
             request = self._send({"want": want, "sql": sql, "values": list(values)})
-        except RequestError as error:
+        except RecorderError as error:
             raise StoreError(str(error)) from None
         with self._lock:
             self._open.add(request)
@@ -91,14 +92,10 @@ class RecorderSource:
 
     def _receive(self, request: QueryRequest) -> dict[str, Any]:
         try:
-            reply = request.receive()
-        except RequestError as error:
+            return result_of(request.receive())
+        except RecorderError as error:
             self._close(request)
-            raise StoreError(str(error)) from None
-        if "error" in reply:
-            self._close(request)
-            raise (QueryError if reply.get("kind") == "query" else StoreError)(str(reply["error"]))
-        return reply
+            raise (QueryError if isinstance(error, RefusedError) else StoreError)(str(error)) from None
 
     def _close(self, request: QueryRequest) -> None:
         with self._lock:
@@ -118,14 +115,14 @@ class RecorderSource:
 class _StreamedRequest:
     """A query over a client's stream: its replies arrive on the event loop."""
 
-    def __init__(self, run: AttachedRun, message: dict[str, Any]) -> None:
-        self._run = run
+    def __init__(self, recorder: Recorder, message: dict[str, Any]) -> None:
+        self._recorder = recorder
         self._replies: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._forget: Callable[[], None] = lambda: None
-        run.loop.call_soon_threadsafe(self._send, message)
+        recorder.loop.call_soon_threadsafe(self._send, message)
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._forget = self._run.request(message, self._replies.put)
+        self._forget = self._recorder.request(message, self._replies.put)
 
     def _cancel(self) -> None:
         self._forget()
@@ -137,5 +134,5 @@ class _StreamedRequest:
         self._replies.put({"error": CANCELLED, "kind": "query"})
 
     def close(self) -> None:
-        if not self._run.loop.is_closed():
-            self._run.loop.call_soon_threadsafe(self._cancel)
+        if not self._recorder.loop.is_closed():
+            self._recorder.loop.call_soon_threadsafe(self._cancel)

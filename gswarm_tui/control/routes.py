@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gswarm_tui.common.processes import LastLine, own_command_there, pipes
-from gswarm_tui.control.attached import RecorderGoneError, RouteError
-from gswarm_tui.control.client import Head, NoHeadError, RequestError, running_heads
+from gswarm_tui.control.client import Head, NoHeadError, running_heads
+from gswarm_tui.control.intents import RecorderError
+from gswarm_tui.control.recorder import RecorderGoneError
 from gswarm_tui.control.relay import MAGIC
 
 NOISE_MOST = 64 * 1024
@@ -18,7 +19,7 @@ ENDS_S = 2.0
 
 
 class SocketRoute:
-    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError or RouteError.
+    """Route to a recorder on this host; ``choose`` returns its head, or raises UserError or RecorderError.
 
     ``first`` is a connection that was made already, for the first time.
     """
@@ -33,20 +34,16 @@ class SocketRoute:
         self._first = first
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the recording's socket. Raises RouteError; of the first choice, UserError."""
+        """Connect to the recording's socket. Raises RecorderError; of the first choice, UserError."""
         connection, self._first = self._first, None
         if connection is None:
             connection = await asyncio.to_thread(self._connect, uid)
+            connection.setblocking(False)
         return await asyncio.open_unix_connection(sock=connection)
 
     def _connect(self, uid: str) -> socket.socket:
         head = recording_head(uid, self._environ) if uid else self._choose()
-        try:
-            connection = head.connect()
-        except RequestError as error:
-            raise RouteError(str(error)) from None
-        connection.setblocking(False)
-        return connection
+        return head.connect()
 
     async def why_closed(self) -> str:
         """Return nothing: the end of a socket has no reason."""
@@ -57,7 +54,7 @@ class SocketRoute:
 
 
 def recording_head(uid: str, environ: Mapping[str, str]) -> Head:
-    """Return the head that records this, even if it was restarted. Raises RouteError."""
+    """Return the head that records this, even if it was restarted. Raises RecorderError."""
     for head in running_heads(environ):
         if head.uid == uid:
             return head
@@ -77,7 +74,7 @@ class SshRoute:
         self._errors: LastLine | None = None
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Run ssh, and wait for the relay's first line. Raises RouteError, NoHeadError."""
+        """Run ssh, and wait for the relay's first line. Raises RecorderError, NoHeadError."""
         await self.close()
         again = ("-o", "BatchMode=yes") if uid else ()
         command = ("ssh", "-T", *again, "--", self.place, relay_command(uid or self._recording))
@@ -87,7 +84,7 @@ class SshRoute:
                 stderr=asyncio.subprocess.PIPE, start_new_session=bool(uid),
             )  # fmt: skip
         except OSError as error:
-            raise RouteError(f"ssh can't be run: {error.strerror}") from None
+            raise RecorderError(f"ssh can't be run: {error.strerror}") from None
         stdin, stdout, errors = pipes(process)
         self._errors = LastLine(errors)
         noise = b""
@@ -97,7 +94,7 @@ class SshRoute:
                 with suppress(TimeoutError):
                     if not uid and await asyncio.wait_for(process.wait(), ENDS_S) == NoHeadError.exit_status:
                         raise NoHeadError(f"{why}.")
-                raise RouteError(why)
+                raise RecorderError(why)
             noise += piece
         return stdout, stdin
 

@@ -28,7 +28,7 @@ from gswarm_tui.store.querying.arrays import Arrays, ArraySource, pack_arrays
 from gswarm_tui.store.querying.results import QueryError, Result
 
 if TYPE_CHECKING:
-    from gswarm_tui.store.recording.recorder import Recorder
+    from gswarm_tui.store.recording.recorder import FileWriter
 
 CLOSE_TIMEOUT_S = 10.0
 REACHABLE_EVERY_S = 5.0
@@ -56,7 +56,7 @@ class ControlServer:
     def __init__(
         self,
         hub: Hub,
-        recording: Recorder | None,
+        recording: FileWriter | None,
         listening: registry.Listening | None,
         environ: Mapping[str, str],
         *,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gswarm_tui.playback.player import Player
     from gswarm_tui.store.querying.arrays import ArraySource
     from gswarm_tui.store.recording.database import RecordingInfo
-    from gswarm_tui.store.recording.recorder import Recorder
+    from gswarm_tui.store.recording.recorder import FileWriter
 
 COMMIT_S = 2.0
 """Least time between two commits of frames; an intent triggers one at once."""
@@ -54,7 +54,7 @@ def build_hub(options: Options, plan: Plan) -> Hub:
     return hub
 
 
-def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
+def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> FileWriter:
     """Open a recorder for a new recording. Raises StoreError, UserError."""
     from gswarm_tui.fleet.events import metrics_changed
     from gswarm_tui.store.errors import FileInUseError
@@ -121,7 +121,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def resume_recording(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> Recorder:
+def resume_recording(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> FileWriter:
     """Open a recorder for an interrupted recording and restore the hub's state. Raises StoreError."""
     recorder = _open(hub, options, plan, path, recording_id)
     if (resumed := recorder.resumed) is not None:
@@ -141,10 +141,10 @@ def keeps_agents(options: Options) -> bool:
     return options.record and options.demo is None
 
 
-def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInfo | int) -> Recorder:
+def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInfo | int) -> FileWriter:
     import asyncio
 
-    from gswarm_tui.store.recording.recorder import Recorder
+    from gswarm_tui.store.recording.recorder import FileWriter
 
     loop = asyncio.get_running_loop()
 
@@ -152,7 +152,7 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(
+    recorder = FileWriter(
         path,
         what,
         publish_status,
@@ -195,7 +195,12 @@ def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: b
 
 
 def add_links(
-    hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None, *, only_left: bool = False
+    hub: Hub,
+    launcher: Launcher,
+    options: Options,
+    recorder: FileWriter | None,
+    *,
+    only_left: bool = False,
 ) -> None:
     """Add a link for each node of the fleet, with the frames that are on disk already."""
     from gswarm_tui.link.link import Clocks, Link

@@ -27,7 +27,7 @@ from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.server.tokens import remove_tokens
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 
 QUIET_S = 30.0
 """The head stops waiting for a node that sends nothing new for this many seconds."""
@@ -120,7 +120,7 @@ async def _fetch(hub: Hub, nodes: Collection[str]) -> list[str]:
     return endless
 
 
-def _report_lost(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
+def _report_lost(hub: Hub, recorder: FileWriter, nodes: Collection[str]) -> None:
     """Publish an event for each agent that left no frames and whose end was never reported."""
     resumed = recorder.resumed
     lives, accounted = ((), frozenset[str]()) if resumed is None else (resumed.lives, resumed.accounted)

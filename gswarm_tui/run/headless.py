@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gswarm_tui.run.http_server import Listener
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import RunResult
-    from gswarm_tui.store.recording.recorder import Recorder
+    from gswarm_tui.store.recording.recorder import FileWriter
 
 CONNECT_S = 30.0
 """Nodes without data after this long are named in a line."""
@@ -189,7 +189,7 @@ class Headless:
                 remove_tokens(self.uid)
         return int(report["status"]) | (STOPPED if self._stopped else 0)
 
-    async def _open(self, chosen: InterruptedRun | None) -> Recorder:
+    async def _open(self, chosen: InterruptedRun | None) -> FileWriter:
         from gswarm_tui.store.errors import StoreError
 
         hub, options, plan = self._hub, self.options, self.plan
@@ -206,7 +206,7 @@ class Headless:
         print_notice(f"recording {where} into {recorder.path}{session}")
         return recorder
 
-    async def _resume(self, chosen: InterruptedRun) -> Recorder:
+    async def _resume(self, chosen: InterruptedRun) -> FileWriter:
         """Resume a recording, once no command reads its file any more. Raises StoreError."""
         from gswarm_tui.store.errors import FileInUseError
 
@@ -220,7 +220,7 @@ class Headless:
                     raise
             await asyncio.sleep(READERS_EVERY_S)
 
-    def _publish_notices(self, recorder: Recorder | None, start: RecorderStart) -> None:
+    def _publish_notices(self, recorder: FileWriter | None, start: RecorderStart) -> None:
         hub = self._hub
         if self.plan.notice:
             hub.log("notice", self.plan.notice)
@@ -292,7 +292,7 @@ class Headless:
         self._hub.log("recording_ended", reason)
         self._ended.set()
 
-    def _report(self, recorder: Recorder | None, ended: RunResult) -> dict[str, Any]:
+    def _report(self, recorder: FileWriter | None, ended: RunResult) -> dict[str, Any]:
         """Print how the recording ended, and return it for clients: why, lines, problems, exit status."""
         report: dict[str, Any] = {
             "lines": [],
@@ -419,7 +419,7 @@ def _interrupted(path: Path, uid: str) -> InterruptedRun:
     return interrupted.choose(found, unreadable, uid)
 
 
-def _interrupted_message(recorder: Recorder) -> str:
+def _interrupted_message(recorder: FileWriter) -> str:
     from gswarm_tui.run.interrupted import began, short_id
 
     if not (unended := recorder.interrupted):

@@ -24,7 +24,7 @@ from gswarm_tui.server.listening import check_settings, listen, url_of
 from gswarm_tui.server.tokens import WATCH, Tokens, are_replaced, check_folder, read_tokens, token_path
 
 if TYPE_CHECKING:
-    from gswarm_tui.control.attached import Route
+    from gswarm_tui.control.recorder import Route
     from gswarm_tui.server.web import WebServer
 
 ENDED_EVERY_S = 1.0
@@ -58,7 +58,7 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
 
     Print where the server is, unless that was ``announced``. Raises UserError.
     """
-    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.control.recorder import Recorder
     from gswarm_tui.server.api import api_router
     from gswarm_tui.server.application import HttpServer, build_app
     from gswarm_tui.server.event_stream import FrameStream
@@ -68,7 +68,7 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
     from gswarm_tui.server.scrape import metrics_router
     from gswarm_tui.server.session_exports import SessionExports
 
-    attached = AttachedRun(route)
+    attached = Recorder(route)
     await attached.start()
     delay_garbage_collection()  # which would hold up requests
     tokens = read_tokens(attached.uid)

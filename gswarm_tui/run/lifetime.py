@@ -16,7 +16,7 @@ from gswarm_tui.link.hub import Hub
 
 if TYPE_CHECKING:
     from gswarm_tui.launch.base import Launcher
-    from gswarm_tui.store.recording.recorder import Recorder
+    from gswarm_tui.store.recording.recorder import FileWriter
 
 HUB_ENDS_S = 5.0
 LINKS_END_S = 15.0
@@ -50,7 +50,7 @@ class Lifetime:
 
     hub: Hub
     launcher: Launcher
-    recorder: Recorder | None
+    recorder: FileWriter | None
     lasting: bool = False
     waiting: Callable[[Sequence[str]], None] = lambda _nodes: None
 

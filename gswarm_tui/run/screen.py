@@ -23,8 +23,8 @@ from gswarm_tui.run.starter import report_recorder
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
-    from gswarm_tui.control.attached import AttachedRun, Route
     from gswarm_tui.control.client import Head
+    from gswarm_tui.control.recorder import Recorder, Route
     from gswarm_tui.run.headless import Headless, OpenRecording
     from gswarm_tui.tui.app import GswarmApp
 
@@ -55,12 +55,12 @@ def record_and_show(headless: Headless, recording: OpenRecording | None = None) 
 
 
 async def _record_and_show(headless: Headless, uid: str, connection: socket.socket) -> int:
-    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.control.recorder import Recorder
     from gswarm_tui.control.routes import SocketRoute, recording_head
 
     options, plan = headless.options, headless.plan
     route = SocketRoute(os.environ, partial(recording_head, uid, os.environ), connection)
-    client = AttachedRun(route, screen=True, nodes=plan.nodes)
+    client = Recorder(route, screen=True, nodes=plan.nodes)
     client.uid = uid
     app = _app(
         client,
@@ -108,9 +108,9 @@ def run_viewer(
 
 
 async def _view(route: Route, settings: Options, read_only: bool, notice: str) -> int:
-    from gswarm_tui.control.attached import AttachedRun
+    from gswarm_tui.control.recorder import Recorder
 
-    client = AttachedRun(route, read_only=read_only, screen=True)
+    client = Recorder(route, read_only=read_only, screen=True)
     try:
         await client.start()
         app = _app(client, route, settings, title(client.label, list(client.fleet.nodes)), notice=notice)
@@ -120,7 +120,7 @@ async def _view(route: Route, settings: Options, read_only: bool, notice: str) -
         await route.close()
 
 
-async def _show(client: AttachedRun, app: GswarmApp) -> int:
+async def _show(client: Recorder, app: GswarmApp) -> int:
     """Show the run until the screen ends; return the exit status. Raises UserError."""
     return_freed_arrays()
     delay_garbage_collection()
@@ -155,7 +155,7 @@ async def _show(client: AttachedRun, app: GswarmApp) -> int:
     return app.return_code or 0
 
 
-def _print_report(client: AttachedRun, uid: str) -> int:
+def _print_report(client: Recorder, uid: str) -> int:
     """Print how the recording ended, and return its recorder's exit status."""
     if client.gone:
         print_notice(f"the recorder was killed; gswarm-tui recover {uid[:8]} resumes the recording")
@@ -178,7 +178,7 @@ def _print_report(client: AttachedRun, uid: str) -> int:
 
 
 def _app(
-    client: AttachedRun,
+    client: Recorder,
     route: Route,
     settings: Options,
     name: str,
@@ -195,7 +195,7 @@ def _app(
     def queries() -> RecordingQueries:
         from gswarm_tui.analysis.queries import RecordingQueries
 
-        return RecordingQueries(RecorderSource.of_client(client))
+        return RecordingQueries(RecorderSource.of_recorder(client))
 
     def write_files(session: str, stem: str) -> Sequence[str]:
         if not route.place:
@@ -212,7 +212,7 @@ def _app(
         title=name,
         theme=build.choose_theme(settings, os.environ),
         metric=settings.metric,
-        past=(lambda: build.build_player(client, RecorderSource.of_client(client), client.recording_id))
+        past=(lambda: build.build_player(client, RecorderSource.of_recorder(client), client.recording_id))
         if recorded
         else None,
         open_queries=queries if recorded else None,

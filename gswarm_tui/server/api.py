@@ -12,7 +12,6 @@ from fastapi.responses import StreamingResponse
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, known_groups
 from gswarm_tui.common.errors import UserError, nearest, quote
-from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
@@ -23,6 +22,7 @@ from gswarm_tui.control.intents import (
     StartSession,
     StopSession,
 )
+from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.control.status import head_status, node_rows, session_rows
 from gswarm_tui.fleet.events import EVENT_KINDS, EventLogged, json_object
 from gswarm_tui.fleet.node import NodeState
@@ -70,7 +70,7 @@ _EXPORT: dict[int | str, dict[str, Any]] = {
 
 
 def api_router(
-    attached: AttachedRun, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
+    attached: Recorder, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
 ) -> APIRouter:
     """Return the calls of ``/api/v1`` on an attached run."""
     router = APIRouter(prefix="/api/v1", tags=["api/v1"], responses=problems())
@@ -102,7 +102,7 @@ def api_router(
 class _ApiCalls:
     def __init__(
         self,
-        attached: AttachedRun,
+        attached: Recorder,
         requests: RecorderRequests,
         stream: FrameStream,
         exports: SessionExports,

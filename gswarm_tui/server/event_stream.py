@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.snapshot import metric_values
 from gswarm_tui.printing.json_output import utc
@@ -27,7 +27,7 @@ Metrics = frozenset[str] | None
 class FrameStream:
     """Messages about an attached run for any number of readers."""
 
-    def __init__(self, attached: AttachedRun, tokens: Tokens) -> None:
+    def __init__(self, attached: Recorder, tokens: Tokens) -> None:
         self._attached = attached
         self._tokens = tokens
         self._readers = 0

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field, Strict
 
 from gswarm_agent.frame import GpuFacts, GpuLink
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, NVLINK, PCIE
-from gswarm_tui.control.attached import AttachedRun
 from gswarm_tui.control.intents import IntentError, SetMark, StartSession, StopSession
+from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.fleet.gpu_links import HOST, NVSWITCH, gpu_index
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
@@ -70,7 +70,7 @@ class TimeConsumption(BaseModel):
 
 
 def gswarm_profiler_router(
-    attached: AttachedRun, requests: RecorderRequests, exports: SessionExports
+    attached: Recorder, requests: RecorderRequests, exports: SessionExports
 ) -> APIRouter:
     """Return gswarm-profiler's calls on an attached run."""
     router = APIRouter(tags=["gswarm-profiler"], responses=problems())
@@ -87,7 +87,7 @@ def gswarm_profiler_router(
 
 
 class _ProfilerCalls:
-    def __init__(self, attached: AttachedRun, requests: RecorderRequests, exports: SessionExports) -> None:
+    def __init__(self, attached: Recorder, requests: RecorderRequests, exports: SessionExports) -> None:
         self._attached = attached
         self._requests = requests
         self._exports = exports

@@ -6,15 +6,20 @@ Queries have limits on rows, bytes and time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import HTTPException, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from gswarm_tui.control.attached import NOT_CONNECTED, AttachedRun
-from gswarm_tui.control.intents import Intent
+from gswarm_tui.control.intents import Intent, RecorderError, RefusedError
+from gswarm_tui.control.recorder import NOT_CONNECTED, Recorder
+from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.fleet.session_texts import MAX_NAME
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.results import QueryError
 
 REPLY_S = 30.0
 MAX_QUERIES = 4
@@ -29,33 +34,30 @@ SessionName = Annotated[str, StringConstraints(strict=True, min_length=1, max_le
 class QueryRows(NamedTuple):
     """Result of a query; ``truncated`` if it has more rows than these."""
 
-    names: list[str]
-    types: list[str]
-    rows: list[list[Any]]
+    names: Sequence[str]
+    types: Sequence[str]
+    rows: list[tuple[Any, ...]]
     truncated: bool
 
 
 class RecorderRequests:
-    """Requests to an attached run's recorder; refusals become HTTP errors with its sentence."""
+    """Requests of all clients to a recorder; refusals become HTTP errors with its sentence."""
 
-    def __init__(self, attached: AttachedRun) -> None:
-        self._attached = attached
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._running_queries = 0
 
     async def carry_out(self, intent: Intent) -> dict[str, Any]:
         """Let the recorder carry out an intent; return its result. Raises HTTPException."""
-        replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        cancel = self._attached.request(intent.message(), replied.set_result)
         try:
             async with asyncio.timeout(REPLY_S):
-                reply = await replied
+                return await self._recorder.carry_out(intent)
         except TimeoutError:
             raise HTTPException(TIMED_OUT, f"The recorder didn't answer within {REPLY_S:.0f} s.") from None
-        finally:
-            cancel()
-        if "error" in reply:
-            raise _refusal(reply, CONFLICT)
-        return reply
+        except RefusedError as error:
+            raise HTTPException(CONFLICT, sentence(str(error))) from None
+        except RecorderError as error:
+            raise _unavailable(error) from None
 
     async def query(self, sql: str, *, most: int, timeout_s: float) -> QueryRows:
         """Run one statement that reads; return its first ``most`` rows. Raises HTTPException."""
@@ -63,36 +65,33 @@ class RecorderRequests:
             why = f"{MAX_QUERIES} queries are running; try again when one has ended."
             raise HTTPException(TOO_MANY, why, {"Retry-After": "1"})
         self._running_queries += 1
-        try:
-            return await self._query(sql, most, timeout_s)
-        finally:
-            self._running_queries -= 1
-
-    async def _query(self, sql: str, most: int, timeout_s: float) -> QueryRows:
-        replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        message = {"want": "query", "sql": sql, "values": []}
-        cancel = self._attached.request(message, replies.put_nowait)
+        source = RecorderSource.of_recorder(self._recorder)
         try:
             async with asyncio.timeout(timeout_s):
-                head = await replies.get()
-                if "error" in head:
-                    raise _refusal(head, BAD_REQUEST)
-                rows: list[list[Any]] = []
-                size = 0
-                while "end" not in (reply := await replies.get()):
-                    if "error" in reply:
-                        raise _refusal(reply, BAD_REQUEST)
-                    for row in reply["rows"]:
-                        size += sum(map(_bytes_of, row))
-                        if len(rows) == most or size > MAX_RESULT_BYTES:
-                            return QueryRows(head["names"], head["types"], rows, truncated=True)
-                        rows.append(row)
-                return QueryRows(head["names"], head["types"], rows, truncated=False)
+                return await asyncio.to_thread(_first_rows, source, sql, most)
         except TimeoutError:
             why = f"The query took longer than {timeout_s:g} s and was cancelled."
             raise HTTPException(BAD_REQUEST, why) from None
+        except QueryError as error:
+            raise HTTPException(BAD_REQUEST, sentence(str(error))) from None
+        except StoreError as error:
+            raise _unavailable(error) from None
         finally:
-            cancel()
+            source.close()
+            self._running_queries -= 1
+
+
+def _first_rows(source: RecorderSource, sql: str, most: int) -> QueryRows:
+    """Return the first ``most`` rows of a result, fewer if they are large. Raises QueryError, StoreError."""
+    result = source.query(sql)
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    for row in itertools.chain.from_iterable(result.batches):
+        size += sum(map(_bytes_of, row))
+        if len(rows) == most or size > MAX_RESULT_BYTES:
+            return QueryRows(result.names, result.types, rows, truncated=True)
+        rows.append(row)
+    return QueryRows(result.names, result.types, rows, truncated=False)
 
 
 def _bytes_of(value: Any) -> int:
@@ -104,12 +103,11 @@ def _bytes_of(value: Any) -> int:
     return sum(map(_bytes_of, value)) if isinstance(value, (list, tuple)) else 8
 
 
-def _refusal(reply: dict[str, Any], status: int) -> HTTPException:
-    """Return the HTTP error for a recorder's refusal: ``status`` if the request is the reason."""
-    why = str(reply["error"])
-    if why == NOT_CONNECTED:
+def _unavailable(error: Exception) -> HTTPException:
+    """Return the HTTP error for a recorder that doesn't answer, or can't write or read its file."""
+    if str(error) == NOT_CONNECTED:
         return HTTPException(UNAVAILABLE, "The server has lost its recorder and is reconnecting; try again.")
-    return HTTPException(status if reply.get("kind") == "query" else UNAVAILABLE, sentence(why))
+    return HTTPException(UNAVAILABLE, sentence(str(error)))
 
 
 class Problem(BaseModel):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.server.exposition import (
     OPENMETRICS,
     PLAIN,
@@ -22,7 +22,7 @@ from gswarm_tui.server.requests import problems
 _TEXT = {"schema": {"type": "string"}}
 
 
-def metrics_router(attached: AttachedRun) -> APIRouter:
+def metrics_router(attached: Recorder) -> APIRouter:
     """Return the call that Prometheus scrapes."""
     router = APIRouter(tags=["Prometheus"])
 

@@ -11,7 +11,7 @@ from itertools import count
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.processes import LastLine, own_command, pipes, run_in_background
-from gswarm_tui.control.attached import AttachedRun
+from gswarm_tui.control.recorder import Recorder
 from gswarm_tui.fleet.sessions import Session
 
 _PIECE = 256 * 1024
@@ -25,7 +25,7 @@ class SessionExports:
     Names of files are known until the server ends.
     """
 
-    def __init__(self, attached: AttachedRun) -> None:
+    def __init__(self, attached: Recorder) -> None:
         self._attached = attached
         self._files: dict[str, str] = {}
         self._writing: set[asyncio.Task[None]] = set()

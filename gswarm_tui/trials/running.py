@@ -20,8 +20,8 @@ from typing import Any
 from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import duration, plural
-from gswarm_tui.control.client import Head, RefusedIntentError, RequestError, running_heads
-from gswarm_tui.control.intents import Intent, LogTrial, StartSession, StopSession
+from gswarm_tui.control.client import Head, running_heads
+from gswarm_tui.control.intents import LogTrial, RecorderError, RefusedError, StartSession, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NOTE
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.profiling.allocation import Allocation, find_job
@@ -282,13 +282,13 @@ class TrialRecorder:
         assert path is not None  # noqa: S101 - it records
         return path
 
-    async def _carry_out(self, intent: Intent) -> dict[str, Any]:
+    async def _carry_out(self, intent: LogTrial | StartSession | StopSession) -> dict[str, Any]:
         """Send an intent. Raises TrialError, StoppedTrialError."""
         try:
             return await asyncio.to_thread(lambda: self._head().carry_out(intent))
-        except RefusedIntentError as error:
+        except RefusedError as error:
             raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
-        except RequestError as error:
+        except RecorderError as error:
             raise StoppedTrialError(f"the recorder of this trial doesn't answer: {error}.") from None
 
     def _head(self) -> Head:

@@ -22,6 +22,7 @@ from gswarm_tui.control.intents import (
     Detach,
     Intent,
     IntentError,
+    RecorderError,
     SetMark,
     StartSession,
     StartTrace,
@@ -109,7 +110,7 @@ class GswarmApp(Viewer):
         """Let the recorder carry out an intent; return its result, None with a notice if it refuses."""
         try:
             result = await self.live.carry_out(intent)
-        except IntentError as error:
+        except RecorderError as error:
             self.show_notice(f"nothing was changed: {error}", error=True)
             return None
         if self.player is not None and not isinstance(intent, ChangeInterval | ChangeMetrics):
@@ -405,7 +406,7 @@ class GswarmApp(Viewer):
         for _ in range(round(ENDING_S / RETRY_S)):
             try:
                 await self.live.carry_out(StopRecording(SCREEN_QUIT))
-            except IntentError:
+            except RecorderError:
                 if self.live.gone:
                     break
                 # The recorder hasn't started yet, or its parent restarts it just now.

@@ -17,7 +17,7 @@ from gswarm_tui.tui.drawing.text import clean
 
 
 class RecorderClient(Run, Protocol):
-    """Client of a recorder, as the screens need it; ``control/attached.py`` has the meaning of all."""
+    """Client of a recorder, as the screens need it; ``control/recorder.py`` has the meaning of all."""
 
     place: str
     read_only: bool
@@ -32,7 +32,7 @@ class RecorderClient(Run, Protocol):
         """Callbacks for changes of the fleet."""
 
     async def carry_out(self, intent: Intent) -> dict[str, Any]:
-        """Let the recorder carry out an intent; return its result. Raises IntentError."""
+        """Let the recorder carry out an intent; return its result. Raises RecorderError."""
 
 
 class LiveFeed:

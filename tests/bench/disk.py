@@ -20,7 +20,7 @@ from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.launch.simulated import simulated_names
 from gswarm_tui.store.recording.database import RecordingInfo
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.bench.figures import BenchOptions, Figure
 
 GPUS = 8
@@ -34,7 +34,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     """Record a working day of 64 GPUs."""
     nodes, seconds = options.count(8, 2), options.count(28_800, 60)
     last_status = _LastStatus()
-    recorder = Recorder(options.folder / "disk.duckdb", _INFO, last_status, commit_every_s=0)
+    recorder = FileWriter(options.folder / "disk.duckdb", _INFO, last_status, commit_every_s=0)
     recorder.open()
     sizes = []
     waiting: list[Event] = []

@@ -24,7 +24,7 @@ from gswarm_tui.launch.simulated import simulated_names
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.bench.figures import BenchOptions, Figure, number
 from tests.bench.processes import as_of_a_head, rss_mib
 
@@ -128,7 +128,7 @@ def _watch(path: Path, nodes: int, seed: int, seconds: int, report_every: int) -
         pass
 
     info = RecordingInfo(began, "bench", "bench", "bench", 1000, "bench")
-    recorder = Recorder(path, info, committed, commit_every_s=0.0)
+    recorder = FileWriter(path, info, committed, commit_every_s=0.0)
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

@@ -27,7 +27,7 @@ from gswarm_tui.link.link import Link
 from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, STORAGE_VERSION, literal
 from tests.bench.figures import BenchOptions, Figure, number
 
@@ -88,7 +88,7 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
     names = simulated_names(nodes)
     streams = {name: recorded(name, index, nodes, frames, seed) for index, name in enumerate(names)}
     hub = Hub(Fleet(names))
-    recorder = Recorder(path, recording_info("flood"), Committed(hub))
+    recorder = FileWriter(path, recording_info("flood"), Committed(hub))
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
@@ -191,7 +191,7 @@ async def pace(path: Path, nodes: int, gpus: int, interval_ms: int, seconds: flo
     launcher = SimulatedLauncher(nodes, gpus, seed)
     names = simulated_names(nodes)
     hub = Hub(Fleet(names, interval_ms))
-    recorder = Recorder(path, recording_info("pace"), Committed(hub))
+    recorder = FileWriter(path, recording_info("pace"), Committed(hub))
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

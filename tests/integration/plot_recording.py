@@ -8,7 +8,7 @@ from pathlib import Path
 from gswarm_agent.frame import ERROR, INFO, Note
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.recording.database import RecordingInfo
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.tui.scene import BEGINNING, Scene
 
 
@@ -20,7 +20,7 @@ class SimulatedJob(Scene):
         self._seq[name] += frames
 
 
-def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[SimulatedJob, Recorder]:
+def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[SimulatedJob, FileWriter]:
     """Yield a job whose nodes have run for 10 s, while it is recorded."""
     made = SimulatedJob(nodes, gpus, seed=seed)
     info = RecordingInfo(
@@ -33,7 +33,7 @@ def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[SimulatedJob
         slurm_job_id="4711",
         slurm_cluster="tiny",
     )
-    recorder = Recorder(path, info, lambda _status: None)
+    recorder = FileWriter(path, info, lambda _status: None)
     recorder.open()
     made.hub.sinks.append(recorder)
     made.connect()

@@ -25,17 +25,17 @@ from gswarm_tui.cli import main
 from gswarm_tui.commands.head_choice import choose_head
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry, viewers
-from gswarm_tui.control.attached import AttachedRun, Route
 from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeMetrics,
-    IntentError,
+    RecorderError,
     SetMark,
     StartSession,
     StopRecording,
     StopSession,
 )
 from gswarm_tui.control.messages import VERSION, encode
+from gswarm_tui.control.recorder import Recorder, Route
 from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.control.routes import SocketRoute, SshRoute, relay_command
 from gswarm_tui.control.server import ControlServer
@@ -130,11 +130,9 @@ async def recording(tmp_path: Path, environ: Mapping[str, str]) -> AsyncIterator
 
 
 @asynccontextmanager
-async def attached(
-    route: Route, *, read_only: bool = False, screen: bool = False
-) -> AsyncIterator[AttachedRun]:
+async def attached(route: Route, *, read_only: bool = False, screen: bool = False) -> AsyncIterator[Recorder]:
     """Follow a recorder."""
-    run = AttachedRun(route, read_only=read_only, screen=screen)
+    run = Recorder(route, read_only=read_only, screen=screen)
     following: asyncio.Task[None] | None = None
     try:
         await run.start()
@@ -151,15 +149,15 @@ async def attached(
 @asynccontextmanager
 async def on_screen(
     route: Route, *, read_only: bool = False
-) -> AsyncIterator[tuple[GswarmApp, AttachedRun, Pilot[str]]]:
+) -> AsyncIterator[tuple[GswarmApp, Recorder, Pilot[str]]]:
     """Follow a recorder with the app."""
     async with attached(route, read_only=read_only) as run:
         app = GswarmApp(
             run,
             starts_it=False,
             title=run.label,
-            past=lambda: build.build_player(run, RecorderSource.of_client(run), run.recording_id),
-            open_queries=lambda: RecordingQueries(RecorderSource.of_client(run)),
+            past=lambda: build.build_player(run, RecorderSource.of_recorder(run), run.recording_id),
+            open_queries=lambda: RecordingQueries(RecorderSource.of_recorder(run)),
         )
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
             yield app, run, pilot
@@ -312,7 +310,7 @@ async def test_recorder_refuses_the_changes_of_a_read_only_viewer(recording: Rec
             StopRecording(),
         )
         for change in changes:
-            with pytest.raises(IntentError, match="this screen is read-only"):
+            with pytest.raises(RecorderError, match="this screen is read-only"):
                 await run.carry_out(change)
         await pilot.press("Q", *"select count(*) as recordings from recordings;", "enter")
         await shows(app, pilot, "1 row")
@@ -348,7 +346,7 @@ async def test_looking_back_and_queries_over_a_slow_link(recording: Recording) -
 
 async def test_query_is_cancelled_at_the_recorder(recording: Recording) -> None:
     async with attached(recording.route()) as run:
-        source = RecorderSource.of_client(run)
+        source = RecorderSource.of_recorder(run)
         endless = "SELECT count(*) FROM range(1_000_000_000_000) a, range(1_000_000) b"
         querying = asyncio.create_task(asyncio.to_thread(lambda: source.query(endless).rows()))
         control = recording.control

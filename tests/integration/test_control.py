@@ -26,15 +26,13 @@ from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from gswarm_tui.control.client import (
-    Head,
-    RequestError,
-    running_heads,
-)
+from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.control.intents import (
     ChangeInterval,
     ChangeSession,
     Intent,
+    RecorderError,
+    RefusedError,
     SetMark,
     StartSession,
     StopRecording,
@@ -56,7 +54,7 @@ from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import FileInUseError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.tui.client import control_server
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
@@ -85,9 +83,9 @@ class RunningHead:
     ) -> None:
         self.hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
         self.hub.started_at = T0
-        self.recorder: Recorder | None = None
+        self.recorder: FileWriter | None = None
         if path is not None:
-            self.recorder = Recorder(
+            self.recorder = FileWriter(
                 path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=commit_every_s
             )
             self.recorder.open()
@@ -346,18 +344,18 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     train = await do(StartSession("train", T0 + 10, "lr 1e-4"))
     assert (train["name"], train["started_at"], train["note"]) == ("train", T0 + 10, "lr 1e-4")
     assert (await do(StartSession()))["name"] == "session-1"
-    with pytest.raises(RequestError, match=r"^a session of this name is running: train$"):
+    with pytest.raises(RecorderError, match=r"^a session of this name is running: train$"):
         await do(StartSession(" train "))
     renamed = await do(ChangeSession("session-1", "eval", "second"))
-    with pytest.raises(RequestError, match="a session of this name is running: train"):
+    with pytest.raises(RecorderError, match="a session of this name is running: train"):
         await do(ChangeSession("eval", "train"))
-    with pytest.raises(RequestError, match='there is no session "tarin"; running: train, eval'):
+    with pytest.raises(RecorderError, match='there is no session "tarin"; running: train, eval'):
         await do(StopSession("tarin"))
-    with pytest.raises(RequestError, match='"train" starts at this time or later'):
+    with pytest.raises(RecorderError, match='"train" starts at this time or later'):
         await do(StopSession("train", T0 + 5))
     (stopped,) = (await do(StopSession("train", T0 + 50)))["stopped"]
     assert (stopped["session_id"], stopped["ended_at"]) == (train["session_id"], T0 + 50)
-    with pytest.raises(RequestError, match='"train" has already ended; running: eval'):
+    with pytest.raises(RecorderError, match='"train" has already ended; running: eval'):
         await do(StopSession("train"))
     assert (await do(UndoStop(str(train["session_id"]))))["ended_at"] is None
     named_as_a_number = await do(StartSession(str(train["session_id"])))
@@ -366,10 +364,10 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     listed = (await asyncio.to_thread(head.request, "sessions"))["sessions"]
     assert [(one["name"], one["note"]) for one in listed][:2] == [("train", "lr 1e-4"), ("eval", "second")]
     assert {one["name"] for one in (await do(StopSession()))["stopped"]} == {"train", "eval"}
-    with pytest.raises(RequestError, match=r"^no session is running$"):
+    with pytest.raises(RecorderError, match=r"^no session is running$"):
         await do(StopSession())
     for outside in (StartSession("x", T0 - 100), StartSession("x", T0 + 100), SetMark("x", at=T0 - 100)):
-        with pytest.raises(RequestError, match="the time isn't in the recording"):
+        with pytest.raises(RecorderError, match="the time isn't in the recording"):
             await do(outside)
     running.hub.flush()
     await running.close()
@@ -414,7 +412,7 @@ async def test_head_without_a_recording_refuses_marks_and_queries(
         await run_query(head, "SELECT 1")
     refused = (SetMark("here"), StartSession(), StopSession(), ChangeSession("x"))
     for intent in refused:
-        with pytest.raises(RequestError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
+        with pytest.raises(RefusedError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
             await asyncio.to_thread(head.carry_out, intent)
     assert running.hub.fleet.logged_count == 0
     await running.close()

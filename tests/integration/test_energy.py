@@ -15,7 +15,7 @@ from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted, Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query
 
 Counters = tuple[int | None, ...]
@@ -39,11 +39,11 @@ def live(events: list[Event]) -> Fleet:
 
 def energies_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
     """Return the joules by session, and in total under "", from each part that computes them."""
-    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder = FileWriter(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit(decided(events))
     recorder.close(None)
-    recorder = Recorder(path, 1, lambda _status: None)
+    recorder = FileWriter(path, 1, lambda _status: None)
     recorder.open()
     assert recorder.resumed is not None
     resumed = Fleet([])
@@ -137,12 +137,12 @@ def test_energy_continues_in_a_resumed_recording(tmp_path: Path) -> None:
         reading(2, (None, 300)),
         reading(3, (4000, None)),
     ]
-    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder = FileWriter(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit(decided(first))
     recorder.close(None)
     rest: list[Event] = [introduced(), reading(4, (4500, None)), reading(5, (5000, 1000))]
-    recorder = Recorder(path, 1, lambda _status: None)
+    recorder = FileWriter(path, 1, lambda _status: None)
     recorder.open()
     assert recorder.resumed is not None
     fleet = Fleet(["n1"])

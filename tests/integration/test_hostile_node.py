@@ -13,7 +13,7 @@ from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.events import NodeIntroduced
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.hostile import HostileNode
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
@@ -23,7 +23,7 @@ def test_a_compromised_node_does_not_change_another_nodes_samples(tmp_path: Path
     path = tmp_path / "gswarm-run.duckdb"
     node = HostileNode("evil", seed)
     hub = Hub(Fleet(("evil", "good")), clock=lambda: T0)
-    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder = FileWriter(path, INFO, lambda _status: None)
     recorder.open()
     hub.sinks.append(recorder)
     hub.publish(introduced("good"))

@@ -17,7 +17,7 @@ from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import Database
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.store.sql.schema import GPU_SAMPLES
 from tests.unit.store_recording import INFO, T0, arrived, decided, gpu_row, introduced, query, record
 
@@ -77,12 +77,12 @@ def made(seed: int) -> list[Event]:
 def test_summaries_from_minutes_equal_those_from_samples(tmp_path: Path, seed: int, crash: bool) -> None:
     path, events = tmp_path / "run.duckdb", decided(made(seed))
     pieces = [events[at : at + 97] for at in range(0, len(events), 97)]
-    recorder = Recorder(path, INFO, lambda _status: None, commit_every_s=0)
+    recorder = FileWriter(path, INFO, lambda _status: None, commit_every_s=0)
     recorder.open()
     for number, piece in enumerate(pieces):
         if crash and number == len(pieces) // 2:
             recorder.close(None)
-            recorder = Recorder(path, 1, lambda _status: None, commit_every_s=0)
+            recorder = FileWriter(path, 1, lambda _status: None, commit_every_s=0)
             recorder.open()
         recorder.submit(piece)
     assert recorder.close(T0 + 1200).error == ""
@@ -101,13 +101,13 @@ def test_late_sample_deletes_and_renews_the_sums_of_its_minute(tmp_path: Path) -
     nodes = [introduced(name, gpus=1) for name in ("n1", "n2")]
     frames = [arrived(i, [gpu_row(util_pct=50)]) for i in range(1, 200)]
     late = [arrived(i, [gpu_row(util_pct=90)], node="n2") for i in range(1, 100)]
-    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder = FileWriter(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit(decided([*nodes, *frames]))
     recorder.close(None)
     once = query(path, "SELECT minute, gpu_id, samples FROM gpu_minutes ORDER BY ALL")
     assert sum(samples for _, _, samples in once) == 199
-    recorder = Recorder(path, 1, lambda _status: None)
+    recorder = FileWriter(path, 1, lambda _status: None)
     recorder.open()
     recorder.submit(late)
     recorder.close(T0 + 300)

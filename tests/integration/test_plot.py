@@ -33,7 +33,7 @@ from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
 from gswarm_tui.plotting.timescale import clock_ticks
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.plot_recording import record_training
 from tests.unit.store_recording import INFO as WHAT
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record
@@ -386,7 +386,7 @@ def test_failed_plot_keeps_the_existing_file(
 
 
 def test_running_session_is_drawn_as_of_now(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "run.duckdb", WHAT, lambda _status: None)
+    recorder = FileWriter(tmp_path / "run.duckdb", WHAT, lambda _status: None)
     recorder.open()
     try:
         frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 31)]

@@ -10,7 +10,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from gswarm_tui.control.client import RequestError, running_heads
+from gswarm_tui.control.client import running_heads
+from gswarm_tui.control.intents import RecorderError
 from gswarm_tui.control.profiles import SentProfile
 from gswarm_tui.profiling.importing import import_report
 from gswarm_tui.profiling.nsys_export import NsysExport
@@ -73,7 +74,7 @@ async def test_an_import_into_a_recording_that_ends_fails_in_a_sentence(
     (head,) = await asyncio.to_thread(running_heads, environ)
     sent = await asyncio.to_thread(SentProfile, head, facts)
     await running.close()
-    with pytest.raises(RequestError, match="ended before it replied; run the command again"):
+    with pytest.raises(RecorderError, match="ended before it replied; run the command again"):
         await asyncio.to_thread(sent.name_ids, ["cudaLaunchKernel"])
     sent.close()
     assert query(path, "SELECT count(*) FROM profiles") == [(0,)]

@@ -41,7 +41,7 @@ from gswarm_tui.run.resume_notes import write_note
 from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.server.tokens import read_tokens, token_path
 from gswarm_tui.slurm.jobs import Job
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import kill_recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
@@ -194,7 +194,7 @@ def test_agent_without_any_trace_is_reported_as_a_gap(path: Path) -> None:
 
 
 def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
-    recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
+    recorder = FileWriter(path, replace(INFO, uid=uid, options=options), lambda _status: None)
     recorder.open()
     recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node)])
     recorder.close(None)
@@ -222,7 +222,7 @@ def test_recording_covers_events_after_its_last_sample(path: Path) -> None:
     }
     options = save_options(SETTINGS, Plan(("no/host",)))
     for uid, events in later.items():
-        recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
+        recorder = FileWriter(path, replace(INFO, uid=uid, options=options), lambda _status: None)
         recorder.open()
         write_note(uid, json.loads(options), "")
         recorder.submit([introduced("no/host", gpus=1), arrived(1, [gpu_row()], node="no/host"), *events])
@@ -347,7 +347,7 @@ def test_resumed_run_keeps_the_last_interval_and_metric_groups(tmp_path: Path) -
     changes = [fleet.apply(IntervalChanged(T0 + at, ms)) for at, ms in ((3, 500), (5, 2000))]
     changes += [fleet.apply(MetricsChanged(T0 + at, groups)) for at, groups in ((4, ("core",)), (6, GROUPS))]
     info = replace(INFO, uid="abc1", options=save_options(options, plan))
-    recorder = Recorder(tmp_path / "run.duckdb", info, lambda _status: None)
+    recorder = FileWriter(tmp_path / "run.duckdb", info, lambda _status: None)
     recorder.open()
     recorder.submit([introduced(), *chain.from_iterable(changes)])
     assert recorder.close(None).error == ""
@@ -378,7 +378,7 @@ echo 'JobId=4711 JobName=train
     nodes = (socket.gethostname(),)
     job = Job("4711", "4711", nodes, exclusive=True)
     options = save_options(parse(["--launcher", "local"], {}), Plan(nodes, job))
-    recorder = Recorder(path, replace(INFO, uid="e4d0", options=options), lambda _status: None)
+    recorder = FileWriter(path, replace(INFO, uid="e4d0", options=options), lambda _status: None)
     recorder.open()
     groups = ("core", "counters")
     fleet = build.build_hub(SETTINGS, Plan(nodes)).fleet

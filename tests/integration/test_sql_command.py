@@ -82,10 +82,10 @@ RECENT = "SELECT count(*) AS n FROM samples WHERE ts BETWEEN now() - INTERVAL 5 
 RECORDING = """
 import sys, time
 from pathlib import Path
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced
 
-recorder = Recorder(Path(sys.argv[1]), INFO, lambda _status: None, commit_every_s=0.0)
+recorder = FileWriter(Path(sys.argv[1]), INFO, lambda _status: None, commit_every_s=0.0)
 recorder.open()
 now = time.time()
 frames = [arrived(number, [gpu_row(util_pct=1)], ts=now - 60 * number) for number in range(1, 10)]

@@ -18,7 +18,7 @@ from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording import bulk_insert, database
 from gswarm_tui.store.recording.database import Database
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.store.sql.schema import GPU_SAMPLES
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
@@ -39,10 +39,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def recording(path: Path, query_memory: int | None = None) -> Iterator[tuple[Recorder, list[RecorderStatus]]]:
+def recording(
+    path: Path, query_memory: int | None = None
+) -> Iterator[tuple[FileWriter, list[RecorderStatus]]]:
     """Yield a recorder that commits at once; close it at the end."""
     statuses: list[RecorderStatus] = []
-    recorder = Recorder(
+    recorder = FileWriter(
         path, INFO, statuses.append, commit_every_s=0.0, retry_every_s=0.05, query_memory=query_memory
     )
     recorder.open()
@@ -61,7 +63,7 @@ def test_results_contain_whole_commits_while_frames_arrive(path: Path) -> None:
     frames, stop = 2_000, threading.Event()
     problems: list[str] = []
 
-    def ask(recorder: Recorder) -> None:
+    def ask(recorder: FileWriter) -> None:
         queries, before = recorder.queries(), -1
         while not stop.is_set():
             answer = queries.query("SELECT count(*), count(DISTINCT ts), max(ts) FROM samples").rows()

@@ -21,7 +21,7 @@ from gswarm_tui.store.errors import FileInUseError, StoreError, explain
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.recording.database import wal_path
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
 
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 def refusal(path: Path) -> str:
     """Return the error with which a recorder refuses this file."""
     with pytest.raises(StoreError) as caught:
-        Recorder(path, INFO, lambda _status: None).open()
+        FileWriter(path, INFO, lambda _status: None).open()
     return str(caught.value)
 
 
@@ -57,7 +57,7 @@ import sys, time
 from tests.unit.store_recording import *
 from gswarm_tui.fleet.events import SessionStarted
 status = []
-recorder = Recorder(Path(sys.argv[1]), INFO, status.append, commit_every_s=0, retry_every_s=0.05)
+recorder = FileWriter(Path(sys.argv[1]), INFO, status.append, commit_every_s=0, retry_every_s=0.05)
 recorder.open()
 recorder.submit([introduced(gpus=1), SessionStarted("s", T0, "s", T0)])
 recorder.submit([arrived(i, [gpu_row(util_pct=i)]) for i in (1, 2)])
@@ -111,11 +111,11 @@ TIDIES = """
 import atexit
 import gswarm_tui.store.recording.recorder as module
 module._REWRITE_TIMEOUT_S = 0.01
-rewrite = Recorder._rewrite
+rewrite = FileWriter._rewrite
 def slow(self):
     self._database._connection.execute("SELECT sum(a.range * b.range % 7) FROM range({n}) a, range({n}) b")
     rewrite(self)
-Recorder._rewrite = slow
+FileWriter._rewrite = slow
 print(recorder.close(T0 + 60).closed, flush=True)
 atexit.register(print, "ends", flush=True)
 """
@@ -150,7 +150,7 @@ def test_a_file_in_use_names_the_process(path: Path) -> None:
     with Writer(path, "input()") as writer:
         assert writer.line() == "committed"
         with pytest.raises(FileInUseError) as caught:
-            Recorder(path, INFO, lambda _status: None).open()
+            FileWriter(path, INFO, lambda _status: None).open()
         said = str(caught.value)
         assert said.startswith(f"{path} is in use by ")
         assert f"process {writer.process.pid};" in said
@@ -328,7 +328,7 @@ def test_an_incomplete_copy_is_reported_as_damaged(path: Path) -> None:
 
 
 def test_a_file_open_in_this_program_is_reported(path: Path) -> None:
-    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder = FileWriter(path, INFO, lambda _status: None)
     recorder.open()
     try:
         assert refusal(path) == f"{path} is already open in this program"

@@ -31,7 +31,7 @@ from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import Database, DataRefusedError
 from gswarm_tui.store.recording.known_ids import KnownIds
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 from tests.unit.store_recording import (
     INFO,
@@ -271,7 +271,7 @@ def test_a_second_recording_goes_into_the_same_file_beside_the_first(path: Path)
 
 def test_the_status_counts_what_is_committed(path: Path) -> None:
     seen: list[RecorderStatus] = []
-    recorder = Recorder(path, INFO, seen.append, commit_every_s=0)
+    recorder = FileWriter(path, INFO, seen.append, commit_every_s=0)
     recorder.open()
     try:
         row = gpu_row(util_pct=1)
@@ -287,7 +287,7 @@ def test_the_status_counts_what_is_committed(path: Path) -> None:
 
 
 def test_events_are_committed_at_once_on_request(path: Path) -> None:
-    recorder = Recorder(path, INFO, lambda _status: None, commit_every_s=3600)
+    recorder = FileWriter(path, INFO, lambda _status: None, commit_every_s=3600)
     recorder.open()
     try:
         for seq in (1, 2, 3):
@@ -318,7 +318,7 @@ def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
 
     frame_bytes = 500 + 32 * len(GPU_COLUMNS)
     row = [gpu_row(util_pct=1)]
-    recorder = Recorder(path, INFO, hold, commit_every_s=0, keep_bytes=10 * frame_bytes)
+    recorder = FileWriter(path, INFO, hold, commit_every_s=0, keep_bytes=10 * frame_bytes)
     recorder.open()
     try:
         recorder.submit([introduced(gpus=1), arrived(1, row)])
@@ -350,7 +350,7 @@ def test_close_returns_after_its_timeout_when_the_disk_hangs(path: Path) -> None
     def hold(_status: RecorderStatus) -> None:
         assert go_on.wait(30)
 
-    recorder = Recorder(path, INFO, hold, commit_every_s=0)
+    recorder = FileWriter(path, INFO, hold, commit_every_s=0)
     recorder.open()
     try:
         recorder.submit([introduced()])
@@ -368,7 +368,7 @@ def test_allocated_gpus_are_stored_where_known(path: Path) -> None:
         gpus = tuple(replace(gpu, minor=minor) for gpu, minor in zip(event.hello.gpus, minors, strict=True))
         return replace(event, hello=replace(event.hello, gpus=gpus))
 
-    recorder = Recorder(path, INFO, lambda _status: None, allocation={"n1": frozenset({0, 2})})
+    recorder = FileWriter(path, INFO, lambda _status: None, allocation={"n1": frozenset({0, 2})})
     recorder.open()
     recorder.submit([introduced_with_minors("n1", 2, 1, 0, None), introduced_with_minors("n2", 0)])
     recorder.close(T0 + 1)

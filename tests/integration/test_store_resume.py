@@ -28,7 +28,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.store.recording.resume import Resumed, interrupted
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, hello, introduced, query, record
 
@@ -43,14 +43,14 @@ def path(tmp_path: Path) -> Path:
 
 def leave(path: Path, *events: Event) -> None:
     """Record these events and leave the recording without an end."""
-    recorder = Recorder(path, KNOWN, lambda _status: None)
+    recorder = FileWriter(path, KNOWN, lambda _status: None)
     recorder.open()
     recorder.submit(events)
     assert recorder.close(None).error == ""
 
 
 def go_on(path: Path, *events: Event, ended_at: float | None = T0 + 100, number: int = 1) -> Resumed:
-    recorder = Recorder(path, number, lambda _status: None)
+    recorder = FileWriter(path, number, lambda _status: None)
     recorder.open()
     assert recorder.resumed is not None
     recorder.submit(events)
@@ -157,7 +157,7 @@ def test_crash_leaves_a_stopped_session_ended_unless_the_stop_was_undone(path: P
 def test_opening_a_file_lists_its_interrupted_recordings(path: Path) -> None:
     record(path, [introduced(gpus=1)])
     leave(path, introduced(gpus=1), *frames(1, 4), SessionStarted("a", T0, "train", T0))
-    recorder = Recorder(path, KNOWN, lambda _status: None)
+    recorder = FileWriter(path, KNOWN, lambda _status: None)
     recorder.open()
     recorder.close(T0 + 5)
     (one,) = recorder.interrupted
@@ -165,7 +165,7 @@ def test_opening_a_file_lists_its_interrupted_recordings(path: Path) -> None:
     assert (one.nodes, one.sessions, dict(one.options)) == (("n1",), ("train",), {"launcher": "ssh"})
     go_on(path, number=2)
     with pytest.raises(StoreError, match="has no interrupted recording 2"):
-        Recorder(path, 2, lambda _status: None).open()
+        FileWriter(path, 2, lambda _status: None).open()
 
 
 def test_nodes_that_may_hold_frames_are_listed_until_newer_samples_arrive(path: Path) -> None:

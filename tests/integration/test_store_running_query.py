@@ -14,7 +14,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError, QuerySource
 from gswarm_tui.store.querying.running_query import split
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, record
 
 EVENTS: list[Event] = [
@@ -38,7 +38,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         source.close()
         return
     committed = threading.Event()
-    recorder = Recorder(path, INFO, lambda status: committed.set() if status.committed else None)
+    recorder = FileWriter(path, INFO, lambda status: committed.set() if status.committed else None)
     recorder.open()
     recorder.submit(EVENTS)
     assert committed.wait(30)

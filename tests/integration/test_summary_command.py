@@ -20,7 +20,7 @@ from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.analysis.summary_text import heading, share
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, SessionChanged, SessionStarted, SessionStopped
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, host_row, introduced, process_row, record
 
 
@@ -209,7 +209,7 @@ def test_session_without_an_end_is_summarized_up_to_its_last_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.duckdb"
-    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder = FileWriter(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit([*frames(), *session("train", 5, None)])
     wait_until(lambda: recorder.status().rows > 0)

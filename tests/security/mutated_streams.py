@@ -21,7 +21,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Clocks, Link
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.bench.throughput import Committed, messages_of, recording_info
 
 NODES, FRAMES = 8, 6
@@ -162,7 +162,7 @@ async def send(path: Path, count: int, seed: int) -> Outcome:
     launcher = _Streams(count, seed)
     names = [f"n{index}" for index in range(NODES)]
     hub = Hub(Fleet(names))
-    recorder = Recorder(path, recording_info("mutated"), Committed(hub))
+    recorder = FileWriter(path, recording_info("mutated"), Committed(hub))
     recorder.open()
     seen = _Seen()
     hub.sinks += [recorder, seen]

@@ -13,7 +13,7 @@ import pytest
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.recording.files import is_own
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.test_store_errors import Writer, without_privileges
 from tests.unit.store_recording import INFO, query, record
 
@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 def refusal(path: Path) -> str:
     """Return the error with which a recorder refuses this file."""
     with pytest.raises(StoreError) as caught:
-        Recorder(path, INFO, lambda _status: None).open()
+        FileWriter(path, INFO, lambda _status: None).open()
     return str(caught.value)
 
 

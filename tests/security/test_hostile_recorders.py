@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from gswarm_tui.control.attached import AttachedRun, Route, RouteError
+from gswarm_tui.control.intents import RecorderError
 from gswarm_tui.control.messages import VERSION, encode
+from gswarm_tui.control.recorder import Recorder, Route
 from gswarm_tui.control.relay import MAGIC
 from gswarm_tui.control.routes import SshRoute
 from gswarm_tui.fleet.events import LinkChanged, NodeIntroduced, Phase
@@ -104,13 +105,13 @@ async def test_viewer_reports_what_no_recorder_sends(lie: str) -> None:
     """A wrong value on the screen would end the viewer in a traceback."""
     message = deepcopy(honest())
     LIES[lie](message)
-    run = AttachedRun(Sent(encode(message)))
-    with pytest.raises(RouteError, match="the recorder on evil sent an invalid message"):
+    run = Recorder(Sent(encode(message)))
+    with pytest.raises(RecorderError, match="the recorder on evil sent an invalid message"):
         await run._connect()
 
 
 async def test_viewer_reads_an_honest_recorder() -> None:
-    run = AttachedRun(Sent(encode(honest())))
+    run = Recorder(Sent(encode(honest())))
     await run.start()
     assert list(run.fleet.nodes) == ["n1"]
 

@@ -26,7 +26,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.run import arming, log_file
 from gswarm_tui.store.errors import FileInUseError
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.agent_process import Agent
 from tests.tui.client import control_server
 from tests.unit.store_recording import INFO, T0
@@ -142,7 +142,7 @@ async def test_commands_find_the_head_in_the_folder_below_home(
 ) -> None:
     path = tmp_path / "live.duckdb"
     hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
-    recorder = Recorder(path, replace(INFO, uid="a1"), lambda _status: None)
+    recorder = FileWriter(path, replace(INFO, uid="a1"), lambda _status: None)
     recorder.open()
     control = control_server(hub, recorder, environ)
     await control.start()
@@ -158,7 +158,7 @@ def test_sql_says_that_it_cannot_reach_the_head(tmp_path: Path, environ: Mapping
     code = (
         "import sys\n"
         "from tests.unit.store_recording import *\n"
-        "recorder = Recorder(Path(sys.argv[1]), INFO, lambda _status: None)\n"
+        "recorder = FileWriter(Path(sys.argv[1]), INFO, lambda _status: None)\n"
         "recorder.open(); print('open', flush=True); input()\n"
     )
     with pytest.raises(OSError, match="heads: it belongs to nobody"):

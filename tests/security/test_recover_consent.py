@@ -22,7 +22,7 @@ from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import NOTES
 from gswarm_tui.run.saved_options import save_options
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import kill_recorder
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query
@@ -68,7 +68,7 @@ class Trap:
 def leave(path: Path, uid: str = UID, **options: object) -> None:
     """Leave an interrupted recording that somebody else made."""
     saved = json.loads(save_options(parse([], {}), Plan(("gpu01",)))) | options
-    recorder = Recorder(path, replace(INFO, uid=uid, options=json.dumps(saved)), lambda _status: None)
+    recorder = FileWriter(path, replace(INFO, uid=uid, options=json.dumps(saved)), lambda _status: None)
     recorder.open()
     recorder.submit([introduced("gpu01", gpus=1), arrived(1, [gpu_row()], node="gpu01")])
     assert recorder.close(None).error == ""

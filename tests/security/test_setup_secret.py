@@ -17,7 +17,7 @@ from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import NOTES, read_note, remove_note, write_note
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 
 SETUP = "curl -u me:hunter2zq7 https://host/env; export DB_PASS=hunter2zq7; my_own_login hunter2zq7"
 SETTINGS = parse([], {})
@@ -30,7 +30,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def started(path: Path, words: list[str], settings: Options | None = None) -> Recorder:
+def started(path: Path, words: list[str], settings: Options | None = None) -> FileWriter:
     """Start a recording with this command line."""
     options = (settings or parse(words, {}))._replace(db=path)
     plan = Plan(("no/host",))

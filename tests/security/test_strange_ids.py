@@ -12,7 +12,7 @@ from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import interrupted
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import save_options
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.sshd import SSHD, running
 from tests.unit.store_recording import INFO
 
@@ -23,7 +23,7 @@ STRANGE = ["x'$(touch {})'", "x'& touch {}; '", "../x", "--folder", "x" * 101]
 def left_open(path: Path, uid: str, config: Path | None) -> None:
     """Make an interrupted recording of gpu01 with this ID."""
     options = save_options(SETTINGS._replace(ssh_config=config), Plan(("gpu01",)))
-    recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
+    recorder = FileWriter(path, replace(INFO, uid=uid, options=options), lambda _status: None)
     recorder.open()
     recorder.close(None)
 

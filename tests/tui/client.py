@@ -11,6 +11,8 @@ from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import (
     ChangeSession,
     Intent,
+    IntentError,
+    RefusedError,
     SetMark,
     StartSession,
     StopRecording,
@@ -21,7 +23,7 @@ from gswarm_tui.control.server import ControlServer
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 
 
 def carry_out(hub: Hub, intent: Intent) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def carry_out(hub: Hub, intent: Intent) -> dict[str, Any]:
 
 def control_server(
     hub: Hub,
-    recorder: Recorder | None,
+    recorder: FileWriter | None,
     environ: Mapping[str, str],
     *,
     end: Callable[[str], None] = lambda _why: None,
@@ -108,10 +110,13 @@ class LocalClient:
     async def carry_out(self, intent: Intent) -> dict[str, Any]:
         """Carry out an intent."""
         self.intents.append(intent)
-        result = Executor(self.hub, recorded=self.hub.recorder is not None).carry_out(intent)
+        try:
+            result = Executor(self.hub, recorded=self.hub.recorder is not None).carry_out(intent)
+        except IntentError as error:
+            raise RefusedError(str(error)) from None
         self.ended |= isinstance(intent, StopRecording)
         self.hub.flush()
         for recorder in self.hub.sinks:
-            if isinstance(recorder, Recorder):  # as a recorder's socket answers after the commit
+            if isinstance(recorder, FileWriter):  # as a recorder's socket answers after the commit
                 await asyncio.wrap_future(recorder.commit())
         return result

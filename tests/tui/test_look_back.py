@@ -20,7 +20,7 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.playback.player import Player, Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.tui.app import GswarmApp
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text, shows
@@ -34,7 +34,7 @@ class Live:
 
     def __init__(self, path: Path) -> None:
         self.made = Scene(2, 2)
-        self.recorder: Recorder = begin(path, self.made)
+        self.recorder: FileWriter = begin(path, self.made)
         self.clock = Clock()
         self.app: GswarmApp = app_on(self.made)
         self.app._past = self.past

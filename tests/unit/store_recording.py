@@ -15,7 +15,7 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.recording.database import RecordingInfo
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from gswarm_tui.store.sql.schema import literal
 
 T0 = 1_800_000_000.0
@@ -125,7 +125,7 @@ def record(
     allocation: Mapping[str, frozenset[int]] | None = None,
 ) -> RecorderStatus:
     """Record these events into a closed recording; return its last status."""
-    recorder = Recorder(path, info, lambda _status: None, allocation=allocation)
+    recorder = FileWriter(path, info, lambda _status: None, allocation=allocation)
     recorder.open()
     recorder.submit(decided(events))
     status = recorder.close(ended_at)

@@ -17,7 +17,7 @@ from gswarm_tui.link.hub import Hub
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import lifetime
 from gswarm_tui.run.lifetime import Lifetime, delay_garbage_collection
-from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.recorder import FileWriter
 from tests.tui.client import LocalHub
 from tests.unit.store_recording import arrived, introduced
 
@@ -110,7 +110,7 @@ async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult
     async def end() -> None:
         return
 
-    recorder = cast(Recorder, recording)
+    recorder = cast(FileWriter, recording)
     life = Lifetime(hub, launcher, recorder, lasting=lasting, waiting=waited_for.extend)
     result = await life.run(end())
     assert launcher.closed

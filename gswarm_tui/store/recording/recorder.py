@@ -47,7 +47,7 @@ _MINUTES_AT_CLOSE = 10
 """At most this many minutes are summed up before the file closes; of others, readers use the samples."""
 
 
-class Recorder:
+class FileWriter:
     """Writes events into one file; the writer's thread calls ``on_status`` after each commit.
 
     ``what`` describes a new recording, or is the number of an interrupted one in the file to resume. After

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gswarm_tui.common.errors import UserError
-from gswarm_tui.control.intents import Intent, IntentError
+from gswarm_tui.control.client import result_of
+from gswarm_tui.control.intents import Intent, RecorderError
 from gswarm_tui.control.messages import (
     LENGTH,
     MAX_STREAMED,
@@ -22,7 +22,7 @@ from gswarm_tui.control.messages import (
     MessageError,
     decode,
     encode,
-    message_length,
+    read_message,
 )
 from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
 from gswarm_tui.fleet.events import FrameArrived, RecorderStatus
@@ -34,7 +34,7 @@ SILENT_S = 30.0
 """A recorder sends something each second, or the connection is dead."""
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 """Pauses before reconnecting; the last one repeats."""
-NOT_CONNECTED = "not connected to the recorder"
+NOT_CONNECTED, ENDED = "not connected to the recorder", "the recording has ended"
 FRAMES_AT_ONCE, PAUSE_S = 64, 0.001
 """Frames that are applied at once, and the pause after them: a key passes through many callbacks."""
 CLOSED = "it closed the connection"
@@ -42,11 +42,7 @@ CLOSED = "it closed the connection"
 _LOG = logging.getLogger(__name__)
 
 
-class RouteError(Exception):
-    """Raised if a recorder can't be reached; the message is one clause."""
-
-
-class RecorderGoneError(RouteError):
+class RecorderGoneError(RecorderError):
     """Raised if a recorder and the parent that would restart it were killed, so that nobody records."""
 
 
@@ -56,7 +52,7 @@ class Route(Protocol):
     place: str
 
     async def connect(self, uid: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the recorder of this recording, empty for the chosen one. Raises RouteError."""
+        """Connect to the recorder of this recording, empty for the chosen one. Raises RecorderError."""
 
     async def why_closed(self) -> str:
         """Return why the last connection ended, as a clause; empty if nothing is known of it."""
@@ -65,7 +61,7 @@ class Route(Protocol):
         """End what the last connection left."""
 
 
-class AttachedRun:
+class Recorder:
     """Client that follows a recorder; call all methods on its event ``loop``.
 
     ``run`` connects and follows the recorder until it ends, and reconnects when the connection breaks. The
@@ -109,21 +105,21 @@ class AttachedRun:
     # The stream
 
     async def start(self) -> None:
-        """Connect and receive the state of the fleet. Raises UserError."""
+        """Connect and receive the state of the fleet. Raises RecorderError, UserError."""
         try:
             async with asyncio.timeout(FIRST_STATE_S):
                 await self._connect()
         except TimeoutError:
             self.close()
-            raise UserError(f"{self._subject()} doesn't answer.") from None
-        except RouteError as error:
+            raise RecorderError(f"{self._subject()} doesn't answer") from None
+        except RecorderError:
             self.close()
-            raise UserError(f"{error}.") from None
+            raise
 
     async def run(self) -> None:
         """Follow the recorder until the recording has ended; reconnect when the connection breaks.
 
-        Raises UserError if the recorder can't be reached at first.
+        Raises RecorderError, UserError if the recorder can't be reached at first.
         """
         try:
             if not self.connected:
@@ -132,20 +128,20 @@ class AttachedRun:
                 try:
                     while not self.ended:
                         await self._handle(await self._receive())
-                except RouteError as error:
+                except RecorderError as error:
                     await self._reconnect(str(error))
         finally:
             self.close()
 
     async def _connect(self) -> None:
-        """Connect, and wait for the first state. Raises RouteError."""
+        """Connect, and wait for the first state. Raises RecorderError."""
         self._reader, self._writer = await self._route.connect(self.uid)
         hello = {"want": "view", "read_only": self.read_only, "screen": self._screen, "version": VERSION}
         self._writer.write(encode(hello))
         message = await self._receive()
         while "state" not in message:
             if "error" in message:
-                raise RouteError(str(message["error"]))
+                raise RecorderError(str(message["error"]))
             message = await self._receive()
         self.interruption, self.gone = "", False
         await self._handle(message)
@@ -158,14 +154,10 @@ class AttachedRun:
             self._flush()
             await asyncio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
             try:
-                async with asyncio.timeout(FIRST_STATE_S):
-                    await self._connect()
+                await self.start()
                 return
-            except TimeoutError:
-                why = f"{self._subject()} doesn't answer"
-            except RouteError as error:
+            except RecorderError as error:
                 why, self.gone = str(error), isinstance(error, RecorderGoneError)
-            self.close()
 
     def close(self) -> None:
         """Close the connection; requests that wait for a reply fail."""
@@ -177,28 +169,24 @@ class AttachedRun:
         self._waiting.clear()
 
     async def _receive(self) -> dict[str, Any]:
-        """Return the recorder's next message. Raises RouteError."""
+        """Return the recorder's next message. Raises RecorderError."""
         if self._reader is None:
-            raise RouteError(NOT_CONNECTED)
+            raise RecorderError(NOT_CONNECTED)
         try:
-            # Not wait_for: in Python 3.11 it ignores a cancellation at the moment when a message arrives.
-            async with asyncio.timeout(SILENT_S):
-                prefix = await self._reader.readexactly(LENGTH.size)
-            length = message_length(prefix, MAX_STREAMED)
-            return decode(await self._reader.readexactly(length))
+            return await read_message(self._reader, MAX_STREAMED, SILENT_S)
         except TimeoutError:
-            raise RouteError(f"{self._subject()} sent nothing for {SILENT_S:.0f} s") from None
+            raise RecorderError(f"{self._subject()} sent nothing for {SILENT_S:.0f} s") from None
         except (OSError, asyncio.IncompleteReadError):
             why = await self._route.why_closed() or f"{self._subject()} {CLOSED.removeprefix('it ')}"
-            raise RouteError(why) from None
+            raise RecorderError(why) from None
         except MessageError as error:
-            raise RouteError(f"{self._subject()} sent an invalid message: {error}") from None
+            raise RecorderError(f"{self._subject()} sent an invalid message: {error}") from None
 
     def _subject(self) -> str:
         return f"the recorder on {self.place}" if self.place else "the recorder"
 
     async def _handle(self, message: dict[str, Any]) -> None:
-        """Apply a message. Raises RouteError for an invalid one."""
+        """Apply a message. Raises RecorderError for an invalid one."""
         try:
             if "reply" in message:
                 number, reply = message["reply"], decode(message["message"][LENGTH.size :])
@@ -218,9 +206,9 @@ class AttachedRun:
                 self.recorder = _status(message["recorder"])
         except (EventError, ReplicaError, MessageError, KeyError, TypeError, ValueError) as error:
             _LOG.warning("an invalid message", exc_info=True)
-            raise RouteError(f"{self._subject()} sent an invalid message: {error}") from None
+            raise RecorderError(f"{self._subject()} sent an invalid message: {error}") from None
         if "error" in message:
-            raise RouteError(str(message["error"]))
+            raise RecorderError(str(message["error"]))
         if "ended" in message:
             self._ended_at, self.ended, self.recorder = self.now(), True, None
             self.report = message["ended"]
@@ -263,7 +251,7 @@ class AttachedRun:
         """Send a request; ``reply`` gets each message of its reply. Return what cancels it."""
         number = next(self._numbers)
         if self._writer is None:
-            reply({"error": NOT_CONNECTED, "kind": "store"})
+            reply({"error": ENDED if self.ended else NOT_CONNECTED, "kind": "store"})
             return lambda: None
         self._waiting[number] = reply
         self._writer.write(encode(message | {"number": number, "version": VERSION}))
@@ -275,13 +263,15 @@ class AttachedRun:
         return cancel
 
     async def carry_out(self, intent: Intent) -> dict[str, Any]:
-        """Let the recorder carry out an intent; return its result, which is on disk. Raises IntentError."""
+        """Let the recorder carry out an intent; return its result, which is on disk. Raises RecorderError."""
         replied: asyncio.Future[dict[str, Any]] = self.loop.create_future()
-        self.request(intent.message(), lambda reply: None if replied.done() else replied.set_result(reply))
-        result = await replied
-        if "error" in result:
-            raise IntentError("the recording has ended" if self.ended else str(result["error"]))
-        return result
+        cancel = self.request(
+            intent.message(), lambda reply: None if replied.done() else replied.set_result(reply)
+        )
+        try:
+            return result_of(await replied)
+        finally:
+            cancel()
 
 
 def _boot_time() -> float:
