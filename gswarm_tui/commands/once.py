@@ -70,7 +70,7 @@ def _prometheus(textfile: Path | None, job_id: str) -> _Format:
     from gswarm_tui.server.listening import INSTALL
 
     try:
-        from gswarm_tui.server.exposition import PLAIN, FamilyTable, exposition_text, fleet_tables
+        from gswarm_tui.server.exposition import FamilyTable, exposition_text, fleet_tables
     except ModuleNotFoundError as error:
         raise UserError(f"--prometheus needs {error.name}; install it with {INSTALL}.") from None
 
@@ -78,7 +78,7 @@ def _prometheus(textfile: Path | None, job_id: str) -> _Format:
         return fleet_tables(fleet, now, job_id, None)
 
     def write(tables: Sequence[FamilyTable]) -> None:
-        text = exposition_text(tables, PLAIN)
+        text = exposition_text(tables)
         if textfile is None:
             sys.stdout.buffer.write(text)
         else:

@@ -8,13 +8,12 @@ docs/guide/prometheus.md lists all families.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from prometheus_client import Metric as Family
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from gswarm_agent import __version__
@@ -26,8 +25,7 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 
-PLAIN = CONTENT_TYPE_PLAIN_0_0_4
-OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _MIB = 1024 * 1024
 _DIGITS = 7
 """Significant digits of values in single precision, as ``once`` prints them."""
@@ -72,15 +70,11 @@ _WORDS = {
 
 
 class MetricFamily(NamedTuple):
-    """A name with its help; ``kind`` is gauge or counter, and a counter's series end in ``_total``.
-
-    ``unit`` is the last part of the name, empty without one.
-    """
+    """A name with its help; ``kind`` is gauge or counter, and a counter's series end in ``_total``."""
 
     name: str
     help: str
     kind: str = GAUGE
-    unit: str = ""
 
     @property
     def series(self) -> str:
@@ -116,50 +110,39 @@ def catalogue_family(subject: str, metric: Metric) -> MetricFamily:
     words = [_WORDS.get(word, word) for word in metric.name.removesuffix(unit.suffix).split("_")]
     words += [word for word in (unit.name, "errors" if metric.unit == "errors" else "") if word]
     kind = COUNTER if metric.kind == COUNTER else GAUGE
-    return MetricFamily("_".join(("gswarm", subject, *words)), metric.meaning, kind, unit.name)
+    return MetricFamily("_".join(("gswarm", subject, *words)), metric.meaning, kind)
 
 
 GPU_FAMILIES = (
     *(catalogue_family("gpu", metric) for metric in GPU_METRICS),
-    MetricFamily("gswarm_gpu_memory_total_bytes", "Device memory of the GPU", unit="bytes"),
-    MetricFamily("gswarm_gpu_power_limit_watts", "Power limit of the board", unit="watts"),
+    MetricFamily("gswarm_gpu_memory_total_bytes", "Device memory of the GPU"),
+    MetricFamily("gswarm_gpu_power_limit_watts", "Power limit of the board"),
 )
 HOST_FAMILIES = (
     *(catalogue_family("host", metric) for metric in HOST_METRICS),
-    MetricFamily("gswarm_host_memory_total_bytes", "Memory of the host", unit="bytes"),
+    MetricFamily("gswarm_host_memory_total_bytes", "Memory of the host"),
     MetricFamily("gswarm_host_cpus", "Logical CPUs of the host"),
 )
 NODE_FAMILIES = (
     MetricFamily("gswarm_node_up", "Whether samples of the node arrive: 1 if it is live, else 0"),
-    MetricFamily("gswarm_node_lag_seconds", "Delay of the node's newest sample", unit="seconds"),
-    MetricFamily("gswarm_node_sample_age_seconds", "Time since a sample of the node arrived", unit="seconds"),
+    MetricFamily("gswarm_node_lag_seconds", "Delay of the node's newest sample"),
+    MetricFamily("gswarm_node_sample_age_seconds", "Time since a sample of the node arrived"),
     MetricFamily("gswarm_node_lost_frames", "Frames of the node that are missing in the recording", COUNTER),
     MetricFamily("gswarm_node_missed_ticks", "Ticks that the node's agent skipped", COUNTER),
     MetricFamily("gswarm_node_reconnects", "Times that the node's link reconnected", COUNTER),
-    MetricFamily(
-        "gswarm_node_round_trip_seconds", "Round trip of the node's link, newest measurement", unit="seconds"
-    ),
-    MetricFamily(
-        "gswarm_node_clock_offset_seconds", "Node's clock minus the recorder's clock", unit="seconds"
-    ),
+    MetricFamily("gswarm_node_round_trip_seconds", "Round trip of the node's link, newest measurement"),
+    MetricFamily("gswarm_node_clock_offset_seconds", "Node's clock minus the recorder's clock"),
 )
 RECORDER_FAMILIES = (
     MetricFamily("gswarm_recorder_up", "Whether the recorder answers and can write its recording: 1 or 0"),
     MetricFamily("gswarm_recorder_rows", "Rows committed to the recording", COUNTER),
     MetricFamily("gswarm_recorder_waiting_events", "Events that aren't committed yet"),
+    MetricFamily("gswarm_recorder_file_bytes", "Size of the recording with its write-ahead log"),
+    MetricFamily("gswarm_recorder_disk_free_bytes", "Space left where the recording is written"),
+    MetricFamily("gswarm_recording_start_time_seconds", "Unix time of the recording's start"),
+    MetricFamily("gswarm_recording_interval_seconds", "Time between samples"),
     MetricFamily(
-        "gswarm_recorder_file_bytes", "Size of the recording with its write-ahead log", unit="bytes"
-    ),
-    MetricFamily(
-        "gswarm_recorder_disk_free_bytes", "Space left where the recording is written", unit="bytes"
-    ),
-    MetricFamily("gswarm_recording_start_time_seconds", "Unix time of the recording's start", unit="seconds"),
-    MetricFamily("gswarm_recording_interval_seconds", "Time between samples", unit="seconds"),
-    MetricFamily(
-        "gswarm_recording_energy_joules",
-        "Energy that the job's GPUs used in this recording",
-        COUNTER,
-        "joules",
+        "gswarm_recording_energy_joules", "Energy that the job's GPUs used in this recording", COUNTER
     ),
 )
 INFO_FAMILIES = (
@@ -177,7 +160,7 @@ class _Tables(Collector):
         """Yield the families that have series."""
         for table in self._tables:
             for family, column in zip(table.families, table.values.T, strict=True):
-                made = Family(family.name, family.help, family.kind, family.unit)
+                made = Family(family.name, family.help, family.kind)
                 for labels, value in zip(table.labels, column.tolist(), strict=True):
                     if math.isfinite(value):
                         made.add_sample(family.series, labels, value)
@@ -185,12 +168,9 @@ class _Tables(Collector):
                     yield made
 
 
-def exposition_text(tables: Sequence[FamilyTable], content_type: str) -> bytes:
+def exposition_text(tables: Sequence[FamilyTable]) -> bytes:
     """Return the families with all series that have a value; 8,192 GPUs take some 3 s."""
-    generate: Callable[[Collector], bytes] = generate_latest
-    if content_type == OPENMETRICS:
-        generate = openmetrics.generate_latest
-    return generate(_Tables(tables))
+    return generate_latest(_Tables(tables))
 
 
 def fleet_tables(fleet: Fleet, now: float, job_id: str, health: RecorderHealth | None) -> list[FamilyTable]:

@@ -10,16 +10,8 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 
 from gswarm_tui.control.recorder import Recorder
-from gswarm_tui.server.exposition import (
-    OPENMETRICS,
-    PLAIN,
-    RecorderHealth,
-    exposition_text,
-    fleet_tables,
-)
+from gswarm_tui.server.exposition import CONTENT_TYPE, RecorderHealth, exposition_text, fleet_tables
 from gswarm_tui.server.requests import problems
-
-_TEXT = {"schema": {"type": "string"}}
 
 
 def metrics_router(attached: Recorder) -> APIRouter:
@@ -29,13 +21,10 @@ def metrics_router(attached: Recorder) -> APIRouter:
     @router.get(
         "/metrics",
         response_class=Response,
-        responses=problems()
-        | {200: {"content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}}},
+        responses=problems() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics(request: Request) -> Response:
-        """Return all metrics for Prometheus, as OpenMetrics when the Accept header asks for it."""
-        wants_openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
-        content_type = OPENMETRICS if wants_openmetrics else PLAIN
+        """Return all metrics for Prometheus."""
         compress = "gzip" in request.headers.get("accept-encoding", "")
         free = await asyncio.to_thread(_disk_free, attached.path)
         health = RecorderHealth(
@@ -43,10 +32,10 @@ def metrics_router(attached: Recorder) -> APIRouter:
         )
         tables = fleet_tables(attached.fleet, attached.now(), attached.job_id, health)
         # In a thread, as 8,192 GPUs take 3 s; other requests are answered meanwhile.
-        text = await asyncio.to_thread(exposition_text, tables, content_type)
+        text = await asyncio.to_thread(exposition_text, tables)
         text = await asyncio.to_thread(gzip.compress, text, 1) if compress else text
         headers = {"Content-Encoding": "gzip"} if compress else {}
-        return Response(text, headers=headers, media_type=content_type)
+        return Response(text, headers=headers, media_type=CONTENT_TYPE)
 
     return router
 
