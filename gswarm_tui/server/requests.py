@@ -118,24 +118,8 @@ class Problem(BaseModel):
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the errors that a call can answer with, for its documentation; all have these of the guard."""
-    texts = {
-        400: "The request is invalid, or the recorder refused it",
-        401: "The token is missing or wrong",
-        403: "The token or the web page's origin doesn't allow this",
-        404: "There is no such thing",
-        409: "The recorder refused the change",
-        411: "The body was sent in chunks",
-        413: "The body is too long",
-        421: "The host name isn't this server's",
-        422: "A value is missing or has a wrong type",
-        429: "Too many requests; Retry-After has the seconds to wait",
-        503: "The recorder can't be reached now",
-        504: "The recorder didn't answer in time",
-    }
     always = (400, 401, 403, 411, 413, 421, 422, 429, 503)
-    return {
-        status: {"model": Problem, "description": texts[status]} for status in sorted({*always, *statuses})
-    }
+    return {status: {"model": Problem} for status in sorted({*always, *statuses})}
 
 
 def sentence(clause: str) -> str:

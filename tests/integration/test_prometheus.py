@@ -148,7 +148,7 @@ def test_prometheus_scrapes_the_recorder_with_the_scrape_token(prometheus: Prome
     assert prometheus.values("sum(gswarm_node_up)") == [2]
     assert prometheus.values("count by (UUID, gpu, hostname, modelName) (gswarm_gpu_power_watts)") == [1] * 4
     help_text = prometheus.data("metadata", metric="gswarm_gpu_power_watts")["gswarm_gpu_power_watts"]
-    assert help_text == [{"type": "gauge", "help": "Power drawn by the board", "unit": "watts"}]
+    assert help_text == [{"type": "gauge", "help": "Power drawn by the board", "unit": ""}]
 
 
 def test_each_query_of_the_dashboard_returns_series(prometheus: Prometheus) -> None:
