@@ -17,7 +17,7 @@ from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import json_export
-from gswarm_tui.exchange.csv_export import TABLES, CsvTable, write_csv
+from gswarm_tui.exchange.csv_export import TABLES, write_csv
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.formats import add_csv_safe, check_csv_safe, text_out
 from gswarm_tui.printing.progress import Progress
@@ -114,8 +114,9 @@ def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, k
         )
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
-            guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe, arguments.all_gpus)
-            return plural(write_csv(source, chosen, guarded, out, progress.report), "row")
+            options = {"safe": arguments.csv_safe, "all_gpus": arguments.all_gpus}
+            rows = write_csv(source, chosen, arguments.table or "gpu", out, progress.report, **options)
+            return plural(rows, "row")
         written = json_export.write_json(source, chosen[0], out, progress.report, all_gpus=arguments.all_gpus)
     return f"{plural(written.samples, 'sample')} of {plural(written.gpus, 'GPU')}"
 

@@ -25,7 +25,7 @@ _GRID = "format('{:>4} {:>4} {:>4}', grid_x, grid_y, grid_z)"
 _BLOCK = "format('{:>4} {:>4} {:>4}', block_x, block_y, block_z)"
 
 
-def _events(table: str, *, on_gpu: bool) -> str:
+def events(table: str, *, on_gpu: bool) -> str:
     """Return a query for the events of a table with times, names, and profile, node, rank and GPU."""
     gpu = "g.gpu_index, " if on_gpu else ""
     return f"""
@@ -41,18 +41,18 @@ LEFT JOIN profile_names n USING (name_id)
 API = f"""
 SELECT * REPLACE ({_WITHOUT_VERSION.replace("n.name", "name")} AS name), name AS traced_name,
        {_LAYERS}[event_class] AS layer
-FROM ({_events("profile_api_events", on_gpu=False).strip()})
+FROM ({events("profile_api_events", on_gpu=False).strip()})
 """  # noqa: S608 (own names)
 KERNELS = f"""
 SELECT k.*, s.name AS short_name
-FROM ({_events("profile_kernel_events", on_gpu=True).strip()}) k
+FROM ({events("profile_kernel_events", on_gpu=True).strip()}) k
 LEFT JOIN profile_names s ON s.name_id = k.short_name_id
 """  # noqa: S608 (own names)
-MEMORY = _events("profile_memory_events", on_gpu=True)
-RANGES = _events("profile_range_events", on_gpu=False)
+MEMORY = events("profile_memory_events", on_gpu=True)
+RANGES = events("profile_range_events", on_gpu=False)
 METRICS = """
-SELECT p.file AS profile, p.node, p.rank, e.launch, n.name AS kernel, e.metric, e.unit, e.number, e.text,
-       e.profile_id, p.recording_id
+SELECT p.started_at AS ts, p.file AS profile, p.node, p.rank, e.launch, n.name AS kernel, e.metric, e.unit,
+       e.number, e.text, e.profile_id, p.recording_id
 FROM profile_metric_values e
 JOIN profiles p USING (profile_id)
 LEFT JOIN profile_names n USING (name_id)
@@ -169,9 +169,9 @@ VIEWS = {
         event_columns(PROFILE_RANGE_EVENTS, OF_PROFILE),
     ),
     "profile_metrics": View(
-        "Each metric of each kernel that Nsight Compute profiled",
+        "Each metric of each kernel that Nsight Compute profiled, at the start of the profile",
         METRICS,
-        columns(f"{OF_PROFILE} launch kernel metric unit number text profile_id recording_id"),
+        columns(f"ts {OF_PROFILE} launch kernel metric unit number text profile_id recording_id"),
     ),
     "profile_gpus": View(
         "Each GPU of a profile: the time in which its kernels ran, and the share in which none did",

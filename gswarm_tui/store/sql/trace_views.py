@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from gswarm_tui.store.sql.profile_views import events
 from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS
 from gswarm_tui.store.sql.view_columns import OF_PROFILE, View, columns, event_columns
 
-OPS = """
-SELECT make_timestamp(epoch_us(p.zero_at) + e.start_ns // 1000) AS ts,
-       p.file AS profile, p.node, p.rank, n.name, e.* EXCLUDE (name_id), p.node_id, p.recording_id
-FROM trace_op_events e
-JOIN profiles p USING (profile_id)
-LEFT JOIN profile_names n USING (name_id)
-"""
-KERNELS = OPS.replace("trace_op_events", "trace_kernel_events")
+OPS = events("trace_op_events", on_gpu=False)
+KERNELS = events("trace_kernel_events", on_gpu=False)
 _TRACES = """
 ordered_traces AS (
   SELECT profile_id, recording_id, started_at,

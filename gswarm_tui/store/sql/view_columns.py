@@ -55,6 +55,15 @@ class View:
     query: str
     columns: tuple[ViewColumn, ...]
 
+    @property
+    def rows(self) -> str:
+        """The SQL query for its rows."""
+        chosen = ", ".join(
+            column.sql if column.sql == f'"{column.name}"' else f'{column.sql} AS "{column.name}"'
+            for column in self.columns
+        )
+        return f"SELECT {chosen} FROM ({self.query.strip()})"  # noqa: S608 (own names)
+
 
 MEANINGS = {
     "ts": "Time (UTC)",

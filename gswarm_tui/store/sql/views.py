@@ -26,7 +26,8 @@ FROM gpu_samples s
 JOIN gpus g USING (gpu_id)
 JOIN nodes n USING (node_id)
 """  # noqa: S608 (own names)
-_OWN = f"WHERE g.{MINE}"
+OWN = f"WHERE g.{MINE}"
+"""Leaves out the GPUs that Slurm gave to others, in a view's query."""
 
 _HOSTS = """
 SELECT s.*, n.recording_id, n.node, n.memory_total_mib AS host_memory_total_mib
@@ -39,7 +40,7 @@ SELECT s.*, n.recording_id, n.node, {_GPU}
 FROM process_samples s
 JOIN gpus g USING (gpu_id)
 JOIN nodes n USING (node_id)
-{_OWN}
+{OWN}
 """  # noqa: S608 (own names)
 
 _EVENT_LOG = """
@@ -118,7 +119,7 @@ _SESSION_SAMPLE_COLUMNS = (
 VIEWS: dict[str, View] = {
     "samples": View(
         "GPU samples with the names of node and GPU, without GPUs that Slurm gave to others",
-        f"{_SAMPLES}{_OWN}",
+        f"{_SAMPLES}{OWN}",
         _SAMPLE_COLUMNS,
     ),
     "all_samples": View(
@@ -221,11 +222,7 @@ def meanings(names: Sequence[str]) -> dict[str, str]:
 def view_statements() -> Iterator[str]:
     """Return the statements that create the views, replacing those of an older version."""
     for name, view in VIEWS.items():
-        chosen = ", ".join(
-            column.sql if column.sql == f'"{column.name}"' else f'{column.sql} AS "{column.name}"'
-            for column in view.columns
-        )
-        yield f"CREATE OR REPLACE VIEW {name} AS SELECT {chosen} FROM ({view.query.strip()})"  # noqa: S608
+        yield f"CREATE OR REPLACE VIEW {name} AS {view.rows}"
 
 
 def described() -> Iterator[str]:
