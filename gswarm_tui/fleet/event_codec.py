@@ -1,6 +1,6 @@
 """Codec of events for viewers elsewhere: plain values for msgpack.
 
-An event is a list: its tag, then its fields in order. Hellos and frames are in it as the agents' wire encodes
+An event is a list: its kind, then its fields in order. Hellos and frames are in it as the agents' wire encodes
 them, so that they have one format; a frame's energy isn't sent, as each fleet decides the same.
 """
 
@@ -16,34 +16,15 @@ from gswarm_agent.wire import MAGIC, Decoder, encode
 from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.events import (
     Event,
-    EventLogged,
     FrameArrived,
-    FramesLost,
-    IntervalChanged,
     LinkChanged,
-    LinkMeasured,
     MetricsChanged,
     NodeIntroduced,
     Phase,
-    SessionChanged,
-    SessionStarted,
-    SessionStopped,
-    StopUndone,
 )
 
-_FRAME, _HELLO, _LINK, _METRICS = 1, 2, 3, 4
-_PLAIN: dict[int, type[Any]] = {
-    5: LinkMeasured,
-    6: FramesLost,
-    7: IntervalChanged,
-    8: SessionStarted,
-    9: SessionChanged,
-    10: SessionStopped,
-    11: StopUndone,
-    12: EventLogged,
-}
-"""Events whose fields are plain values, by tag."""
-_TAGS = {kind: tag for tag, kind in _PLAIN.items()}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+"""Kinds of events by the name of their class."""
 
 
 T = TypeVar("T")
@@ -77,18 +58,15 @@ def field_types(kind: type[Any]) -> dict[str, frozenset[type]]:
 
 def encode_event(event: Event) -> list[Any]:
     """Return an event as plain values. Raises WireError for a hello or frame that didn't come from a wire."""
+    fields = list(vars(event).values())
     match event:
         case FrameArrived():
-            frame = encode(event.frame)
-            return [_FRAME, event.node, event.at, event.ts, event.life, event.offset_s, frame]
+            fields[4:] = encode(event.frame), event.offset_s
         case NodeIntroduced():
-            return [_HELLO, event.node, event.at, event.former, encode(event.hello)]
+            fields[2] = encode(event.hello)
         case LinkChanged():
-            why = event.reason, event.remedy, event.retry_at
-            return [_LINK, event.node, event.at, event.phase.value, *why]
-        case MetricsChanged():
-            return [_METRICS, event.at, list(event.groups)]
-    return [_TAGS[type(event)], *vars(event).values()]
+            fields[2] = event.phase.value
+    return [type(event).__name__, *fields]
 
 
 class EventReader:
@@ -100,21 +78,17 @@ class EventReader:
     def event(self, values: Sequence[Any]) -> Event:
         """Return the event of plain values. Raises EventError."""
         try:
-            tag, *fields = values
-            match tag:
-                case 1:
-                    node, at, ts, life, offset_s, frame = fields
-                    return typed(FrameArrived, node, at, ts, life, self.frame(node, life, frame), offset_s)
-                case 2:
-                    node, at, former, hello = fields
-                    return typed(NodeIntroduced, node, at, self.hello(node, hello), former)
-                case 3:
-                    node, at, phase, *why = fields
-                    return typed(LinkChanged, node, at, Phase(phase), *why)
-                case 4:
-                    at, groups = fields
-                    return typed(MetricsChanged, at, tuple(groups))
-            event: Event = typed(_PLAIN[tag], *fields)
+            name, *fields = values
+            kind = _KINDS[name]
+            if kind is FrameArrived:
+                fields[4] = self.frame(fields[0], fields[3], fields[4])
+            elif kind is NodeIntroduced:
+                fields[2] = self.hello(fields[0], fields[2])
+            elif kind is LinkChanged:
+                fields[2] = Phase(fields[2])
+            elif kind is MetricsChanged:
+                fields[1] = tuple(fields[1])
+            event: Event = typed(kind, *fields)
         except (ValueError, TypeError, KeyError, WireError) as error:
             raise EventError(f"invalid event: {error}") from None
         return event

@@ -91,13 +91,13 @@ def test_frames_of_a_former_and_the_present_agent_run_may_alternate() -> None:
     [
         [],
         [99],
-        [3, "n1", 1.0, "dancing", "", "", None],
-        [5, "n1"],
-        [1, "n1", 1.0, 1.0, "unknown run", 0.0, b""],
-        [2, "n1", 1.0, False, b"no hello"],
+        ["LinkChanged", "n1", 1.0, "dancing", "", "", None],
+        ["LinkMeasured", "n1"],
+        ["FrameArrived", "n1", 1.0, 1.0, "unknown run", b"", 0.0],
+        ["NodeIntroduced", "n1", 1.0, b"no hello", False],
         ["1"],
     ],
-    ids=["nothing", "unknown tag", "unknown phase", "fields missing", "no hello", "no message", "a text"],
+    ids=["nothing", "unknown kind", "unknown phase", "fields missing", "no hello", "no message", "a text"],
 )
 def test_invalid_values_are_refused(values: list[Any]) -> None:
     with pytest.raises(EventError):
