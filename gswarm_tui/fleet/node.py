@@ -201,11 +201,6 @@ class NodeState:
             return Standing.LIVE
         return Standing.UNHEALTHY if age > self.unhealthy_after_s else Standing.STALE
 
-    def starts_slowly(self, now: float) -> bool:
-        """Return whether this attempt to connect has brought no hello for long."""
-        began = self.phase is Phase.CONNECTING and self.former is None and self.since
-        return bool(began) and now - began >= UNHEALTHY_S
-
     @property
     def stale_after_s(self) -> float:
         """Seconds without a frame after which it is stale."""

@@ -182,15 +182,10 @@ class Fleet:
                         session.energy_j += float(one.node.own(parts).sum()) / 1000
 
     def tick(self, now: float) -> list[EventLogged]:
-        """Return events for the nodes that became stale or unhealthy, or are slow to start."""
+        """Return events for the nodes that became stale or unhealthy."""
         logged = []
         for node in self.nodes.values():
             age = node.age(now)
-            if age is None and node.starts_slowly(now) and not node.unhealthy_logged:
-                node.unhealthy_logged = True
-                node.reason, node.remedy = f"no complete message for {now - node.since:.0f} s", ""
-                logged.append(EventLogged(now, "unhealthy", WARNING, node.reason, node.name))
-                node.version += 1
             if age is None or age <= node.stale_after_s or node.phase is Phase.ENDED:
                 continue
             if age > node.unhealthy_after_s and not node.unhealthy_logged:
@@ -217,8 +212,6 @@ class Fleet:
         for node in self.nodes.values():
             if node.last_arrival is not None:
                 node.last_arrival += seconds
-            elif node.phase is Phase.CONNECTING and node.since:
-                node.since += seconds
 
     def restore_sequences(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
         """Restore a resumed recording's frames on disk: (node, life, last sequence, its time in ns)."""
@@ -259,7 +252,6 @@ class Fleet:
             return [EventLogged(event.at, kind, severity, event.reason, event.node, detail=event.remedy)]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
             node.lost_reason_logged = ""
-            node.unhealthy_logged &= node.last_arrival is not None
             words = "connected again" if node.was_live else "connected"
             node.reconnects += node.was_live
             node.was_live = True

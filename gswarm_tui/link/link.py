@@ -331,9 +331,11 @@ class Link:
         def receive(data: bytes) -> bool:
             nonlocal rest
             self._allowance.take(max(len(data), MIN_CHUNK_BYTES), self._clocks.wall())
-            self._received_at = self._clocks.monotonic()
             rest = decoder.feed(data)
-            return self._handle_all(rest, decoder)
+            stop = self._handle_all(rest, decoder)
+            if self._hello is not None:
+                self._received_at = self._clocks.monotonic()
+            return stop
 
         while await channel.for_each_chunk(receive):
             while not self._said_bye:
@@ -379,12 +381,13 @@ class Link:
         """Ping the agent now and then; raise LaunchError when it has been idle for too long."""
         self._received_at = self._clocks.monotonic()
         while True:
-            timeout = max(IDLE_TIMEOUT_S, IDLE_TIMEOUT_INTERVALS * self._interval_ms / 1000)
-            timeout = HELLO_TIMEOUT_S if self._hello is None else timeout
+            what, timeout = "complete message", HELLO_TIMEOUT_S
+            if self._hello is not None:
+                what, timeout = "data", max(IDLE_TIMEOUT_S, IDLE_TIMEOUT_INTERVALS * self._interval_ms / 1000)
             now = self._clocks.monotonic()
             idle = now - self._received_at
             if idle >= timeout:
-                raise LaunchError(f"no data for {idle:.0f} s")
+                raise LaunchError(f"no {what} for {idle:.0f} s")
             if self._hello is not None:
                 self._unanswered_pings += 1
                 self._send(Ping(self._wall_ns()))

@@ -273,23 +273,6 @@ def test_session_whose_stop_was_undone_has_the_figures_of_one_that_never_stopped
     assert replace(stopped, session_id="never", name="never") == never
 
 
-def test_node_that_starts_slowly_is_logged_once_until_it_is_live() -> None:
-    fleet = Fleet(["gpu01"])
-    node = fleet.nodes["gpu01"]
-    assert fleet.tick(T0) == []
-    fleet.apply(LinkChanged("gpu01", T0, Phase.CONNECTING))
-    logged = [h for second in range(60) for h in fleet.tick(T0 + second)]
-    assert [(h.at - T0, h.node, h.message) for h in logged] == [(30, "gpu01", "no complete message for 30 s")]
-    assert (node.standing(T0 + 60), node.reason) == (Standing.CONNECTING, "no complete message for 30 s")
-    fleet.apply(LinkChanged("gpu01", T0 + 60, Phase.LOST, "no complete message for 60 s"))
-    fleet.apply(LinkChanged("gpu01", T0 + 61, Phase.CONNECTING))
-    assert fleet.tick(T0 + 120) == []
-    logged = fleet.apply(LinkChanged("gpu01", T0 + 121, Phase.LIVE))
-    logged += fleet.apply(NodeIntroduced("gpu01", T0 + 121, hello(1)))
-    logged += fleet.apply(frame(1, T0 + 122, None))
-    assert ([h.message for h in logged], node.reason) == (["connected"], "")
-
-
 def test_session_reports_partial_coverage() -> None:
     fleet = live(1, Fleet(["gpu01", "gpu02"]))
     fleet.apply(SessionStarted("a", T0, "all", T0))
