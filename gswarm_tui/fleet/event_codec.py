@@ -1,7 +1,7 @@
 """Codec of events for viewers elsewhere: plain values for msgpack.
 
-An event is a list: its kind, then its fields in order. Hellos and frames are in it as the agents' wire encodes
-them, so that they have one format; a frame's energy isn't sent, as each fleet decides the same.
+An event is a list: its kind, then its fields in order. Hellos and frames are in it as the agents' wire
+encodes them, so that they have one format; a frame's energy isn't sent, as each fleet decides the same.
 """
 
 from __future__ import annotations
