@@ -26,7 +26,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.run import log_file
 
     log_file.begin()
-    report = _examine(options, environ, chosen.timeout_s, counters_only=chosen.counters)
+    report = _examine(options, environ, chosen.timeout, counters_only=chosen.counters)
     if report is None:
         return INTERRUPTED
     if chosen.json:

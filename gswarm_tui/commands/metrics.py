@@ -59,7 +59,7 @@ def _switched(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     signed = word.split(",")
     on = [name[1:] for name in signed if name.startswith("+")]
     off = [name[1:] for name in signed if name.startswith("-")]
-    values.metric_groups([*on, *off])
+    values.metric_groups(",".join([*on, *off]))
     if "core" in off:
         raise ValueError("the group core is always on")
     return tuple(on), tuple(off)

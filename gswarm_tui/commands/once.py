@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gswarm_agent import __version__
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.options.arguments import OnceOptions, parse_once
+from gswarm_tui.options.arguments import parse_once
 from gswarm_tui.printing.formats import atomic_file
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     plan = resolve_nodes(options, environ, Slurm())
     log = log_file.begin()
     describe, write = _format(chosen, plan)
-    seen = event_loop.run(look(options, plan, chosen.timeout_s, describe))
+    seen = event_loop.run(look(options, plan, chosen.timeout, describe))
     if seen.seen is None:
         return INTERRUPTED
     write(seen.seen)
@@ -89,16 +90,15 @@ def _prometheus(textfile: Path | None, job_id: str) -> _Format:
     return describe, write
 
 
-def _format(chosen: OnceOptions, plan: Plan) -> _Format:
+def _format(chosen: Namespace, plan: Plan) -> _Format:
     """Return a function that describes the fleet and one that prints the description. Raises UserError."""
     from gswarm_tui.fleet.plain_text import fleet_sentences
     from gswarm_tui.fleet.snapshot import node_objects
 
-    match chosen.format:
-        case "json":
-            return node_objects, partial(_print_json, plan.label)
-        case "csv":
-            return node_objects, _print_csv
-        case "prometheus":
-            return _prometheus(chosen.textfile, plan.job_id)
+    if chosen.json:
+        return node_objects, partial(_print_json, plan.label)
+    if chosen.csv:
+        return node_objects, _print_csv
+    if chosen.prometheus is not None:
+        return _prometheus(chosen.prometheus or None, plan.job_id)
     return fleet_sentences, _print_sentences

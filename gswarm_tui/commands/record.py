@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -14,7 +15,7 @@ from pathlib import Path
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.processes import own_command
-from gswarm_tui.options.arguments import RecordOptions, parse_record
+from gswarm_tui.options.arguments import parse_record
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses, as those of shells."""
@@ -93,7 +94,7 @@ def _session(uid: str, path: Path, name: str) -> str:
     return name if number is None else str(number)
 
 
-def _check_report(chosen: RecordOptions, db: Path | None, environ: Mapping[str, str]) -> None:
+def _check_report(chosen: Namespace, db: Path | None, environ: Mapping[str, str]) -> None:
     """Refuse a report's file that can't be written. Raises UserError."""
     if chosen.report is None:
         return

@@ -7,22 +7,23 @@ from datetime import datetime, timedelta, tzinfo
 
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.errors import quote
+from gswarm_tui.common.quantities import age
 
 TIME_FORMS = "-2m, 2m ago, +2m from the start, 14:05, 50%, end"
 """The forms that every dialog and option accepts, for hints and errors."""
 
-_INTERVAL_RANGE = f"{MIN_INTERVAL_MS / 1000:g} s and {MAX_INTERVAL_MS / 1000:g} s"
-INTERVAL_HINT = f"1, 0.5s or 500ms; between {_INTERVAL_RANGE}"
+INTERVAL_HINT = f"1, 0.5s or 500ms; between {MIN_INTERVAL_MS / 1000:g} s and {MAX_INTERVAL_MS / 1000:g} s"
 
 _HOURS_OF_DAY, _SECONDS_OF_DAY = 24, 86400
 _BEFORE_END = re.compile(r"[-\N{MINUS SIGN}]\s*(.+)|(.+) ago")
 _AFTER_START = re.compile(r"\+\s*(.+?)(?: from the start)?|(.+) from the start")
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{0,9})?|\.\d{1,9}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[a-z]+\s*)+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
-_INTERVAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|)")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
 _SECONDS = {
+    "ms": 0.001,
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
@@ -34,18 +35,21 @@ class TimeInputError(ValueError):
     """Raised for an invalid time or one outside the recording; the message is one sentence."""
 
 
-def parse_interval_ms(text: str, shown: str = "") -> int:
-    """Parse a sampling interval into milliseconds, from text such as "1", "0.5s" and "500ms".
+def parse_seconds(text: str, examples: str, least_s: float, most_s: float) -> float:
+    """Parse seconds, or a duration such as "30m" or "1h30m". Raises TimeInputError out of the limits."""
+    words = text.strip().lower()
+    seconds = float(words) if _NUMBER.fullmatch(words) else _sum_of_parts(words)
+    if seconds is None:
+        raise TimeInputError(f"{quote(text)} isn't a time such as {examples}")
+    if not least_s <= seconds <= most_s:
+        raise TimeInputError(f"{quote(text)} isn't between {least_s:g} s and {age(most_s)}")
+    return seconds
 
-    Errors quote the text, or have it as ``shown``.
-    """
-    shown = shown or quote(text)
-    if (match := _INTERVAL.fullmatch(text.strip())) is None:
-        raise TimeInputError(f"{shown} isn't a time such as 1, 0.5s or 500ms")
-    milliseconds = round(float(match[1]) * (1 if match[2] == "ms" else 1000))
-    if not MIN_INTERVAL_MS <= milliseconds <= MAX_INTERVAL_MS:
-        raise TimeInputError(f"{shown} isn't between {_INTERVAL_RANGE}")
-    return milliseconds
+
+def parse_interval_ms(text: str) -> int:
+    """Parse a sampling interval into milliseconds, from text such as "1", "0.5s" and "500ms"."""
+    limits = MIN_INTERVAL_MS / 1000, MAX_INTERVAL_MS / 1000
+    return round(1000 * parse_seconds(text, "1, 0.5s or 500ms", *limits))
 
 
 def parse_time(text: str, *, start: float, end: float, timezone: tzinfo | None = None) -> float:
@@ -85,9 +89,16 @@ def _duration(words: str, text: str) -> float:
     if clock := _CLOCK.fullmatch(words):
         first, second, third = (int(part or 0) for part in clock.groups())
         return first * 3600 + second * 60 + third if clock[3] else first * 60 + second
+    if (seconds := _sum_of_parts(words)) is None:
+        raise _unreadable(text)
+    return seconds
+
+
+def _sum_of_parts(words: str) -> float | None:
+    """Return the seconds of a duration such as "1h30m"; None for another text."""
     parts = _PART.findall(words) if _DURATION.fullmatch(words) else []
     if not parts or any(unit not in _SECONDS for _, unit in parts):
-        raise _unreadable(text)
+        return None
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 

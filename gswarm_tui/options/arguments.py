@@ -31,7 +31,29 @@ _CONNECTION = {
     "agent_python": ("PATH", "Python 3.9 or later on the nodes (default: detected)"),
 }
 """Metavars and help texts of the options that decide how nodes are reached."""
-_TIMEOUT_HELP = f"wait this long for each node's samples (default: {ONCE_TIMEOUT_S}s)"
+SETTINGS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
+    "interval": ("interval_ms", values.interval_ms, 1000),
+    "metrics": ("metrics", values.metric_groups, DEFAULT_GROUPS),
+    "db": ("db", values.database, None),
+    "record": ("record", values.switch, True),
+    "arm": ("arm", values.switch, True),
+    "launcher": ("launcher", values.launcher, "ssh"),
+    "user": ("user", values.word, None),
+    "ssh_config": ("ssh_config", values.file, None),
+    "jump": ("jump", values.word, None),
+    "setup": ("setup", values.text, None),
+    "agent_python": ("agent_python", values.word, None),
+    "linger": ("linger_s", values.linger_s, None),
+    "unattended": ("unattended_s", values.unattended_s, UNATTENDED_S),
+    "spool_mib": ("spool_mib", values.spool_mib, None),
+    "query_memory": ("query_memory", values.memory_bytes, None),
+    "theme": ("theme", values.theme, None),
+    "metric": ("metric", values.metric, "util_pct"),
+}
+"""Settings of flags, environment and config file: their fields of Options, parsers and defaults.
+
+In the environment they are ``GSWARM_TUI_`` and the key in capitals.
+"""
 
 _EXAMPLES = """\
 examples:
@@ -181,7 +203,7 @@ class _Layers:
         ranks = (rank for rank, (_, values) in enumerate(self._layers) if key in values)
         return next(ranks, len(self._layers))
 
-    def get(self, key: str, read: Callable[[object], T], default: T) -> T:
+    def get(self, key: str, read: Callable[[Any], T], default: T) -> T:
         """Parse the strongest value of ``key`` with ``read``. Raises UsageError."""
         if (rank := self.rank(key)) == len(self._layers):
             return default
@@ -206,74 +228,29 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return _resolve(_parser(), argv, environ)[0]._replace(arm=False)
 
 
-class OnceOptions(NamedTuple):
-    """Options of ``once`` beside those of a run; ``format`` is text, json, csv or prometheus.
-
-    ``textfile`` is the file for node_exporter, None to print the metrics.
-    """
-
-    timeout_s: int
-    format: str
-    textfile: Path | None
+def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, argparse.Namespace]:
+    """Resolve the options of ``once``; return also its flags. Raises UsageError, ConfigError."""
+    options, given = _resolve(_once_parser(), argv, environ)
+    return options._replace(record=False, db=None), given
 
 
-def parse_once(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, OnceOptions]:
-    """Resolve the options of ``once``. Raises UsageError, ConfigError."""
-    options, flags = _resolve(_once_parser(), argv, environ)
-    forms = [form for form in ("json", "csv", "prometheus") if form in flags]
-    textfile = _Layers((_flag, flags)).get("prometheus", values.textfile, None)
-    chosen = OnceOptions(_timeout_s(flags), forms[0] if forms else "text", textfile)
-    return options._replace(record=False, db=None), chosen
+def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, argparse.Namespace]:
+    """Resolve the options of ``doctor``; return also its flags. Raises UsageError, ConfigError."""
+    options, given = _resolve(_doctor_parser(), argv, environ)
+    return options._replace(record=False, db=None, metrics=DEFAULT_GROUPS), given
 
 
-class DoctorOptions(NamedTuple):
-    """Options of ``doctor`` beside those of a run."""
-
-    timeout_s: int
-    json: bool
-    counters: bool
-
-
-def parse_doctor(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, DoctorOptions]:
-    """Resolve the options of ``doctor``. Raises UsageError, ConfigError."""
-    options, flags = _resolve(_doctor_parser(), argv, environ)
-    chosen = DoctorOptions(
-        _timeout_s(flags), json=bool(flags.get("json")), counters=bool(flags.get("counters"))
-    )
-    return options._replace(record=False, db=None, metrics=DEFAULT_GROUPS), chosen
-
-
-def _timeout_s(flags: Mapping[str, object]) -> int:
-    return _Layers((_flag, flags)).get("timeout", values.timeout_s, ONCE_TIMEOUT_S)
-
-
-class RecordOptions(NamedTuple):
-    """Options of ``record`` beside those of a run; ``command`` is empty if a signal ends the recording."""
-
-    name: str
-    report: Path | None
-    force: bool
-    command: tuple[str, ...]
-
-
-def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, RecordOptions]:
-    """Resolve the options of ``record``; the words after ``--`` are the command.
+def parse_record(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Options, argparse.Namespace]:
+    """Resolve the options of ``record``; return also its flags, with the words after ``--`` as ``command``.
 
     Raises UsageError, ConfigError.
     """
     own, command = split_command(argv)
     if "--" in argv and not command:
         raise UsageError("no command after --; remove -- to record until a signal ends the recording.")
-    options, flags = _resolve(_record_parser(), own, environ)
-    options = options._replace(record=True, arm=options.arm and bool(command))
-    layers = _Layers((_flag, flags))
-    chosen = RecordOptions(
-        name=layers.get("name", values.text, ""),
-        report=layers.get("report", values.path, None),
-        force=bool(flags.get("force")),
-        command=tuple(command),
-    )
-    return options, chosen
+    options, given = _resolve(_record_parser(), own, environ)
+    given.command = tuple(command)
+    return options._replace(record=True, arm=options.arm and bool(command)), given
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -285,21 +262,21 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _resolve(
     parser: Parser, argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[Options, Mapping[str, object]]:
+) -> tuple[Options, argparse.Namespace]:
     """Resolve the options; return also the flags."""
     if argv and not argv[0].startswith("-"):  # before --help, which would hide a mistyped command
         raise UsageError(_unexpected(argv[0], parser))
-    namespace = parser.read(argv)
-    flags: dict[str, object] = {key: value for key, value in vars(namespace).items() if value is not None}
+    given = parser.read(argv)
+    flags: dict[str, Any] = {key: value for key, value in vars(given).items() if value is not None}
     _refuse_contradictions(flags)
-    variables: dict[str, object] = {
+    variables = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in environ.items()
         if name.startswith(ENVIRONMENT_PREFIX) and value
     }
     named = _Layers((_flag, flags), (_variable, variables)).get("config", values.file, None)
     file = named or paths.config_file()
-    settings = config.load(file)
+    settings = config.load(file, SETTINGS)
     layers = _Layers((_flag, flags), (_variable, variables), (lambda key: f"{file}: {key}", settings))
     options = _options(flags, layers)
     elsewhere = [_flag(key) for key in ("nodes", "hostfile", "job") if key in flags]
@@ -307,7 +284,7 @@ def _resolve(
         raise UsageError(
             f"--launcher local monitors only this machine; remove {elsewhere[0]}, or use --launcher ssh."
         )
-    return options, flags
+    return options, given
 
 
 def parse_connection(
@@ -327,37 +304,20 @@ def given_flags(namespace: argparse.Namespace, keys: Iterable[str]) -> list[str]
 
 
 def _options(flags: Mapping[str, Any], layers: _Layers) -> Options:
-    own = _Layers((_flag, flags))
-    words = flags.get("nodes")
+    found = {field: layers.get(key, read, usual) for key, (field, read, usual) in SETTINGS.items()}
     # --db in a stronger source than record = false: this run is to be recorded.
-    record = layers.rank("db") < layers.rank("record") or layers.get("record", values.switch, True)
+    found["record"] |= layers.rank("db") < layers.rank("record")
     return Options(
-        nodes=tuple(words) if isinstance(words, list) else None,
-        hostfile=own.get("hostfile", values.path, None),
-        job=own.get("job", values.job_id, None),
-        demo=own.get("demo", values.demo_size, None),
-        interval_ms=layers.get("interval", values.interval_ms, 1000),
-        metrics=layers.get("metrics", values.metric_groups, DEFAULT_GROUPS),
-        record=record,
-        db=layers.get("db", values.database, None) if record else None,
-        launcher=layers.get("launcher", values.launcher, "ssh"),
-        user=layers.get("user", values.word, None),
-        ssh_config=layers.get("ssh_config", values.file, None),
-        jump=layers.get("jump", values.word, None),
-        setup=layers.get("setup", values.text, None),
-        agent_python=layers.get("agent_python", values.word, None),
-        linger_s=layers.get("linger", values.linger_s, None),
-        spool_mib=layers.get("spool_mib", values.spool_mib, None),
-        arm=layers.get("arm", values.switch, True),
-        query_memory=layers.get("query_memory", values.memory_bytes, None),
-        theme=layers.get("theme", values.theme, None),
-        metric=layers.get("metric", values.metric, "util_pct"),
+        nodes=tuple(flags["nodes"]) if "nodes" in flags else None,
+        hostfile=flags.get("hostfile"),
+        job=flags.get("job"),
+        demo=flags.get("demo"),
         allocation=tuple(
             (key, text) for key in config.ALLOCATION_KEYS if (text := layers.get(key, values.text, ""))
         ),
-        unattended_s=layers.get("unattended", values.unattended_s, UNATTENDED_S),
-        new=bool(flags.get("new")),
+        new=flags.get("new", False),
         server=server_settings(flags["http"], flags) if "http" in flags else None,
+        **found | ({} if found["record"] else {"db": None}),
     )
 
 
@@ -420,10 +380,13 @@ def _add_nodes(parser: Parser, *, demo: bool = True) -> None:
         metavar="NODE",
         help="names and host lists: gpu01 gpu[02-04,07],login2",
     )
-    add("--hostfile", metavar="FILE", help="the nodes in this file, one a line: gpu01 slots=8")
-    add("--job", metavar="ID", help="a running job of yours; with --nodes, only these of its nodes")
+    hostfile_help = "the nodes in this file, one a line: gpu01 slots=8"
+    add("--hostfile", type=values.argument(values.path), metavar="FILE", help=hostfile_help)
+    job_help = "a running job of yours; with --nodes, only these of its nodes"
+    add("--job", type=values.argument(values.job_id), metavar="ID", help=job_help)
     if demo:
-        add("--demo", nargs="?", const=_DEMO, metavar="NODESxGPUS", help=f"simulate nodes (default: {_DEMO})")
+        size, demo_help = values.argument(values.demo_size), f"simulate nodes (default: {_DEMO})"
+        add("--demo", nargs="?", const=_DEMO, type=size, metavar="NODESxGPUS", help=demo_help)
 
 
 def _add_connection(parser: Parser) -> None:
@@ -457,6 +420,12 @@ def _add_general(parser: Parser) -> Callable[..., argparse.Action]:
     return add
 
 
+def _add_timeout(add: Callable[..., argparse.Action]) -> None:
+    time_s = values.argument(values.timeout_s)
+    text = f"wait this long for each node's samples (default: {ONCE_TIMEOUT_S}s)"
+    add("--timeout", type=time_s, default=ONCE_TIMEOUT_S, metavar="TIME", help=text)
+
+
 def _record_parser() -> Parser:
     parser = Parser(
         "gswarm-tui record",
@@ -466,9 +435,11 @@ def _record_parser() -> Parser:
         "signal ends the recording.",
     )
     add = parser.add_argument_group("session").add_argument
-    add("--name", metavar="NAME", help="name of the session (default: the command's or the job's)")
-    add("--report", metavar="FILE", help="write the session's report to this .html file at the end")
-    add("--force", action="store_true", default=None, help="replace an existing report")
+    name_help = "name of the session (default: the command's or the job's)"
+    add("--name", type=values.argument(values.text), metavar="NAME", help=name_help)
+    report_help = "write the session's report to this .html file at the end"
+    add("--report", type=values.argument(values.path), metavar="FILE", help=report_help)
+    add("--force", action="store_true", help="replace an existing report")
     add(
         "--arm",
         action=argparse.BooleanOptionalAction,
@@ -491,19 +462,19 @@ def _once_parser() -> Parser:
         "status is 1 if a node sent no data.",
     )
     add = parser.add_argument_group("format").add_mutually_exclusive_group().add_argument
-    add("--json", action="store_true", default=None, help="print nodes, GPUs and processes as JSON")
-    add("--csv", action="store_true", default=None, help="print a row for each GPU as CSV")
+    add("--json", action="store_true", help="print nodes, GPUs and processes as JSON")
+    add("--csv", action="store_true", help="print a row for each GPU as CSV")
     add(
         "--prometheus",
         nargs="?",
-        const="",
+        const=False,
+        type=values.argument(values.textfile),
         metavar="FILE",
         help="print metrics for Prometheus, or write them to FILE.prom for node_exporter",
     )
     _add_nodes(parser)
     _add_connection(parser)
-    add = _add_general(parser)
-    add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)
+    _add_timeout(_add_general(parser))
     return parser
 
 
@@ -520,14 +491,12 @@ def _doctor_parser() -> Parser:
     add(
         "--counters",
         action="store_true",
-        default=None,
         help="check only who may use hardware counters, without samples",
     )
-    add("--json", action="store_true", default=None, help="print the whole report as JSON")
+    add("--json", action="store_true", help="print the whole report as JSON")
     _add_nodes(parser, demo=False)
     _add_connection(parser)
-    add = _add_general(parser)
-    add("--timeout", metavar="TIME", help=_TIMEOUT_HELP)
+    _add_timeout(_add_general(parser))
     return parser
 
 
@@ -544,7 +513,7 @@ def _parser() -> Parser:
     _add_nodes(parser)
     add = _add_recording(parser)
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
-    add("--new", action="store_true", default=None, help="start another recording of the same nodes")
+    add("--new", action="store_true", help="start another recording of the same nodes")
     add("--unattended", metavar="TIME", help="without a job, record this long without a screen (default: 1h)")
 
     _add_connection(parser)

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest, quote
 
-KEYS = (
-    "interval",
-    "metrics",
-    "db",
-    "record",
-    "arm",
-    "launcher",
-    "user",
-    "ssh_config",
-    "jump",
-    "setup",
-    "agent_python",
-    "linger",
-    "unattended",
-    "spool_mib",
-    "query_memory",
-    "theme",
-    "metric",
-)
-"""Settings of the file; in the environment they are ``GSWARM_TUI_`` and the key in capitals."""
 ALLOCATION_KEYS = ("partition", "gres", "time", "account", "constraint", "salloc")
-"""Further settings, for the allocations of ``profile``."""
+"""Settings for the allocations of ``profile``."""
 
 
 class ConfigError(UserError):
     """Unreadable config file or unknown setting in it; the message names the file."""
 
 
-def load(path: Path) -> dict[str, object]:
-    """Load the settings of the file at ``path`` with their TOML values; none if the file doesn't exist.
+def load(path: Path, keys: Iterable[str]) -> dict[str, str]:
+    """Load the settings of the file at ``path`` as text, as flags have it; none if the file doesn't exist.
+
+    ``keys`` are the settings besides those of allocations.
 
     Raises:
         ConfigError: the file can't be read, isn't TOML, or holds an unknown key.
@@ -52,9 +35,13 @@ def load(path: Path) -> dict[str, object]:
         raise ConfigError(f"the config file {path} isn't UTF-8 at byte {error.start}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the config file {path} isn't valid TOML: {error}.") from None
-    known = (*KEYS, *ALLOCATION_KEYS)
-    for key in found:
+    known = (*keys, *ALLOCATION_KEYS)
+    for key, value in found.items():
         if key not in known:
-            hint = nearest(key.replace("-", "_"), known) or f"; use one of {', '.join(KEYS)}"
+            hint = nearest(key.replace("-", "_"), known) or f"; use one of {', '.join(keys)}"
             raise ConfigError(f"{path}: unknown setting {quote(key)}{hint}.")
-    return found
+        if key == "metrics" and isinstance(value, list):
+            found[key] = ",".join(map(str, value))
+        elif not isinstance(value, str | int | float):
+            raise ConfigError(f"{path}: {key} must be text, a number, true or false.")
+    return {key: str(value) for key, value in found.items()}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +15,6 @@ from gswarm_tui.options.arguments import CommandParser, Options, UsageError, giv
 from gswarm_tui.options.config import ALLOCATION_KEYS
 
 TOOLS = ("nsys", "ncu")
-_SECONDS = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|m|h|)")
 _MAX_RANKS = 100_000
 _RUN = ("ssh_config", "jump", "setup", "config", "job")
 """Options that a profile shares with a run."""
@@ -101,9 +98,10 @@ def _parser() -> CommandParser:
     add("--tool", choices=TOOLS, default=TOOLS[0], help="nsys (timeline) or ncu (kernels) (default: nsys)")
     ranks_help = "profile only these ranks: 0,5 or 0-3 (default: all)"
     add("--ranks", type=values.argument(parse_rank_list), default=(), metavar="RANKS", help=ranks_help)
-    add("--delay", type=seconds, metavar="TIME", help="start the capture so long after the command: 10, 2m")
+    time = values.argument(values.run_s)
+    add("--delay", type=time, metavar="TIME", help="start the capture so long after the command: 10, 2m")
     duration_help = "end the capture after this time; the command continues"
-    add("--duration", type=seconds, metavar="TIME", help=duration_help)
+    add("--duration", type=time, metavar="TIME", help=duration_help)
     add("--tool-options", metavar="TEXT", help="more options of the profiler, quoted as in a shell")
     add = parser.add_argument_group(
         "nodes", "Default: the allocation of this shell, else a new one."
@@ -155,12 +153,3 @@ def split_words(flag: str, text: str | None) -> tuple[str, ...]:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
         raise UsageError(f"{flag}: {str(error).lower()} in {quote(text or '')}.") from None
-
-
-def seconds(text: str) -> float:
-    """Parse a time into seconds: "10", "30s", "2m"."""
-    found = _SECONDS.fullmatch(text)
-    time_s = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-    if not 0 < time_s < values.MAX_LINGER_S:
-        raise ArgumentTypeError(f"{quote(text)} isn't a time such as 10, 30s or 2m")
-    return time_s

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gswarm_tui.common.errors import printable, quote
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
-from gswarm_tui.options.profile_options import add_salloc_options, salloc_options, seconds, split_words
+from gswarm_tui.options.profile_options import add_salloc_options, salloc_options, split_words
 
 PLACEMENTS = ("packed", "spread")
 MOST_NODES, MOST_GPUS, MOST_RANKS, MOST_REPEATS = 10_000, 64, 1024, 100
@@ -162,7 +162,8 @@ def _parser() -> CommandParser:
     repeat_help = f"runs of each placement (default: {DEFAULT_REPEATS})"
     add("--repeat", type=values.whole(1, MOST_REPEATS), metavar="N", help=repeat_help)
     add = parser.add_argument_group("limits").add_argument
-    add("--timeout", type=seconds, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
+    time = values.argument(values.run_s)
+    add("--timeout", type=time, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
     add("--max-gpu-hours", type=float, metavar="N", help="start no run that would exceed this")
     add("--dry-run", action="store_true", help="print the plan and its cost, and run nothing")
     group = parser.add_argument_group("comparison", "Default: the wall time of each run.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,8 +27,6 @@ MIN_QUERY_MIB = 64
 MAX_QUERY_MIB = 1_048_576
 LAUNCHERS = ("ssh", "srun", "local")
 
-_DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d|)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MEMORY = re.compile(r"([0-9]{1,9})\s*(MiB|GiB)")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _DEMO = re.compile(r"([0-9]{1,9})\s*[xX×]\s*([0-9]{1,9})")
@@ -46,10 +44,8 @@ class DemoSize(NamedTuple):
     gpus: int
 
 
-def text(value: object) -> str:
+def text(value: str) -> str:
     """Parse text that isn't empty."""
-    if not isinstance(value, str):
-        raise ValueError(f"must be text in quotes, not {_toml(value)}")
     if not value.strip():
         raise ValueError("must not be empty")
     if "\0" in value:
@@ -57,7 +53,7 @@ def text(value: object) -> str:
     return value
 
 
-def word(value: object) -> str:
+def word(value: str) -> str:
     """Parse a word that is safe as an argument of another program."""
     given = text(value)
     if given.startswith("-") or not given.isprintable() or " " in given:
@@ -65,7 +61,7 @@ def word(value: object) -> str:
     return given
 
 
-def path(value: object) -> Path:
+def path(value: str) -> Path:
     """Parse a path; ``~`` is the home folder."""
     try:
         return Path(text(value)).expanduser()
@@ -73,10 +69,8 @@ def path(value: object) -> Path:
         raise ValueError(f"{quote(text(value))} names a user without a home folder") from None
 
 
-def textfile(value: object) -> Path | None:
-    """Parse the path of a file for node_exporter; None for an empty text."""
-    if value == "":
-        return None
+def textfile(value: str) -> Path:
+    """Parse the path of a file for node_exporter."""
     found = path(value)
     if found.suffix != ".prom":
         raise ValueError(f"{quote(str(found))} doesn't end in .prom, and node_exporter reads no other file")
@@ -85,7 +79,7 @@ def textfile(value: object) -> Path | None:
     return found
 
 
-def file(value: object) -> Path:
+def file(value: str) -> Path:
     """Parse the path of an existing file."""
     found = path(value)
     if found.is_dir():
@@ -97,7 +91,7 @@ def file(value: object) -> Path:
     return found
 
 
-def database(value: object) -> Path:
+def database(value: str) -> Path:
     """Parse the path of a database; its folder must exist."""
     given = path(value)
     if given.is_dir():
@@ -107,7 +101,7 @@ def database(value: object) -> Path:
     return given
 
 
-def recording(value: object) -> Path:
+def recording(value: str) -> Path:
     """Parse the path of an existing database."""
     found = path(value)
     if not found.exists():
@@ -115,135 +109,108 @@ def recording(value: object) -> Path:
     return file(value)
 
 
-def switch(value: object) -> bool:
-    """Parse true or false; as text also yes, no, on, off, 1 and 0."""
-    chosen = _SWITCHES.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(chosen, bool):
-        raise ValueError(f"must be true or false, not {_toml(value)}")
+def switch(value: str | bool) -> bool:
+    """Parse true or false, also written as yes, no, on, off, 1 and 0."""
+    chosen = _SWITCHES.get(str(value).lower())
+    if chosen is None:
+        raise ValueError(f"must be true or false, not {quote(str(value))}")
     return chosen
 
 
-def interval_ms(value: object) -> int:
-    """Parse an interval into milliseconds, from seconds or text such as 1, 0.5s and 500ms."""
+def interval_ms(value: str) -> int:
+    """Parse an interval into milliseconds, from text such as 1, 0.5s and 500ms."""
     from gswarm_tui.common.time_input import parse_interval_ms  # with datetime, which --help doesn't need
 
-    return parse_interval_ms(_written(value), _toml(value))
+    return parse_interval_ms(value)
 
 
-def linger_s(value: object) -> int:
+def linger_s(value: str) -> int:
     """Parse the time that an agent runs without its head into seconds, from text such as 90s, 30m and 2d."""
-    return _seconds(value, "30m, 24h or 2d", MAX_LINGER_S, "30 d")
+    return round(_seconds(value, "30m, 24h or 2d", 1, MAX_LINGER_S))
 
 
-def unattended_s(value: object) -> int:
+def unattended_s(value: str) -> int:
     """Parse the time that a recorder runs without a screen into seconds, from text such as 0, 10m and 1d."""
-    return 0 if _written(value) == "0" else _seconds(value, "0, 10m or 1d", MAX_LINGER_S, "30 d")
+    return round(_seconds(value, "0, 10m or 1d", 0, MAX_LINGER_S))
 
 
-def timeout_s(value: object) -> int:
+def timeout_s(value: str) -> int:
     """Parse the time to wait for a node into seconds, from text such as 30s and 2m."""
-    return _seconds(value, "30s or 2m", MAX_TIMEOUT_S, "1 h")
+    return round(_seconds(value, "30s or 2m", 1, MAX_TIMEOUT_S))
 
 
-def spool_mib(value: object) -> int:
+def run_s(value: str) -> float:
+    """Parse a time within the run of a command into seconds, from text such as 10, 30s and 2m."""
+    return _seconds(value, "10, 30s or 2m", 0.001, MAX_LINGER_S)
+
+
+def _seconds(value: str, examples: str, least_s: float, most_s: float) -> float:
+    from gswarm_tui.common.time_input import parse_seconds
+
+    return parse_seconds(value, examples, least_s, most_s)
+
+
+def spool_mib(value: str) -> int:
     """Parse the size of an agent's spool on its node's disk, in MiB."""
-    mib = int(_matched(_WHOLE, value, "a whole number of MiB, such as 256")[0])
-    if not 1 <= mib <= MAX_SPOOL_MIB:
-        raise ValueError(f"{_toml(value)} isn't between 1 and {MAX_SPOOL_MIB} MiB")
-    return mib
+    if not (_WHOLE.fullmatch(value) and 1 <= int(value) <= MAX_SPOOL_MIB):
+        raise ValueError(f"{quote(value)} isn't a whole number of MiB from 1 to {MAX_SPOOL_MIB:,}")
+    return int(value)
 
 
-def memory_bytes(value: object) -> int:
+def memory_bytes(value: str) -> int:
     """Parse a size of memory into bytes, from text such as 512MiB and 2GiB."""
-    match = _matched(_MEMORY, value, "a size such as 512MiB or 2GiB")
-    mib = int(match[1]) * (1024 if match[2] == "GiB" else 1)
+    match = _MEMORY.fullmatch(value.strip())
+    mib = int(match[1]) * (1024 if match[2] == "GiB" else 1) if match else 0
     if not MIN_QUERY_MIB <= mib <= MAX_QUERY_MIB:
-        raise ValueError(f"{_toml(value)} isn't between {MIN_QUERY_MIB}MiB and {MAX_QUERY_MIB // 1024}GiB")
+        limits = f"from {MIN_QUERY_MIB}MiB to {MAX_QUERY_MIB // 1024}GiB"
+        raise ValueError(f"{quote(value)} isn't a size {limits}, such as 512MiB or 2GiB")
     return mib * 1024**2
 
 
-def demo_size(value: object) -> DemoSize:
+def demo_size(value: str) -> DemoSize:
     """Parse NODESxGPUS, such as 4x8."""
-    match = _DEMO.fullmatch(text(value).strip())
-    if match is None:
-        raise ValueError(f"{_toml(value)} isn't NODESxGPUS, such as 4x8")
-    size = DemoSize(int(match[1]), int(match[2]))
+    match = _DEMO.fullmatch(value.strip())
+    size = DemoSize(int(match[1]), int(match[2])) if match else DemoSize(0, 0)
     if not (1 <= size.nodes <= MAX_DEMO_NODES and 1 <= size.gpus <= MAX_DEMO_GPUS):
-        raise ValueError(f"{_toml(value)} isn't between 1x1 and {MAX_DEMO_NODES}x{MAX_DEMO_GPUS}")
+        limits = f"from 1x1 to {MAX_DEMO_NODES}x{MAX_DEMO_GPUS}"
+        raise ValueError(f"{quote(value)} isn't NODESxGPUS {limits}, such as 4x8")
     return size
 
 
-def job_id(value: object) -> str:
+def job_id(value: str) -> str:
     """Parse a Slurm job: 4711, an array task 4711_3 or a component 4711+1."""
-    if not _JOB.fullmatch(given := text(value).strip()):
+    if not _JOB.fullmatch(given := value.strip()):
         raise ValueError(f"{quote(given)} isn't a job number, such as 4711 or 4711_3")
     return given
 
 
-def launcher(value: object) -> str:
+def launcher(value: str) -> str:
     """Parse ssh, srun or local."""
-    if (given := text(value)) not in LAUNCHERS:
-        raise ValueError(f"{quote(given)} isn't one of {', '.join(LAUNCHERS)}{nearest(given, LAUNCHERS)}")
-    return given
+    return _known(value, LAUNCHERS, "a launcher")
 
 
-def theme(value: object) -> str:
+def theme(value: str) -> str:
     """Parse the name of a theme."""
-    if (given := text(value)) not in THEME_NAMES:
-        hint = nearest(given, THEME_NAMES) or f"; use one of {', '.join(THEME_NAMES)}"
-        raise ValueError(f"{quote(given)} isn't a theme{hint}")
-    return given
+    return _known(value, THEME_NAMES, "a theme")
 
 
-def metric(value: object) -> str:
+def metric(value: str) -> str:
     """Parse a GPU metric's column name or short name into its column name."""
-    given = text(value)
-    found = GPU_BY_NAME.get(given) or GPU_BY_SHORT.get(given)
-    if found is None:
-        hint = nearest(given, (*GPU_BY_SHORT, *GPU_BY_NAME)) or f"; use one of {', '.join(GPU_BY_SHORT)}"
-        raise ValueError(f"{quote(given)} isn't a GPU metric{hint}")
-    return found.name
+    return (GPU_BY_NAME.get(value) or GPU_BY_SHORT[_known(value, GPU_BY_SHORT, "a GPU metric")]).name
 
 
-def metric_groups(value: object) -> tuple[str, ...]:
-    """Parse the groups of metrics to measure, from text such as core,pcie or a list; core is always on."""
-    given = ",".join(map(text, value)) if isinstance(value, list) else text(value)
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    for name in names:
-        if name not in ALL_GROUPS:
-            hint = nearest(name, ALL_GROUPS) or f"; use some of {', '.join(ALL_GROUPS)}"
-            raise ValueError(f"{quote(name)} isn't a group of metrics{hint}")
-    return known_groups(names)
+def metric_groups(value: str) -> tuple[str, ...]:
+    """Parse the groups of metrics to measure, from text such as core,pcie; core is always on."""
+    names = [name.strip() for name in text(value).split(",") if name.strip()]
+    return known_groups([_known(name, ALL_GROUPS, "a group of metrics") for name in names])
 
 
-def _seconds(value: object, examples: str, longest_s: int, longest: str) -> int:
-    match = _matched(_DURATION, value, f"a time such as {examples}")
-    seconds = int(match[1]) * _SECONDS[match[2] or "s"]
-    if not 1 <= seconds <= longest_s:
-        raise ValueError(f"{_toml(value)} isn't between 1 s and {longest}")
-    return seconds
-
-
-def _matched(pattern: re.Pattern[str], value: object, expected: str) -> re.Match[str]:
-    """Match the whole of a text or number."""
-    match = pattern.fullmatch(_written(value).strip())
-    if match is None:
-        raise ValueError(f"{_toml(value)} isn't {expected}")
-    return match
-
-
-def _written(value: object) -> str:
-    """Return a text or number as text; empty for anything else, which no pattern matches."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return ""
-    return str(value)
-
-
-def _toml(value: object) -> str:
-    """Return a value as the user wrote it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return quote(value) if isinstance(value, str) else quote(str(value)).strip('"')
+def _known(value: str, known: Collection[str], what: str) -> str:
+    """Return a word that is one of the known ones."""
+    if value not in known:
+        hint = nearest(value, known) or f"; use one of {', '.join(known)}"
+        raise ValueError(f"{quote(value)} isn't {what}{hint}")
+    return value
 
 
 def argument(read: Callable[[str], T]) -> Callable[[str], T]:

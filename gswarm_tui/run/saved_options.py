@@ -59,7 +59,7 @@ def restore_options(
         config, demo, job = (saved[name] for name in ("ssh_config", "demo", "job"))
         allocation = saved["allocation"]
         options = options._replace(
-            launcher=values.launcher(saved["launcher"]),
+            launcher=values.launcher(str(saved["launcher"])),
             user=user,
             jump=jump,
             setup=_setup(noted_setup or options.setup) if saved["setup"] else None,
@@ -70,7 +70,7 @@ def restore_options(
             interval_ms=values.interval_ms(f"{saved['interval_ms']}ms"),
             linger_s=_parsed(values.linger_s, saved.get("linger_s")),
             spool_mib=_parsed(values.spool_mib, saved.get("spool_mib")),
-            arm=values.switch(saved.get("arm", False)),
+            arm=values.switch(str(saved.get("arm", False))),
             demo=None if demo is None else values.demo_size("x".join(map(str, demo))),
             record=True,
         )
@@ -96,7 +96,7 @@ def _setup(setup: str | None) -> str:
 
 
 def _job(job: Sequence[Any], nodes: tuple[str, ...], saved: Mapping[str, Any]) -> Job:
-    job_id, label = map(values.job_id, job[:2])
+    job_id, label = map(values.job_id, map(str, job[:2]))
     return Job(
         job_id,
         label,
@@ -107,5 +107,5 @@ def _job(job: Sequence[Any], nodes: tuple[str, ...], saved: Mapping[str, Any]) -
     )
 
 
-def _parsed(parse: Callable[[object], T], value: object) -> T | None:
-    return None if value is None else parse(value)
+def _parsed(parse: Callable[[str], T], value: object) -> T | None:
+    return None if value is None else parse(str(value))

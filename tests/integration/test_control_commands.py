@@ -276,7 +276,7 @@ WRONG = (
     (("session", "rename", "train"), 2, "the following arguments are required: NEW-NAME."),
     (("session", "rename", "a", "b", "--at", "-1s"), 2, 'unknown option "--at"'),
     (("session", "rename", "a", "b"), 1, 'there is no session "a"; there are train.'),
-    (("interval", "3h"), 2, '"3h" isn\'t a time such as 1, 0.5s or 500ms.'),
+    (("interval", "3h"), 2, '"3h" isn\'t between 0.1 s and 60 s.'),
     (("interval", "0.01"), 2, '"0.01" isn\'t between 0.1 s and 60 s.'),
     (("recording",), 2, "write gswarm-tui recording stop; see --help."),
     (("recording", "pause"), 2, "write gswarm-tui recording stop; see --help."),

@@ -70,7 +70,7 @@ def test_silent_node_ends_the_wait_at_the_limit(tmp_path: Path) -> None:
     ("words", "problem"),
     [
         (["--demo", "--timeout", "soon"], '--timeout: "soon" isn\'t a time such as 30s or 2m.'),
-        (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 1 h.'),
+        (["--demo", "--timeout", "2h"], '--timeout: "2h" isn\'t between 1 s and 60 min.'),
         (["--demo", "--json", "--csv"], "--csv: not allowed with argument --json."),
         (["--demo", "--csv", "--prometheus"], "--prometheus: not allowed with argument --csv."),
         (

@@ -191,7 +191,7 @@ async def test_dialog_changes_the_interval_as_an_event() -> None:
         assert "sampling interval of all nodes" in screen_text(app)
         assert "accept  esc cancel" in screen_text(app), "there is no next line"
         assert made.fleet.interval_s == 1
-        await pilot.press(*"2m", "enter")
+        await pilot.press(*"2x", "enter")
         await pilot.pause()
         assert "isn't a time such as 1, 0.5s or 500ms" in screen_text(app)
         await pilot.press(*["backspace"] * 2, *"90", "enter")

@@ -8,6 +8,8 @@ import pytest
 
 from gswarm_tui.options.config import ConfigError, load
 
+KEYS = ("interval", "metrics", "db", "user", "ssh_config", "theme")
+
 
 def write(folder: Path, text: str | bytes) -> Path:
     path = folder / "config.toml"
@@ -16,9 +18,9 @@ def write(folder: Path, text: str | bytes) -> Path:
 
 
 def test_settings_are_loaded_and_a_missing_file_has_none(tmp_path: Path) -> None:
-    assert load(tmp_path / "none.toml") == {}
-    assert load(write(tmp_path, 'interval = 0.5\nssh_config = "~/x"\n')) == {
-        "interval": 0.5,
+    assert load(tmp_path / "none.toml", KEYS) == {}
+    assert load(write(tmp_path, 'interval = 0.5\nssh_config = "~/x"\n'), KEYS) == {
+        "interval": "0.5",
         "ssh_config": "~/x",
     }
 
@@ -35,7 +37,7 @@ def test_settings_are_loaded_and_a_missing_file_has_none(tmp_path: Path) -> None
 def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        load(path)
+        load(path, KEYS)
     assert str(caught.value).startswith(f"{path}: {said}")
 
 
@@ -49,10 +51,10 @@ def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, said: s
 def test_invalid_toml_names_line_and_column(tmp_path: Path, text: str | bytes, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        load(path)
+        load(path, KEYS)
     assert str(caught.value) == f"the config file {path} {said}"
 
 
 def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^can't read the config file .*: Is a directory.$"):
-        load(tmp_path)
+        load(tmp_path, KEYS)
