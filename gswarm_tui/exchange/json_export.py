@@ -113,30 +113,6 @@ class ExportCounts:
     gpus: int
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Position of each GPU in a frame's arrays, and the fields of a frame."""
-
-    names: list[str]
-    columns: dict[int, int]
-    fields: list[tuple[int, str]]
-
-    def frame(self, number: int, row: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the frame of a row of ``_FRAMES``."""
-        at, places, *values = row
-        whole = len(places) == len(self.names)
-        made: dict[str, Any] = {"frame_id": number, "time": iso(at), "gpu_id": self.names}
-        for index, name in self.fields:
-            if whole:
-                made[name] = [ABSENT if value is None else value for value in values[index]]
-                continue
-            made[name] = array = [ABSENT] * len(self.names)
-            for place, value in zip(places, values[index], strict=True):
-                if value is not None:
-                    array[self.columns[place]] = value
-        return made
-
-
 def write_json(
     source: QuerySource,
     period: Period,
@@ -157,12 +133,13 @@ def write_json(
     part = inside_us(str(utc_micros(period.started_at)), str(last))
     query = _DEVICES.format(places=places, inside=inside, inside_us=part, since=begin, until=end)
     devices = source.query(query).dicts()
-    layout = _layout(devices)
+    names = [f"{d['node']}:{d['gpu_index']}:{d['name']}" for d in devices]
+    fields = _fields(devices)
     changed = source.query(_INTERVAL_CHANGE, period.recording_id, utc_micros(period.started_at)).rows()
     recorded = source.query("SELECT interval_ms FROM recordings WHERE recording_id = ?", period.recording_id)
     interval_ms = (new_interval_ms(changed[0][0]) if changed else None) or recorded.rows()[0][0] or 1000
     interval = interval_ms * 1000
-    head = _head(period, devices, layout.names)
+    head = _head(period, devices, names)
     out.write("{\n")
     out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())
     out.write(' "frames": [')
@@ -173,26 +150,27 @@ def write_json(
         source, rows, (begin, end), interval=interval, devices=len(devices), report=report
     ):
         query = _FRAMES.format(places=places, interval=interval, since=since, until=until, inside=inside)
-        for row in chain.from_iterable(source.query(query).batches):
+        for at, measured, *values in chain.from_iterable(source.query(query).batches):
             number += 1
+            frame: dict[str, Any] = {"frame_id": number, "time": iso(at), "gpu_id": names}
+            for index, name in fields:
+                found = dict(zip(measured, values[index], strict=True))
+                of_gpus = (found.get(device["place"]) for device in devices)
+                frame[name] = [ABSENT if value is None else value for value in of_gpus]
             out.write(",\n  " if number > 1 else "\n  ")
-            out.write(json.dumps(layout.frame(number, row), ensure_ascii=False, separators=(",", ":")))
+            out.write(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
     out.write("\n ]\n}\n")
     return ExportCounts(sum(device["samples"] for device in devices), len(devices))
 
 
-def _layout(devices: list[dict[str, Any]]) -> _Layout:
-    measured = {
-        name: name in ALWAYS
-        or (name.startswith("dram") and any(d["pcie"] for d in devices))
-        or (name.startswith("gpu_bandwidth") and any(d["nvlink"] for d in devices))
-        for name in FIELDS
-    }
-    return _Layout(
-        [f"{d['node']}:{d['gpu_index']}:{d['name']}" for d in devices],
-        {device["place"]: column for column, device in enumerate(devices)},
-        [(index, name) for index, name in enumerate(FIELDS) if measured[name]],
-    )
+def _fields(devices: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    """Return the fields to be written, each with its place in ``FIELDS``."""
+    pcie, nvlink = any(one["pcie"] for one in devices), any(one["nvlink"] for one in devices)
+    return [
+        (index, name)
+        for index, name in enumerate(FIELDS)
+        if name in ALWAYS or (pcie if name.startswith("dram") else nvlink)
+    ]
 
 
 def _head(period: Period, devices: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

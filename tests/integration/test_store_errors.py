@@ -111,11 +111,11 @@ TIDIES = """
 import atexit
 import gswarm_tui.store.recording.recorder as module
 module._REWRITE_TIMEOUT_S = 0.01
-rewrite = FileWriter._rewrite
-def slow(self):
-    self._database._connection.execute("SELECT sum(a.range * b.range % 7) FROM range({n}) a, range({n}) b")
-    rewrite(self)
-FileWriter._rewrite = slow
+rewrite = module.Database.rewrite
+def slow(self, timeout_s):
+    self._connection.execute("SELECT sum(a.range * b.range % 7) FROM range({n}) a, range({n}) b")
+    rewrite(self, timeout_s)
+module.Database.rewrite = slow
 print(recorder.close(T0 + 60).closed, flush=True)
 atexit.register(print, "ends", flush=True)
 """

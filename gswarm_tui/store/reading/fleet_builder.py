@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.energy import UNKNOWN, EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import (
@@ -30,7 +29,6 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.reading.frames import (
     ENERGY_USED,
     locate_gpus,
-    process_times,
     processes_by_time,
     read_frames,
 )
@@ -228,11 +226,8 @@ class FleetBuilder:
         """Return each node's newest frame, with the processes that were listed last."""
         reader, wanted = self._reader, {(found.machine.name, found.us) for found in newest.values()}
         recent = now_us - round(max(PROCESSES_S, 3 * reader.interval_s) * 1e6)
-        looked = {times[-1] for times in process_times(reader, recent, now_us).values()}
-        processes: dict[str, Processes] = {}
-        for low, high in _time_ranges(looked):
-            looks = processes_by_time(reader, low, high)
-            processes |= {reader.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
+        looks = processes_by_time(reader, recent, now_us)
+        processes = {reader.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
         frames = [
             frame
             for low, high in _time_ranges({us for _, us in wanted})

@@ -39,8 +39,6 @@ from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.sql.schema import micros
 
 MAX_EVENTS = 50_000
-_LINK_KINDS = ("link_live", LINK_LOST, UNREACHABLE)
-_CHANGES = (*_LINK_KINDS, INTERVAL_CHANGED, METRICS_CHANGED)
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
 _OPEN_END_US = 1 << 62
@@ -179,7 +177,6 @@ class RecordingReader:
         self.machines: dict[int, RecordedMachine] = {}
         self._node_names: dict[int, str] = {}
         self.gpu_positions: dict[int, tuple[int, int]] = {}
-        self._changed: tuple[int, list[EventLogged]] | None = None
         self.refresh()
         first, last = self.rows(
             "SELECT epoch_us(min(ts)), epoch_us(max(ts)) FROM host_samples WHERE node_id IN "
@@ -213,7 +210,6 @@ class RecordingReader:
 
     def refresh(self) -> None:
         """Read machines and agent runs that are new in the file. Raises StoreError."""
-        self._changed = None
         nodes = self.dicts("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", self.recording_id)
         self._node_names = {row["node_id"]: row["node"] for row in nodes}
         gpus = self._by_node(
@@ -337,26 +333,23 @@ class RecordingReader:
 
     def link_events(self, until: int) -> list[EventLogged]:
         """Return the events of links up to a time (microseconds), oldest first. Raises StoreError."""
-        return [one for one in self._changes(until) if one.kind in _LINK_KINDS]
+        return self._changes(until, "link_live", LINK_LOST, UNREACHABLE)
 
     def intervals(self, until: int) -> list[tuple[int, int]]:
         """Return the intervals up to a time as (microseconds, ms), oldest first. Raises StoreError."""
-        changes = (one for one in self._changes(until) if one.kind == INTERVAL_CHANGED)
+        changes = self._changes(until, INTERVAL_CHANGED)
         intervals = ((micros(one.at), new_interval_ms(one.detail)) for one in changes)
         first = 0, round(self.interval_s * 1000)
         return [first, *((us, interval_ms) for us, interval_ms in intervals if interval_ms is not None)]
 
     def metrics(self, at: int) -> tuple[str, ...]:
         """Return the groups of metrics that were on at a time (microseconds). Raises StoreError."""
-        changes = [one for one in self._changes(at) if one.kind == METRICS_CHANGED]
+        changes = self._changes(at, METRICS_CHANGED)
         return (new_groups(changes[-1].detail) if changes else None) or DEFAULT_GROUPS
 
-    def _changes(self, until: int) -> list[EventLogged]:
-        """Return what changed links, interval and metrics up to a time; read with one query for all three."""
-        if self._changed is None or self._changed[0] != until:
-            found = self._events(f"kind IN {_CHANGES} AND ts <= ?", MAX_EVENTS, stamp(until))
-            self._changed = until, found
-        return self._changed[1]
+    def _changes(self, until: int, *kinds: str) -> list[EventLogged]:
+        listed = ", ".join(f"'{kind}'" for kind in kinds)
+        return self._events(f"kind IN ({listed}) AND ts <= ?", MAX_EVENTS, stamp(until))
 
     def notable_events(self) -> list[EventLogged]:
         """Return warnings, errors and marks. Raises StoreError."""

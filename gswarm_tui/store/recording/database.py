@@ -276,13 +276,11 @@ class Database:
         Not while its write-ahead log has content, for links, for files with other tables or columns than
         ours, or when the disk is nearly full.
         """
-        if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
+        if self.wal_bytes() or self.path.stat().st_nlink != 1 or _inode(self.path) != self._inode:
             return False
         if not _MIN_REWRITE_BYTES < self.bytes() <= _MAX_REWRITE_BYTES:
             return False
         if shutil.disk_usage(self.path.parent).free < _FREE_SPACE_FACTOR * self.bytes():
-            return False
-        if self.path.stat().st_nlink != 1:
             return False
         own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
         return set(self._execute(_ALL_COLUMNS)) == own
@@ -290,15 +288,15 @@ class Database:
     def rewrite(self, timeout_s: float) -> None:
         """Replace the file with a sorted copy if ``should_rewrite``, within ``timeout_s``.
 
-        The database must be closed afterwards. Raises StoreError.
+        The database must be closed afterwards.
         """
-        if not self.should_rewrite():
-            return
         # Between two statements an interruption has no effect, and the rewrite takes its time.
         late = threading.Timer(timeout_s, self._connection.interrupt)
         late.daemon = True
         execute, copy = self._connection.execute, rewrite_path(self.path)
         try:
+            if not self.should_rewrite():
+                return
             late.start()
             stat = self.path.stat()
             _remove(copy.parent)  # left by a crash, or a link that somebody made
@@ -321,7 +319,7 @@ class Database:
             copy.rename(self.path)
             self._inode = _inode(self.path)
             copy.parent.rmdir()
-        except (duckdb.Error, OSError, RuntimeError) as error:
+        except (StoreError, duckdb.Error, OSError, RuntimeError) as error:
             _LOG.info("%s was not rewritten: %s", self.path, error)
             with contextlib.suppress(duckdb.Error):
                 execute("DETACH copy")

@@ -382,16 +382,10 @@ class FileWriter:
             self._error = str(error)
         self._saved.set()
         if not self._error:
-            self._rewrite()
+            self._database.rewrite(_REWRITE_TIMEOUT_S)
         self._database.close()
         self._closed = True
         self._report()
-
-    def _rewrite(self) -> None:
-        try:
-            self._database.rewrite(_REWRITE_TIMEOUT_S)
-        except StoreError as error:
-            _LOG.info("%s was not rewritten: %s", self.path, error)
 
     def _report(self) -> None:
         try:
