@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
@@ -20,52 +18,16 @@ from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, full_status, short_status
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, Buckets
-from gswarm_tui.tui.drawing.text import clean, clip_left, pad
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, Buckets
+from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
 
-Inks = npt.NDArray[np.int16]
 Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
 
 CURSOR_MARK = "+"
 RANKS_LONGEST = 11
-"""Characters from which further ranks of a node are cut."""
-_STEPS = BUCKETS + 1
-_BLOCK_GLYPHS = np.array([*BLOCK_OF, *BLOCK_OF, " "])
-
-
-def blocks(
-    picture: HeatmapData, rows: Sequence[int], cursor: Cursor, colours: Palette
-) -> Iterator[tuple[str, Style]]:
-    """Draw one block character per GPU, as high as its value, and a blank after each node with GPUs.
-
-    Yields runs of one style. ``cursor`` is a row and a cell of it, None for all of them.
-    """
-    stale = np.array([picture.standings[row] is Standing.STALE for row in rows])
-    quiet = picture.dim[rows] | stale[:, np.newaxis]
-    codes = picture.steps[rows] % _STEPS + np.where(quiet, _STEPS, 0)
-    codes = np.where(picture.present[rows], codes, 2 * _STEPS).astype(np.int16)
-    styles, ink_of = _block_inks(colours)
-    glyphs = np.full((len(rows), codes.shape[1] + 1), " ")
-    drawn = np.empty(glyphs.shape, dtype=np.int16)
-    glyphs[:, :-1], drawn[:, :-1] = _BLOCK_GLYPHS[codes], ink_of[codes]
-    drawn[:, -1] = drawn[:, -2]  # same background: one run less
-    if cursor is not None and cursor[0] in rows:
-        at = rows.index(cursor[0]), slice(-1) if cursor[1] is None else cursor[1]
-        glyphs[at], drawn[at] = CURSOR_MARK, len(styles) - 1
-    text, inks = "".join(glyphs.ravel().tolist()), drawn.ravel()
-    edges = np.flatnonzero(inks[1:] != inks[:-1]) + 1
-    for start, end in pairwise((0, *edges.tolist(), len(text))):
-        yield text[start:end], styles[inks[start]]
-
-
-@lru_cache
-def _block_inks(colours: Palette) -> tuple[list[Style], Inks]:
-    """Return all block styles, and the number of each; equal styles share a number."""
-    faint = [colours.role("faint")] * _STEPS
-    styles = [*colours.inks, *faint, colours.role("text"), colours.cursor]
-    return styles, np.array([styles.index(style) for style in styles[:-1]], dtype=np.int16)
+"""Characters to which a node's ranks are cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,20 +56,12 @@ def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def ranks_text(node: NodeState) -> str:
-    """Return a node's ranks: "8–15", "8–13,15" without 14, cut with an ellipsis; empty if unknown."""
+    """Return a node's ranks: "8–15", "8–13,15" without 14; empty if unknown."""
     ranks = sorted({p.rank for p in node.processes if p.rank is not None})
-    if not ranks:
-        return ""
-    starts = [at for at, rank in enumerate(ranks) if not at or rank > ranks[at - 1] + 1]
-    text = ""
-    for start, end in zip(starts, [*starts[1:], len(ranks)], strict=True):
-        first, last = ranks[start], ranks[end - 1]
-        part = f"{first}" if first == last else f"{first}–{last}"
-        more = f"{text},{part}" if text else part
-        if text and len(more) + (end < len(ranks)) * len(",…") > RANKS_LONGEST:
-            return f"{text},…"
-        text = more
-    return text
+    # Consecutive ranks differ from their places in the list by the same number.
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return clip(",".join(parts), RANKS_LONGEST)
 
 
 def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Strip:
@@ -117,14 +71,8 @@ def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingConte
     if not nodes:
         return drawing.strip()
     drawing.margin(nodes)
-    if layout.zoom is Zoom.PLAIN:
-        for well, rows in groupby(nodes, drawing.has_numbers):
-            if well:
-                drawing.put_runs(blocks(picture, list(rows), pen.cursor, pen.colours))
-            else:
-                drawing.nodes(rows)
-    else:
-        drawing.nodes(nodes)
+    for row in nodes:
+        drawing.node(row)
     return drawing.strip()
 
 
@@ -161,23 +109,11 @@ class _Drawing:
         name = clip_left(clean(self._picture.nodes[rows[0]].name), wide - 3)
         self.put(f" {pad(name, wide - 2)} ", self._colours.role("dim"), wide)
 
-    def put_runs(self, runs: Iterable[tuple[str, Style]]) -> None:
-        for text, style in runs:
-            self.put(text, style)
-
-    def has_numbers(self, row: int) -> bool:
-        """Whether a node has current numbers."""
-        return self._picture.standings[row] in FRESH and bool(self._picture.present[row, 0])
-
-    def nodes(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            self.node(row)
-
     def node(self, row: int) -> None:
         start = self._width
         standing = self._picture.standings[row]
         self._name(row, standing)
-        if self.has_numbers(row):
+        if standing in FRESH and self._picture.present[row, 0]:
             self._cells(row, standing)
             if self._layout.zoom is Zoom.ROWS:
                 self._extras(row, standing)
@@ -187,7 +123,10 @@ class _Drawing:
             self._status(row, standing, start)
         end = start + self._layout.block
         if self._width < end:
-            self.put(" " * (end - self._width), self._text)
+            # Blanks that continue the style before them make no run of their own.
+            last = self._runs[-1][1]
+            style = last if last.bgcolor == self._text.bgcolor else self._text
+            self.put(" " * (end - self._width), style)
 
     def _on(self, row: int) -> bool:
         return self._pen.cursor is not None and self._pen.cursor[0] == row
@@ -214,6 +153,8 @@ class _Drawing:
         steps = picture.steps[row].tolist()
         dims = picture.dim[row].tolist()
         chosen = self._pen.cursor[1] if self._pen.cursor is not None and self._on(row) else None
+        if chosen is None and self._on(row) and not self._layout.name:
+            chosen = 0  # where no name can show the cursor
         for cell, there in enumerate(picture.present[row].tolist()):
             if not there:
                 self.put(" " * wide, self._text)
