@@ -68,7 +68,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             source.path.name,
             partial(add_past_session, source, recording_id),
             partial(change_past_session, source),
-            notice,
+            notice=notice,
             title=title,
             theme=theme,
             metric=settings.metric,

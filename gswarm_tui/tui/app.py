@@ -34,7 +34,7 @@ from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, RecorderClient
-from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerOptions
+from gswarm_tui.tui.screens.base import ViewerOptions
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
 from gswarm_tui.tui.viewer import Viewer
 
@@ -50,7 +50,7 @@ SCREEN_QUIT = "the screen was quit"
 
 
 class GswarmApp(Viewer):
-    """App of a recorder's client; ``notice`` is shown at the start.
+    """App of a recorder's client.
 
     ``starts_it``: quitting ends the recorder. The first screen is painted before the recorder has sent
     anything. ``past`` returns a player of what is recorded so far, in any thread; it raises an error where
@@ -65,7 +65,6 @@ class GswarmApp(Viewer):
         starts_it: bool = True,
         past: Callable[[], Player] | None = None,
         why_not_detached: str = "",
-        notice: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
         self.live_feed = LiveFeed(run, options.get("timezone"), starts_it=starts_it)
@@ -75,7 +74,6 @@ class GswarmApp(Viewer):
         self.starts_it = starts_it
         self._past = past
         self._why_not_detached = why_not_detached
-        self._notice = notice
         self._ending = False
         self._stopped: list[tuple[str, float]] = []
         self._sessions_version = 0
@@ -83,11 +81,6 @@ class GswarmApp(Viewer):
     def on_mount(self) -> None:
         """Follow the recorder."""
         self.live.flushed.append(self._flushed)
-
-    def on_ready(self) -> None:
-        """Show the notice."""
-        if self._notice:
-            self.show_notice(self._notice, seconds=UNTIL_READ_S)
 
     def on_unmount(self) -> None:
         """Stop following the recorder."""

@@ -15,8 +15,8 @@ from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
-from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerOptions
-from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, ask
+from gswarm_tui.tui.screens.base import ViewerOptions
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.viewer import Viewer
 
 
@@ -24,8 +24,7 @@ class ReplayApp(Viewer):
     """App over a player; ``file`` names the recording in the header.
 
     ``add_session`` writes a session's name, start and end into the recording, and ``change`` the new name or
-    note of a session with a number, in any thread. They raise an error where that isn't possible. ``notice``
-    is shown at the start.
+    note of a session with a number, in any thread. They raise an error where that isn't possible.
     """
 
     def __init__(
@@ -34,29 +33,22 @@ class ReplayApp(Viewer):
         file: str,
         add_session: Callable[[str, float, float], None],
         change: Callable[[str, str | None, str | None], None],
-        notice: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
         self._first_player = player
         self._add_session = add_session
         self._change = change
-        self._notice = notice
 
     def on_mount(self) -> None:
         """Start playing."""
         self.begin_playing(self._first_player)
-        if self._notice:
-            self.show_notice(self._notice, seconds=UNTIL_READ_S)
 
     def action_start_session(self) -> None:
         """Start a session at the time shown."""
-        before, self.begun = self.begun, self._first_player.wanted
+        self.begun = self._first_player.wanted
         moment = datetime.fromtimestamp(self.begun, self.timezone)
-        instead = ""
-        if before is not None and before != self.begun:
-            instead = f" instead of {datetime.fromtimestamp(before, self.timezone):%H:%M:%S}"
-        self.show_notice(f"a session starts at {moment:%H:%M:%S}{instead}; go to its end and press x")
+        self.show_notice(f"a session starts at {moment:%H:%M:%S}; go to its end and press x")
         self.update_view()
 
     def action_stop_session(self) -> None:
@@ -90,18 +82,6 @@ class ReplayApp(Viewer):
                 self.run_worker(self._save_session(answer[0].strip() or suggested, first, last))
 
         ask(self, FormDialog("name this interval as a session", fields), save)
-
-    async def action_quit(self) -> None:
-        """Quit; confirm it first if a session has a start but no end."""
-        if self.begun is None:
-            self.request_quit("quit")
-            return
-        moment = datetime.fromtimestamp(self.begun, self.timezone)
-        lines = [
-            f"The session started at {moment:%H:%M:%S} has no end yet. Quitting forgets it;",
-            "to save it, stay, go to its end and press x.",
-        ]
-        ask(self, ConfirmDialog("quit?", lines, "quit"), lambda _: self.request_quit("quit"))
 
     async def _save_session(self, name: str, started_at: float, ended_at: float) -> None:
         """Write the session into the file and show it."""

@@ -16,7 +16,7 @@ from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
 from gswarm_tui.tui.palette import ActionPalette, ActionProvider
-from gswarm_tui.tui.screens.base import Feed, ViewerApp, ViewerOptions, ViewerScreen
+from gswarm_tui.tui.screens.base import UNTIL_READ_S, Feed, ViewerApp, ViewerOptions, ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
@@ -55,6 +55,7 @@ class Viewer(ViewerApp):
         self._sql_state: SqlState | None = None
         self._first_theme = options.get("theme", DARK)
         self._job = clean(options.get("title", ""))
+        self._notice = options.get("notice", "")
         self._first_metric = options.get("metric", "util_pct")
         self._updated_at = 0.0
         self._update_posted = False
@@ -65,6 +66,11 @@ class Viewer(ViewerApp):
         """Set the theme and update ages."""
         self.theme = self._first_theme
         self.set_interval(UPDATE_EVERY_S, self._update_ages)
+
+    def on_ready(self) -> None:
+        """Show the notice."""
+        if self._notice:
+            self.show_notice(self._notice, seconds=UNTIL_READ_S)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Allow only actions of this mode and of the screen in front."""

@@ -115,7 +115,6 @@ def test_help_begins_with_what_the_screen_shows(screen: str, mode: str) -> None:
         ("fleet", "  lowest util     the GPU with the lowest utilisation now"),
         ("fleet", "  lag             delay of the newest sample on the node"),
         ("fleet", "  GB/s in/out     received and sent by the node"),
-        ("node", "  nvtx            Bytes sent over all NVLinks of the GPU (GB/s)"),
         ("session", "  bubbles         idle phases of a GPU between busy ones"),
     ],
 )

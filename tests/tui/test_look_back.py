@@ -183,7 +183,7 @@ async def test_live_actions_are_disabled_while_looking_back(live: Live) -> None:
         await live.advance(10, pilot)
         await live.press(pilot, "space", "i")
         await pilot.pause()
-        why = "i (change sampling interval) doesn't work while looking back; N returns to now"
+        why = "i doesn't work while looking back; N returns to now"
         assert [n.message for n in live.app._notifications] == [why]
         assert live.made.fleet.sessions.running
         assert len(live.app.screen_stack) == 1

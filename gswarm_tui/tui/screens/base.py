@@ -239,6 +239,7 @@ class ViewerOptions(TypedDict, total=False):
         open_queries: Opens a connection for queries; None where nothing is recorded.
         history: Earlier queries.
         title: Name of the job.
+        notice: Sentence shown at the start.
         metric: First metric shown.
         write_files: Writes plot and report of the session with a number or name, named after its name, and
             returns the files' names; it blocks, and raises UserError.
@@ -249,6 +250,7 @@ class ViewerOptions(TypedDict, total=False):
     open_queries: Callable[[], RecordingQueries] | None
     history: QueryHistory
     title: str
+    notice: str
     metric: str
     write_files: Callable[[str, str], Sequence[str]] | None
 

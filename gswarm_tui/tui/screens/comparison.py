@@ -45,12 +45,6 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         """Whether any session is still recorded."""
         return any(run.summary.running for run in result)
 
-    def outdated(self) -> bool:
-        """Whether a session has ended since, or its stop was undone."""
-        now = self.fleet.sessions.sessions
-        running = [now.get(session.session_id, session).running for session in self._sessions]
-        return self.result is not None and running != [run.summary.running for run in self.result]
-
     def draw(self) -> None:
         """Draw the comparison."""
         super().draw()

@@ -20,11 +20,8 @@ from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 T = TypeVar("T")
 
-RUNNING_UPDATE_S = 10.0
-"""Seconds between updates of a running session, unless they would take over a twentieth of the time."""
-ENDED_UPDATE_S = 1.0
-"""Seconds between updates of an outdated result, such as one without a session's end."""
-SHARE = 20.0
+UPDATE_S, SHARE = 5.0, 20.0
+"""Seconds between updates of a result, unless they would take over a twentieth of the time."""
 WIDEST = 40
 """Cells of a column of a table."""
 SPARE_MOST = 2
@@ -38,8 +35,8 @@ LABELS = 16
 class ComputedScreen(ViewerScreen, Generic[T]):
     """Screen that shows a ``result``: None until it is computed; ``problem`` is the reason if that failed.
 
-    A subclass overrides ``compute``, which runs in a thread, and if its result changes ``still_recording``
-    and ``outdated``; its ``draw`` calls the base's.
+    A subclass overrides ``compute``, which runs in a thread, and if its result changes ``still_recording``;
+    its ``draw`` calls the base's.
     """
 
     def __init__(self) -> None:
@@ -55,11 +52,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         """Compute the result; takes a while. Raises UserError."""
 
     def still_recording(self, result: T) -> bool:
-        """Whether the result will still change."""
-        return False
-
-    def outdated(self) -> bool:
-        """Whether the live fleet shows more than the result, which is then computed again soon."""
+        """Whether the result will still change, or the live fleet shows more already."""
         return False
 
     def on_mount(self) -> None:
@@ -68,19 +61,15 @@ class ComputedScreen(ViewerScreen, Generic[T]):
             self.problem = "nothing is recorded, so there is no summary"
 
     def draw(self) -> None:
-        """Compute the result if it is missing or outdated."""
+        """Compute the result if it is missing or changes."""
         if self._queries is None or self.computing:
             return
-        player = self.viewer.player
-        outdated = player is None and self.outdated()
-        if self.result is not None and not outdated and not self.still_recording(self.result):
+        if self.result is not None and not self.still_recording(self.result):
             return
         # Looking back, the summary still covers everything recorded so far.
+        player = self.viewer.player
         now = self.feed.now() if player is None else player.end
-        wait_s = (
-            max(ENDED_UPDATE_S, self._took_s) if outdated else max(RUNNING_UPDATE_S, SHARE * self._took_s)
-        )
-        if self._as_of <= 0 or not 0 <= now - self._as_of < wait_s:
+        if self._as_of <= 0 or not 0 <= now - self._as_of < max(UPDATE_S, SHARE * self._took_s):
             self.computing, self._as_of = True, now
             self.run_worker(self._compute(self._queries), group="computing")
 

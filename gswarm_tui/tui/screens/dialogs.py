@@ -171,8 +171,10 @@ class PickDialog(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel"),
-        *(Binding(key, f"move('{key}')") for key in ("up", "down", "pageup", "pagedown")),
-        *(Binding(key, f"move('{key}')", priority=True) for key in ("home", "end")),
+        *(Binding(key, f"move('cursor_{key}')") for key in ("up", "down")),
+        *(Binding(f"page{way}", f"move('page_{way}')") for way in ("up", "down")),
+        Binding("home", "move('first')", priority=True),
+        Binding("end", "move('last')", priority=True),
     ]
     DEFAULT_CSS = "PickDialog Input { margin: 0; }"
 
@@ -224,18 +226,9 @@ class PickDialog(Dialog[str]):
         """Return the highlighted option."""
         self.query_one(OptionList).action_select()
 
-    def action_move(self, key: str) -> None:
-        """Move in the list."""
-        choices = self.query_one(OptionList)
-        moves = {
-            "up": choices.action_cursor_up,
-            "down": choices.action_cursor_down,
-            "pageup": choices.action_page_up,
-            "pagedown": choices.action_page_down,
-            "home": choices.action_first,
-            "end": choices.action_last,
-        }
-        moves[key]()
+    def action_move(self, where: str) -> None:
+        """Move in the list, by the name of its action."""
+        getattr(self.query_one(OptionList), f"action_{where}")()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the picked option."""

@@ -73,7 +73,7 @@ class EventsScreen(ViewerScreen):
         self._logged = -1
         self._hidden = 0
         self._shown: list[EventGroup] = []
-        self._rows: dict[tuple[EventLogged, int], Row] = {}
+        self._rows: list[Row] = []
 
     def compose(self) -> ComposeResult:
         """Title and table."""
@@ -92,7 +92,8 @@ class EventsScreen(ViewerScreen):
             fitting = list(filter(self._fits, log))
             self._hidden = len(log) - len(fitting)
             self._shown = grouped(fitting, together=self._grouped)
-        table.show([self._row(group) for group in self._shown])
+            self._rows = [event_row(group, self.viewer.timezone) for group in self._shown]
+        table.show(self._rows)
         if following:
             table.move_to(len(self._shown) - 1)
         elif under is not None:
@@ -103,14 +104,6 @@ class EventsScreen(ViewerScreen):
     def reset(self) -> None:
         """Read all events again."""
         self._logged = -1
-        self._rows.clear()
-
-    def _row(self, group: EventGroup) -> Row:
-        """Return a group's row; it changes only when the group grows."""
-        key = group.first, len(group.events)
-        if key not in self._rows:
-            self._rows[key] = event_row(group, self.viewer.timezone)
-        return self._rows[key]
 
     def _fits(self, event: EventLogged) -> bool:
         if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,8 +10,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
-from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.tui.actions import (
     COMPARISON,
@@ -20,11 +18,9 @@ from gswarm_tui.tui.actions import (
     FLEET,
     GPU,
     GROUPS,
-    LIVE,
     NODE,
     PAST,
     PROFILE,
-    QUERY,
     REPLAY,
     SESSION,
     SESSIONS,
@@ -34,19 +30,12 @@ from gswarm_tui.tui.actions import (
     WORST,
     actions_of,
 )
-from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import wrap
 from gswarm_tui.tui.screens.worst import LISTED_MOST
 from gswarm_tui.tui.widgets.lines import Bar
 
 Entries = Sequence[tuple[str, str]]
-
-
-def _metrics(metrics: Iterable[Metric]) -> Entries:
-    """Return the columns of a table of metrics, with their units as shown."""
-    units = ((metric, shown_unit(metric).name) for metric in metrics)
-    return [(m.short, f"{meaning(m)}{f' ({unit})' if unit else ''}") for m, unit in units]
 
 
 _BUSY = f"GPUs with a utilisation of {BUSY_FROM_PCT:g} % or more"
@@ -165,11 +154,6 @@ WORDS: dict[str, Entries] = {
     ),
     SQL: (("rows in 0.1 s", "number of rows, and time that the query took"),),
 }
-COLUMNS: dict[str, Entries] = {
-    NODE: _metrics((*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS)),
-    GPU: _metrics((*GPU_METRICS, *PROCESS_METRICS)),
-}
-"""Metrics of a screen's tables."""
 
 _WITH_NODES = (FLEET, NODE, GPU)
 _WITH_EVENTS = (FLEET, WORST, EVENTS, SESSION)
@@ -201,6 +185,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("‹ ›", "more columns on that side; arrows scroll", _WITH_TABLES),
     ("…", "text cut for lack of room; columns and keys that don't fit are left out", ()),
     ("● rec  ○", "recording; not recording", ()),
+    ("SIMULATED", "nodes of --demo", ()),
     (f"{ENTER} ^r", "the Enter key; Ctrl and R together", ()),
     ("← → ↑ ↓", "arrow keys", ()),
 )
@@ -210,13 +195,9 @@ _PLAYED_SIGNS: Entries = (
     ("◆ ▲ ╳", "mark, warning and error on the timeline"),
     ("├ ┤", "a session, from its start to its end"),
     ("1×", "speed"),
+    ("PAST", "how far back you look while recording continues"),
+    ("REPLAY", "time of the recording, speed and file"),
 )
-_CHIPS: dict[str, Entries] = {
-    LIVE: (("SIMULATED", "nodes of --demo"),),
-    PAST: (("PAST", "how far back you look while recording continues"), ("SIMULATED", "nodes of --demo")),
-    REPLAY: (("REPLAY", "time of the recording, speed and file"), ("SIMULATED", "nodes of --demo")),
-    QUERY: (),
-}
 FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
     ("mem<500MiB", "number with unit; without one, the unit that screens show"),
@@ -234,12 +215,6 @@ LEAST_MEANING = 10
 """Cells of a meaning on the narrowest terminal, which cuts the lines."""
 
 
-def signs_of(screen: str, mode: str) -> list[tuple[str, str]]:
-    """Return the signs that a screen shows in a mode, with their meanings."""
-    found = [(sign, what) for sign, what, screens in _SIGNS if not screens or screen in screens]
-    return [*found, *(_PLAYED_SIGNS if mode in (PAST, REPLAY) else ()), *_CHIPS[mode]]
-
-
 def help_lines(screen_name: str, mode: str, cells: int) -> list[Line]:
     """Return what a screen shows, its actions by group, its signs and the filter language."""
     room = max(WORD_WIDTH + LEAST_MEANING, min(WIDTH, cells - FRAME))
@@ -248,8 +223,8 @@ def help_lines(screen_name: str, mode: str, cells: int) -> list[Line]:
     for group in GROUPS:
         actions = [action for action in actions_of(screen_name, mode) if action.group == group]
         sections.append((group, [(action.keys_shown, action.help) for action in actions]))
-    sections.append(("Signs", signs_of(screen_name, mode)))
-    sections.append(("Columns", COLUMNS.get(screen_name, ())))
+    signs = [(sign, what) for sign, what, screens in _SIGNS if not screens or screen_name in screens]
+    sections.append(("Signs", [*signs, *(_PLAYED_SIGNS if mode in (PAST, REPLAY) else ())]))
     if screen_name == FLEET:
         sections.append(("Filter", FILTERS))
     for title, entries in sections:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from textual.app import ComposeResult
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_tui.analysis.profile_timeline import SAMPLED, ProfileTimeline, Sampled, captured, load_timeline
@@ -21,22 +20,12 @@ from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.actions import PROFILE, bindings_of
 from gswarm_tui.tui.drawing.curve import HOLD_INTERVALS, block_area
 from gswarm_tui.tui.drawing.spans import Span, Spans
-from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.computed import ComputedScreen, show_cut_text, show_table, wrapped
-from gswarm_tui.tui.screens.titles import title_line
-from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.screens.computed import show_table, wrapped
+from gswarm_tui.tui.screens.trace import TablesScreen
+from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
-EMPTY = {
-    "kernels": "no kernels in this profile",
-    "API": "no CUDA calls in this profile",
-    "memory": "no copies or memory sets in this profile",
-    "ranges": "no NVTX ranges in this profile",
-    "OS": "no calls of the operating system's libraries in this profile",
-    "ranks": "no other rank has a profile of this time",
-    "messages": "the profiler reported nothing",
-}
 TIMELINE = "timeline"
 LEAST_NS = 1_000
 """The timeline isn't zoomed further."""
@@ -112,16 +101,24 @@ def _axis(timeline: ProfileTimeline, origin_ns: int, bins: int) -> str:
     return line.ljust(bins)
 
 
-class ProfileScreen(ComputedScreen[ProfileDetails]):
+class ProfileScreen(TablesScreen):
     """A profile of the recording."""
 
     SCREEN = PROFILE
     BINDINGS = bindings_of(SCREEN)
+    EMPTY: ClassVar = {
+        "kernels": "no kernels in this profile",
+        "API": "no CUDA calls in this profile",
+        "memory": "no copies or memory sets in this profile",
+        "ranges": "no NVTX ranges in this profile",
+        "OS": "no calls of the operating system's libraries in this profile",
+        "ranks": "no other rank has a profile of this time",
+        "messages": "the profiler reported nothing",
+    }
     VIEWS: ClassVar = (*EMPTY, TIMELINE)
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__()
-        self._profile = profile
+        super().__init__(profile)
         self._captured = (0, 1)
         self._span = (0, 1)
         self._device = 0
@@ -129,15 +126,6 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         self._stretch_of: tuple[object, ...] = ()
         self._reading = False
         self._trouble = ""
-
-    def compose(self) -> ComposeResult:
-        """Title, views, timeline, table."""
-        yield Bar(id="title")
-        yield ViewBar(self.VIEWS)
-        yield Canvas(id="timeline")
-        yield TableView(())
-        yield Bar(id="cut")
-        yield from self.compose_footer()
 
     def compute(self, queries: RecordingQueries) -> ProfileDetails:
         """Query all tables at once."""
@@ -150,35 +138,17 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         devices = [] if self.result is None else self.result.devices
         return devices[self._device % len(devices)] if devices else None
 
-    def draw(self) -> None:
-        """Draw the view."""
-        super().draw()
-        profile = self._profile
-        left = [
-            Span(f" {clean(profile.file)}", "title"),
-            Span(f"  {clean(profile.origin)}", "dim"),
-            Span(f"  {self._facts()}", "dim"),
-        ]
-        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one(ViewBar).show_hint(self._hint())
-        canvas, table = self.query_one("#timeline", Canvas), self.query_one(TableView)
-        if self.result is None:
-            canvas.display = True
-            canvas.show(self.placeholder_lines())
+    def draw_view(self, details: ProfileDetails, canvas: Canvas, table: TableView) -> None:
+        """Draw the timeline or the table of the view."""
+        if self.view != TIMELINE:
+            super().draw_view(details, canvas, table)
             return
-        canvas.display = self.view == TIMELINE
-        if self.view == TIMELINE:
-            self._draw_timeline(canvas, table)
-        else:
-            table.empty = EMPTY[self.view]
-            show_table(table, self.result.tables[self.view])
-        self.on_table_view_moved()
+        canvas.display = True
+        shown, whole = (brief_time(end - start) for start, end in (self._span, self._captured))
+        self.query_one(ViewBar).show_hint(f"{self._device_name()}{shown} of {whole}")
+        self._draw_timeline(canvas, table)
 
-    def on_table_view_moved(self) -> None:
-        """Show the name under the cursor where the table cuts it."""
-        show_cut_text(self.query_one("#cut", Bar), self.query_one(TableView))
-
-    def _facts(self) -> str:
+    def facts(self) -> str:
         """Return the share without a kernel, and the length of the capture."""
         if self.result is None:
             return ""
@@ -186,16 +156,10 @@ class ProfileScreen(ComputedScreen[ProfileDetails]):
         length = brief_time(self._profile.seconds * 1e9)
         return f"no kernel {percent(sum(idle) / len(idle))} of {length}" if idle else length
 
-    def _hint(self) -> str:
-        """Return the hint of the view bar."""
-        if self.view != TIMELINE or self.result is None:
-            return self.progress_text()
-        device, gpu = self.device, ""
-        if device is not None:
-            known = device.gpu_index is not None
-            gpu = f"GPU {device.gpu_index}, " if known else f"device {device.device}, "
-        shown, whole = (brief_time(end - start) for start, end in (self._span, self._captured))
-        return f"{gpu}{shown} of {whole}"
+    def _device_name(self) -> str:
+        if (device := self.device) is None:
+            return ""
+        return f"device {device.device}, " if device.gpu_index is None else f"GPU {device.gpu_index}, "
 
     # The timeline
 

@@ -62,12 +62,8 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         return queries.details(self._session)
 
     def still_recording(self, result: SessionDetails) -> bool:
-        """Whether the session is still recorded."""
-        return result.summary.running
-
-    def outdated(self) -> bool:
-        """Whether the session has ended since, or its stop was undone."""
-        return self.result is not None and self.result.summary.running != self.session.running
+        """Whether the session is still recorded, also because its stop was undone."""
+        return result.summary.running or (self.viewer.player is None and self.session.running)
 
     def chosen_session(self) -> Session | None:
         """Return the session of this screen."""

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
-from gswarm_tui.analysis.profiles import Profile
+from gswarm_tui.analysis.profiles import Profile, ProfileDetails
 from gswarm_tui.analysis.queries import RecordingQueries
-from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.analysis.traces import trace_tables
 from gswarm_tui.tui.actions import TRACE, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
@@ -19,37 +18,29 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
-EMPTY = {
-    "ranks": "no iterations in this trace",
-    "waits": "no rank waited: no collective was traced on several ranks",
-    "kernels": "no kernels in this trace",
-    "operators": "no operators in this trace",
-}
 
+class TablesScreen(ComputedScreen[ProfileDetails]):
+    """Tables of a profile or trace, one for each view; a subclass names those that are ``EMPTY``."""
 
-class TraceScreen(ComputedScreen[dict[str, TextTable]]):
-    """A PyTorch trace of the recording, and those of other ranks at its time."""
-
-    SCREEN = TRACE
-    BINDINGS = bindings_of(SCREEN)
-    VIEWS: ClassVar = tuple(EMPTY)
+    EMPTY: ClassVar[dict[str, str]]
+    VIEWS: ClassVar[tuple[str, ...]]
 
     def __init__(self, profile: Profile) -> None:
         super().__init__()
         self._profile = profile
 
     def compose(self) -> ComposeResult:
-        """Title, views, message, table."""
+        """Title, views, message or timeline, table."""
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
-        yield Canvas(id="message")
+        yield Canvas()
         yield TableView(())
         yield Bar(id="cut")
         yield from self.compose_footer()
 
-    def compute(self, queries: RecordingQueries) -> dict[str, TextTable]:
-        """Query all tables at once."""
-        return queries.load(trace_tables, self._profile)
+    def facts(self) -> str:
+        """Return figures for the title."""
+        return ""
 
     def draw(self) -> None:
         """Draw the view."""
@@ -57,18 +48,41 @@ class TraceScreen(ComputedScreen[dict[str, TextTable]]):
         left = [
             Span(f" {clean(self._profile.file)}", "title"),
             Span(f"  {clean(self._profile.origin)}", "dim"),
+            Span(f"  {self.facts()}", "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
         self.query_one(ViewBar).show_hint(self.progress_text())
-        message, table = self.query_one("#message", Canvas), self.query_one(TableView)
-        message.display = self.result is None
+        canvas, table = self.query_one(Canvas), self.query_one(TableView)
+        canvas.display = self.result is None
         if self.result is None:
-            message.show(self.placeholder_lines())
+            canvas.show(self.placeholder_lines())
             return
-        table.empty = EMPTY[self.view]
-        show_table(table, self.result[self.view])
+        self.draw_view(self.result, canvas, table)
         self.on_table_view_moved()
+
+    def draw_view(self, details: ProfileDetails, canvas: Canvas, table: TableView) -> None:
+        """Draw the table of the view, or what a subclass shows on the ``canvas``."""
+        table.empty = self.EMPTY[self.view]
+        show_table(table, details.tables[self.view])
 
     def on_table_view_moved(self) -> None:
         """Show the name under the cursor where the table cuts it."""
         show_cut_text(self.query_one("#cut", Bar), self.query_one(TableView))
+
+
+class TraceScreen(TablesScreen):
+    """A PyTorch trace of the recording, and those of other ranks at its time."""
+
+    SCREEN = TRACE
+    BINDINGS = bindings_of(SCREEN)
+    EMPTY: ClassVar = {
+        "ranks": "no iterations in this trace",
+        "waits": "no rank waited: no collective was traced on several ranks",
+        "kernels": "no kernels in this trace",
+        "operators": "no operators in this trace",
+    }
+    VIEWS: ClassVar = tuple(EMPTY)
+
+    def compute(self, queries: RecordingQueries) -> ProfileDetails:
+        """Query all tables at once."""
+        return ProfileDetails(queries.load(trace_tables, self._profile), [])

@@ -63,18 +63,11 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         return progress
 
     def still_recording(self, result: TrialProgress) -> bool:
-        """Whether the trial is still running."""
-        return result.active and not result.finished and not self.feed.ended
-
-    def outdated(self) -> bool:
-        """Whether a run has begun or ended since, or a trial has begun."""
+        """Whether the trial is still running, or another one has begun."""
         news = (event.at for event in self.fleet.event_log if event.kind in TRIAL_KINDS)
-        newest = max(news, default=0.0)
-        if self.result is not None and self.result.active:
-            begun = (one.started_at for one in self.fleet.sessions.running)
-            newest = max(newest, *begun, self.result.since)
         # An event is shown before it can be queried.
-        return newest + COMMITTED_WITHIN_S > self._as_of
+        newer = self.viewer.player is None and max(news, default=0.0) + COMMITTED_WITHIN_S > self._as_of
+        return newer or (result.active and not result.finished and not self.feed.ended)
 
     def current(self) -> TrialProgress | None:
         """Return the result; a trial whose recorder has ended has no running run."""
