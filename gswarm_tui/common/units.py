@@ -26,29 +26,6 @@ _UNITS = {
 }
 
 
-_WRITTEN: dict[str, dict[str, float]] = {
-    "MiB": {"k kb ki kib": 1 / 1024, "m mb mi mib": 1, "g gb gi gib": 1024, "t tb ti tib": 1024**2},
-    "MB/s": {"k kb kb/s": 1e-3, "m mb mb/s": 1, "g gb gb/s": 1e3, "t tb tb/s": 1e6},
-    "mJ": {"j": 1e3, "kj": 1e6, "wh": 3.6e6, "kwh": 3.6e9, "mwh": 3.6e12},
-    "W": {"w": 1, "k kw": 1e3},
-    "MHz": {"m mhz": 1, "g ghz": 1e3},
-    "°C": {"c °c": 1},
-    "%": {"%": 1},
-    "errors": {"k": 1e3, "m": 1e6, "g": 1e9},
-    "G/s": {"m m/s": 1e-3, "g g/s": 1, "t t/s": 1e3},
-    "M/s": {"k k/s": 1e-3, "m m/s": 1, "g g/s": 1e3},
-    "1/s": {"k k/s": 1e3, "m m/s": 1e6, "1/s": 1},
-    "GFLOP/s": {"g gflop/s": 1, "t tflop/s": 1e3},
-}
-"""Spellings of a user's unit in lower case, and their factors to the catalogue's unit."""
-
-
-def written_units(metric: Metric) -> dict[str, float]:
-    """Return the units that a user may write after a metric's number, in lower case, in the metric's unit."""
-    spellings = _WRITTEN.get(metric.unit, {})
-    return {name: factor for names, factor in spellings.items() for name in names.split()}
-
-
 def shown_unit(metric: Metric) -> Unit:
     """Return the unit in which a metric is shown."""
     return _UNITS.get(metric.unit, Unit(metric.unit))

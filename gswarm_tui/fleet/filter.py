@@ -3,7 +3,6 @@
     gpu03, gpu*          nodes whose name contains this or matches the pattern; gpu03:5 is one GPU of it
     util<5  mem>=40      a metric of the catalogue by its short or full name, in the unit that screens show;
                          < <= > >= = !=
-    mem<500MiB  temp>80C  a number with its unit
     node:gpu0*           node by pattern; likewise state: user: command: model: and gpu: rank: by number, 0-3
     state:throttled      GPUs whose clocks are held down; the other states are those of nodes
     mine                 GPUs that the job was granted
@@ -24,7 +23,7 @@ import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS
 from gswarm_tui.common.errors import nearest
-from gswarm_tui.common.units import shown_unit, written_units
+from gswarm_tui.common.units import Unit, shown_unit
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import WATCHED
@@ -97,29 +96,12 @@ _OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {
     "!=": lambda values, number: np.isfinite(values) & (values != number),
 }
 _TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]+)")
-_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(\S*)")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _THROTTLED = "throttled"
 _STATES = (*(standing.value for standing in Standing), _THROTTLED)
 _MAX_LENGTH = 500
 _MAX_DEPTH = 30
-
-
-@dataclass(frozen=True)
-class _Number:
-    """Number to compare: its values of each GPU of a node, and its units in that of the values.
-
-    A number without a unit is in ``unit``, empty where there is none.
-    """
-
-    values: Callable[[NodeState], Floats]
-    units: Mapping[str, float]
-    unit: str = ""
-
-    def factor(self, unit: str) -> float:
-        """Return the factor of a unit. Raises KeyError."""
-        unit = unit or self.unit
-        return self.units[unit.lower()] if unit else 1.0
 
 
 @dataclass(frozen=True)
@@ -219,23 +201,19 @@ class _FilterParser:
                 f"expected a number after {operator.text!r}", operator.position + len(operator.text)
             )
         self._at += 1
-        match = _NUMBER.fullmatch(number.text)
-        if match is None or of_text:
-            meant = f"; write {name.text}:{number.text}" if of_text else ""
-            raise FilterError(f"{number.text!r} isn't a number{meant}", number.position)
-        metric, unit = _NUMBERS[name.text], match[2]
-        if not unit and metric.unit:
-            apart = self.peek()
-            if apart is not None and apart.text == metric.unit:  # as screens print it, after a space
-                self._at += 1
-        try:
-            value = float(match[1]) * metric.factor(unit)
-        except KeyError:
-            meant = f"; write {match[1]} {metric.unit}" if metric.unit else ""
-            position = number.position + len(match[1])
-            raise FilterError(f"{name.text} has no unit {unit!r}{meant}", position) from None
-        compare = _OPERATORS[operator.text]
-        return lambda node, _: compare(metric.values(node), value)
+        if of_text:
+            meant = f"write {name.text}:{number.text}"
+            raise FilterError(f"{name.text!r} isn't a number; {meant}", number.position)
+        values, unit = _NUMBERS[name.text]
+        digits = number.text.removesuffix(unit.name)
+        if not _NUMBER.fullmatch(digits):
+            of = f" of {unit.name}" if unit.name else ""
+            raise FilterError(f"{number.text!r} isn't a number{of}", number.position)
+        apart = self.peek()
+        if unit.name and apart is not None and apart.text == unit.name:  # as screens print it, after a space
+            self._at += 1
+        compare, value = _OPERATORS[operator.text], float(digits) / unit.factor
+        return lambda node, _: compare(values(node), value)
 
 
 def _rows(node: NodeState) -> int:
@@ -275,19 +253,16 @@ _COUNTED = {
     "gpu": _of_each_gpu(lambda node: np.array([fact.index for fact in node.facts], dtype=np.float64)),
     "rank": _of_each_gpu(_ranks),
 }
-_NUMBERS: dict[str, _Number] = {
-    name: _Number(
-        of_column(columns.index(metric.name)),
-        written_units(metric),
-        unit if (unit := shown_unit(metric).name).lower() in written_units(metric) else "",
-    )
+_NUMBERS: dict[str, tuple[Callable[[NodeState], Floats], Unit]] = {
+    name: (of_column(columns.index(metric.name)), shown_unit(metric))
     for metrics, columns, of_column in (
         (HOST_METRICS, HOST_COLUMNS, lambda column: lambda node: np.full(_rows(node), node.host[column])),
         (GPU_METRICS, GPU_COLUMNS, lambda column: _of_each_gpu(lambda node: node.gpus[:, column])),
     )
     for metric in metrics
     for name in (metric.short, metric.name)
-} | {name: _Number(numbers, {}) for name, numbers in _COUNTED.items()}
+} | {name: (numbers, Unit("")) for name, numbers in _COUNTED.items()}
+"""Values of each GPU of a node by name, and the unit in which a filter's number is."""
 
 
 def _text_matches(text: str | None, pattern: str) -> bool:

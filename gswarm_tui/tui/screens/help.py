@@ -200,7 +200,7 @@ _PLAYED_SIGNS: Entries = (
 )
 FILTERS: Entries = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
-    ("mem<500MiB", "number with unit; without one, the unit that screens show"),
+    ("mem<75", "number in the unit that screens show: GiB"),
     ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
     ("state:lost", "nodes; also live, stale, unhealthy, unreachable, connecting, ended"),
     ("state:throttled", "GPUs whose clocks are held down: by heat, power cap or power brake"),
