@@ -75,8 +75,6 @@ class FileProblem(Enum):
     FILE_SIZE_LIMIT = "File too large"
     READ_ONLY_FILE_SYSTEM = "Read-only file system"
     NOT_WRITABLE = "Permission denied|Operation not permitted"
-    NO_FOLDER = "No such file"
-    IS_FOLDER = "Is a directory"
 
 
 def file_problem(error: Exception) -> FileProblem | None:

@@ -49,10 +49,6 @@ _SENTENCES = {
         "can't be opened because you have no permission; ask its owner for a copy, or name another file "
         "with --db"
     ),
-    FileProblem.NO_FOLDER: (
-        "can't be written because its folder doesn't exist; create it, or name another file with --db"
-    ),
-    FileProblem.IS_FOLDER: "is a folder; name a file with --db",
 }
 
 

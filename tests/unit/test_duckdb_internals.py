@@ -69,13 +69,6 @@ def test_duckdb_refuses_a_file_that_was_cut_off(tmp_path: Path) -> None:
     assert file_problem(error) is FileProblem.DAMAGED, f"the text changed: {error}"
 
 
-def test_duckdb_reports_a_missing_folder_and_a_folder_as_file(tmp_path: Path) -> None:
-    error = failure("", tmp_path / "missing" / "run.duckdb")
-    assert file_problem(error) is FileProblem.NO_FOLDER, f"the text of a missing folder changed: {error}"
-    error = failure("", tmp_path)
-    assert file_problem(error) is FileProblem.IS_FOLDER, f"the text of a folder changed: {error}"
-
-
 @pytest.mark.parametrize(
     ("number", "problem"),
     [

@@ -28,6 +28,7 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.reading.frames import (
     ENERGY_USED,
+    PROCESSES_US,
     locate_gpus,
     processes_by_time,
     read_frames,
@@ -48,8 +49,6 @@ ROWS_AT_ONCE = 100_000
 """About this many GPU samples are read at once, to limit the memory beside the history."""
 TOGETHER_US = 1_000_000
 """Times within this range are read with one query."""
-PROCESSES_S = 10.0
-"""Processes that were listed last within this time are still shown."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ class FleetBuilder:
     def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
         """Return each node's newest frame, with the processes that were listed last."""
         reader, wanted = self._reader, {(found.machine.name, found.us) for found in newest.values()}
-        recent = now_us - round(max(PROCESSES_S, 3 * reader.interval_s) * 1e6)
+        recent = now_us - max(PROCESSES_US, round(3e6 * reader.interval_s))
         looks = processes_by_time(reader, recent, now_us)
         processes = {reader.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
         frames = [

@@ -170,7 +170,7 @@ class Batch:
         self._own: dict[tuple[str, str], KnownLife] = {}
         self._nodes: dict[int, Row] = {}
         self._gpus: list[Row] = []
-        self._gpu_links: list[tuple[int, KnownNode]] = []
+        self._gpu_links: list[Row] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
         self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), _GPU_KEYS, if_measured=True)
@@ -196,26 +196,12 @@ class Batch:
             (SESSIONS, self._sessions.values()),
             (LINKS, [life.link for life in self._own.values()]),
             (EVENTS, self._events),
+            (GPU_LINKS, self._gpu_links),
         )
         for table, rows in row_tables:
             if kept := list(rows):
                 yield table, {name: array(table, name, [row[name] for row in kept]) for name in kept[0]}
-        if any(node.links for _, node in self._gpu_links):
-            yield GPU_LINKS, self._link_columns()
         yield from self._samples
-
-    def _link_columns(self) -> Columns:
-        """Return how the GPUs of new nodes are connected."""
-        rows = [(us, node, link) for us, node in self._gpu_links for link in node.links]
-        values: dict[str, list[Any]] = {
-            "ts": [us for us, _, _ in rows],
-            "node_id": [node.node_id for _, node, _ in rows],
-            "gpu_id": [node.gpu_ids[link.gpu] for _, node, link in rows],
-            "peer_index": [gpu_index(link.peer) for _, _, link in rows],
-        }
-        for name in ("peer", "kind", "links", "version", "gb_s"):
-            values[name] = [getattr(link, name) for _, _, link in rows]
-        return {name: array(GPU_LINKS, name, column) for name, column in values.items()}
 
     @cached_property
     def _samples(self) -> list[tuple[TableSchema, Columns]]:
@@ -245,7 +231,20 @@ class Batch:
                 before = self.known_ids.nodes.get(event.node)
                 node, gpus = self.known_ids.introduce(event.node, event.hello, event.former)
                 if before is None or (before.node_id, before.links) != (node.node_id, node.links):
-                    self._gpu_links.append((micros(event.at), node))
+                    self._gpu_links += [
+                        {
+                            "ts": micros(event.at),
+                            "node_id": node.node_id,
+                            "gpu_id": node.gpu_ids[link.gpu],
+                            "peer": link.peer,
+                            "peer_index": gpu_index(link.peer),
+                            "kind": link.kind,
+                            "links": link.links,
+                            "version": link.version,
+                            "gb_s": link.gb_s,
+                        }
+                        for link in node.links
+                    ]
                 self._own[event.node, event.hello.life] = self.known_ids.own(event.node, event.hello.life)
                 self._nodes[node.node_id] = node.row
                 self._gpus += gpus

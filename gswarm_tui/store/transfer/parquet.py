@@ -62,17 +62,12 @@ OF_PROFILES = (PROFILES, PROFILE_NAMES, *PROFILE_EVENTS)
 PRIVATE = frozenset({"uid", "options"})
 """Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
 
-_FIRST = {
-    GPU_SAMPLES: ("ts", "gpu_index", "util_pct", "mem_used_pct", "power_w", "allocated"),
-    HOST_SAMPLES: ("ts",),
-    PROCESS_SAMPLES: ("ts", "gpu_index", "pid", "allocated"),
-}
-"""The first columns of samples; ids are the last."""
 _ADDED = {
     "gpu_index": "g.gpu_index",
     "allocated": "g.allocated",
     "mem_used_pct": "round(100 * s.mem_used_mib / nullif(g.memory_total_mib, 0), 1) AS mem_used_pct",
 }
+"""Columns of GPU samples that aren't in their table; those of processes have the first two."""
 
 SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 
@@ -255,10 +250,8 @@ class _Writing:
         nodes = (
             f"SELECT node_id FROM nodes WHERE recording_id = {part.recording_id} AND node = {literal(node)}"  # noqa: S608
         )
-        own_columns = {c.name: f"{_portable(f's.{c.name}', c.type)} AS {c.name}" for c in table.columns}
-        last = {name: own_columns.pop(name) for name in ("gpu_id", "node_id") if name in own_columns}
-        first = {name: _ADDED.get(name) or own_columns.pop(name) for name in _FIRST[table]}
-        columns = (first | own_columns | last).values()
+        columns = [f"{_portable(f's.{c.name}', c.type)} AS {c.name}" for c in table.columns]
+        columns += list(_ADDED.values())[: {GPU_SAMPLES: 3, PROCESS_SAMPLES: 2}.get(table, 0)]
         gpus = "" if table is HOST_SAMPLES else "JOIN gpus g USING (gpu_id) "
         own = "" if table is HOST_SAMPLES or part.all_gpus else f"g.{MINE} AND "
         query = (
