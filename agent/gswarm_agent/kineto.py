@@ -42,11 +42,8 @@ POLL_S = 5.0
 ASKS_WITHIN_S = 2.4 * POLL_S
 WRITES_WITHIN_S = 180.0
 ITERATES_WITHIN_S = 600.0
-KEPT_S = 600.0
-"""Time for which files wait for a head that was cut off."""
 WARM_UP_S = 2
 _TICK_S = 0.25
-_SCAN_S = 5.0
 _HEADER = struct.Struct("<Q32s")  # payload's size, type
 _CONTEXT = struct.Struct("<iiq")  # GPU, pid, job
 _REQUEST = struct.Struct("<iiq")  # type, number of pids, job; then the pids, the process's own first
@@ -56,7 +53,7 @@ _IS_READY = 2
 _LONGEST_DATAGRAM = 65536
 _SHARED_TMP = "/tmp"  # noqa: S108  # Kineto writes here what it may not write elsewhere
 _TORCH = b"/torch/lib/libtorch_cpu.so"
-NO_RANKS = "no process of yours here uses PyTorch or has a rank"
+NO_RANKS = "no process of yours here uses PyTorch or has a rank; or one hangs, so that ranks can't be found"
 
 
 @dataclass(frozen=True)
@@ -112,15 +109,14 @@ def _read(path: str) -> bytes:
 
 def why_silent(candidate: TraceCandidate) -> str:
     """Return why a rank didn't ask for a trace, and the remedy."""
-    if candidate.kineto.get("KINETO_USE_DAEMON") != "1":
-        return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
-    if not candidate.kineto.get("KINETO_IPC_SOCKET_DIR"):
-        return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
+    for name in ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR"):
+        if not candidate.kineto.get(name):
+            return f"it was started without {name}; start it with gswarm-tui record"
     if not candidate.torch:
         return "it doesn't use PyTorch, or runs in a container that hides it"
     return (
         f"its PyTorch didn't ask for a trace within {ASKS_WITHIN_S:.0f} s; it needs version 2.10 or later "
-        "and the socket folder when it starts, or it hangs"
+        "and the socket folder when it starts, or another trace of it is running, or it hangs"
     )
 
 
@@ -222,7 +218,6 @@ class TraceRun:
         self._report_to = report
         self._proc = proc
         self._started = time.monotonic()
-        self._touched = self._started
         self._candidates: Optional[List[TraceCandidate]] = None
         self._endpoints: List[_Endpoint] = []
         self._problems: Dict[str, str] = {}
@@ -240,23 +235,11 @@ class TraceRun:
         for report in self._reports.values():
             self._report_to(report)
 
-    @property
-    def is_forgotten(self) -> bool:
-        """Whether no head has fetched anything for so long that the files needn't stay."""
-        return time.monotonic() - self._touched > KEPT_S and not any(
-            process.state == TRACE_REQUESTED for process in self._traced.values()
-        )
-
     def handle_due(self) -> None:
         """Look for what has changed since the last call."""
         now = time.monotonic()
-        if not self._is_open and not self._asked:
-            if self._candidates is not None:
-                self._open_endpoints(self._candidates)
-            elif now - self._started > _SCAN_S:
-                self._asked = True
-                why = "a process hangs, so that the ranks can't be found; ps shows it"
-                self._report(0, None, TRACE_FAILED, why)
+        if self._candidates is not None and not (self._is_open or self._asked):
+            self._open_endpoints(self._candidates)
         if not self._asked and now - self._started > ASKS_WITHIN_S:
             self._asked = True
             self._report_silent()
@@ -300,17 +283,9 @@ class TraceRun:
     def _configure(self, endpoint: _Endpoint, pid: int, named: int, ready: int, name: str) -> None:
         """Reply to a process with a configuration the first time, with nothing to do afterwards."""
         candidate = next((c for c in self._candidates or () if c.pid == pid), None)
-        if candidate is None or pid in self._traced or not self._wanted(candidate.rank) or self._asked:
+        is_busy = self._asked or pid in self._traced or not ready & _IS_READY
+        if candidate is None or is_busy or not self._wanted(candidate.rank):
             endpoint.send(b"req", b"", name)
-            return
-        if not ready & _IS_READY:
-            endpoint.send(b"req", b"", name)
-            self._report(
-                pid,
-                candidate.rank,
-                TRACE_FAILED,
-                "another trace of it is running; try again when it has ended",
-            )
             return
         folder = candidate.kineto.get("KINETO_ONDEMAND_TRACE_DIR") or _SHARED_TMP
         stem = f"{folder}/gswarm-{self.request.token}"
@@ -374,7 +349,6 @@ class TraceRun:
 
     def part(self, pid: int, offset: int) -> Optional[TracePart]:
         """Return a part of a process's file; None if it can't be read any more."""
-        self._touched = time.monotonic()
         process = self._traced.get(pid)
         if process is None or process.state != TRACE_READY:
             return None

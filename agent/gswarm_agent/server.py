@@ -254,8 +254,6 @@ class Server:
             self._introduce(self._make_probe)
         if self._trace is not None:
             self._trace.handle_due()
-            if self._trace.is_forgotten:
-                self._end_trace()
         for connection in list(self._connections):
             self._send(connection)
 
@@ -519,7 +517,7 @@ def serve(folder: Folder, listener: socket.socket, make_probe: Callable[[], Prob
         server.run(signals)
     server.finish(folder)
     remove_forgotten([folder.top])
-    trace.remove_forgotten(recording)
+    trace.remove_places(recording)
 
 
 def stream(make_probe: Callable[[], Probe], memory_mib: float = STREAM_MEMORY_MIB) -> int:

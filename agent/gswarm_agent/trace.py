@@ -1,4 +1,4 @@
-"""Folder and pipes on a node through which traces and stacks of a job's processes can be requested later.
+"""Folder and pipes on a node through which traces of a job's processes can be requested later.
 
 ``gswarm-tui record`` puts these places into the environment of its command, on all nodes alike, so they
 depend on the user and the recording only.
@@ -12,7 +12,7 @@ import stat
 import time
 from contextlib import suppress
 
-from gswarm_agent.folder import Folder, open_private, problems_of, tops
+from gswarm_agent.folder import Folder, folders, problems_of, tops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ ENDPOINT = "dynolog"
 """Kineto's name of the socket to which PyTorch processes send their requests."""
 _SOCKETS = "kineto-"
 _STARTS_S = 60.0
-_ALLOW_TRACER = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"  # PR_SET_PTRACER
 
 
 def socket_folder(recording: str) -> str:
@@ -39,13 +38,14 @@ def socket_folder(recording: str) -> str:
     return f"{tops()[0]}/{_SOCKETS}{recording[:8]}"
 
 
-def obstacles(recording: str, proc: str = "/proc") -> Dict[str, str]:
-    """Make the socket folder; return why traces or stacks are unavailable on this node, as capabilities."""
-    found = {"traces": make_socket_folder(recording), "stacks": _why_no_stacks(proc)}
-    if not found["traces"]:
-        with suppress(OSError):  # left by an agent that was killed
-            os.unlink(f"{socket_folder(recording)}/{ENDPOINT}")  # noqa: PTH108
-    return {what: why for what, why in found.items() if why}
+def obstacles(recording: str) -> Dict[str, str]:
+    """Make the socket folder; return why traces are unavailable on this node, as capabilities."""
+    why = make_socket_folder(recording)
+    if why:
+        return {"traces": why}
+    with suppress(OSError):  # left by an agent that was killed
+        os.unlink(f"{socket_folder(recording)}/{ENDPOINT}")  # noqa: PTH108
+    return {}
 
 
 def make_socket_folder(recording: str) -> str:
@@ -59,52 +59,27 @@ def make_socket_folder(recording: str) -> str:
     return ""
 
 
-def _why_no_stacks(proc: str) -> str:
-    """Return why the kernel's Yama module keeps a process from reading the stacks of its siblings."""
+def remove_places(recording: str) -> None:
+    """Remove the socket folder of a recording that has ended here, and pipes of processes that have ended."""
+    top, _, name = socket_folder(recording).rpartition("/")
+    # Agents of several nodes may run on one machine.
+    if not any(each.name.startswith(recording[:8]) for each in folders([top])):
+        _remove_sockets(top, name)
+    for entry in os.listdir(PIPES_IN):  # noqa: PTH208
+        if entry.startswith(PIPE_PREFIX) and entry.endswith(".pipe"):
+            _remove_pipe(f"{PIPES_IN}/{entry}")
+
+
+def _remove_sockets(top: str, name: str) -> None:
+    """Remove a socket folder; one that holds other files stays."""
     try:
-        with open(f"{proc}/sys/kernel/yama/ptrace_scope") as file:  # noqa: PTH123  # pathlib is slow to import
-            scope = int(file.read())
-    except (OSError, ValueError):
-        return ""
-    if scope == 0 or (os.geteuid() == 0 and scope < 3):
-        return ""
-    if scope == 1:
-        return f"ptrace_scope is 1; to allow stacks, run this in your program: {_ALLOW_TRACER}"
-    return f"ptrace_scope is {scope}, which only an administrator can change"
-
-
-def remove_forgotten(ended: str = "") -> None:
-    """Remove socket folders without a recording on this node, and pipes of processes that have ended.
-
-    A new folder stays, except the ``ended`` recording's: there may be no agent yet.
-    """
-    try:
-        top = open_private(tops()[0])
-    except OSError:
-        return
-    names = os.listdir(top)  # noqa: PTH208
-    recordings = {name[:8] for name in names if "@" in name}
-    for name in names:
-        recording = name[len(_SOCKETS) :]
-        if name.startswith(_SOCKETS) and recording not in recordings:
-            _remove_sockets(top, name, min_age_s=0.0 if recording == ended[:8] else _STARTS_S)
-    os.close(top)
-    for name in os.listdir(PIPES_IN):  # noqa: PTH208
-        if name.startswith(PIPE_PREFIX) and name.endswith(".pipe"):
-            _remove_pipe(f"{PIPES_IN}/{name}")
-
-
-def _remove_sockets(top: int, name: str, min_age_s: float) -> None:
-    """Remove a socket folder of this age; one that holds other files stays."""
-    try:
-        if time.time() - os.stat(name, dir_fd=top).st_mtime < min_age_s:
-            return
-        folder = open_private(name, top)
-        for entry in os.listdir(folder):  # noqa: PTH208
-            if stat.S_ISSOCK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
-                os.unlink(entry, dir_fd=folder)
-        os.close(folder)
-        os.rmdir(name, dir_fd=top)
+        folder = Folder(top, name)
+        above, own = folder.descriptors
+        for entry in folder.names():
+            if stat.S_ISSOCK(os.stat(entry, dir_fd=own, follow_symlinks=False).st_mode):
+                folder.unlink(entry)
+        os.rmdir(name, dir_fd=above)
+        folder.close()
     except OSError:
         pass
 

@@ -443,7 +443,7 @@ def _record_parser() -> Parser:
     add(
         "--arm",
         action=argparse.BooleanOptionalAction,
-        help="set variables for traces and stacks on request (default: arm)",
+        help="set variables for traces on request (default: arm)",
     )
     _add_nodes(parser)
     _add_recording(parser)

@@ -69,7 +69,7 @@ def _why_not(torch: str) -> str:
 
 def clean_up(recording: str) -> None:
     """Remove the files that ``arm`` made for a recording on this machine, which may have no agent."""
-    trace.remove_forgotten(recording)
+    trace.remove_places(recording)
 
 
 def _torch_version(command: Sequence[str], environ: Mapping[str, str]) -> str:

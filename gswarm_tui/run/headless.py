@@ -382,14 +382,13 @@ class Headless:
             self._print_obstacles()
 
     def _print_obstacles(self) -> None:
-        """Print why traces or stacks are unavailable, a line for all nodes with the same reason."""
-        nodes_by_reason: dict[tuple[str, str], list[str]] = {}
+        """Print why traces are unavailable, a line for all nodes with the same reason."""
+        nodes_by_reason: dict[str, list[str]] = {}
         for node in self._hub.fleet.nodes.values():
-            for what in ("traces", "stacks"):
-                if node.hello is not None and (why := node.hello.capabilities.get(what)):
-                    nodes_by_reason.setdefault((what, why), []).append(node.name)
-        for (what, why), names in nodes_by_reason.items():
-            print_notice(f"no {what} on {hosts.fold(names)}: {why}")
+            if node.hello is not None and (why := node.hello.capabilities.get("traces")):
+                nodes_by_reason.setdefault(why, []).append(node.name)
+        for why, names in nodes_by_reason.items():
+            print_notice(f"no traces on {hosts.fold(names)}: {why}")
 
     def submit(self, events: Sequence[Event]) -> None:
         """Print errors among the events, each kind at most once in ``NOTICE_EVERY_S``."""

@@ -108,12 +108,10 @@ def test_running_agent_says_that_its_frames_wait_below_home(agents_tops: list[st
 
 @pytest.mark.root("give folders away")
 def test_node_whose_socket_folder_is_taken_has_no_traces_and_says_why(agents_tops: list[str]) -> None:
-    assert trace.obstacles("1a2b3c4d-5e6f", "/nowhere") == {
-        "traces": f"{agents_tops[0]}: it belongs to nobody"
-    }
+    assert trace.obstacles("1a2b3c4d-5e6f") == {"traces": f"{agents_tops[0]}: it belongs to nobody"}
     os.chown(agents_tops[0], os.geteuid(), os.getegid())
     path = taken(Path(agents_tops[0]) / "kineto-1a2b3c4d")
-    assert trace.obstacles("1a2b3c4d-5e6f", "/nowhere") == {"traces": f"{path}: it belongs to nobody"}
+    assert trace.obstacles("1a2b3c4d-5e6f") == {"traces": f"{path}: it belongs to nobody"}
 
 
 @pytest.mark.root("give folders away")

@@ -79,7 +79,7 @@ def test_ranks_are_found_in_time_among_hundreds_of_loaders(folder: str, tmp_path
         while not (selector.get_map() or reports):
             run.handle_due()
         run.close()
-    assert reports == []  # after 5 s, a process counts as hanging
+    assert reports == []
 
 
 def test_a_process_gets_the_configuration_once_and_the_socket_is_removed(
@@ -153,7 +153,7 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("silent", "reason"),
     [
-        (candidate(1, 0), "started without KINETO_USE_DAEMON=1"),
+        (candidate(1, 0), "started without KINETO_USE_DAEMON"),
         (candidate(1, 0, KINETO_USE_DAEMON="1"), "started without KINETO_IPC_SOCKET_DIR"),
         (
             candidate(1, 0, torch=False, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/x"),

@@ -22,15 +22,8 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "var" / f"gswarm-tui-{os.geteuid()}"
 
 
-def yama(proc: Path, scope: int) -> str:
-    path = proc / "sys" / "kernel" / "yama" / "ptrace_scope"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{scope}\n")
-    return str(proc)
-
-
 def test_socket_folder_is_private_and_short_enough_for_the_sockets_of_any_user(top: Path) -> None:
-    assert trace.obstacles(RECORDING, "/nowhere") == {}
+    assert trace.obstacles(RECORDING) == {}
     made = Path(trace.socket_folder(RECORDING))
     assert made == top / "kineto-1a2b3c4d"
     assert made.stat().st_mode & 0o777 == 0o700
@@ -40,39 +33,29 @@ def test_socket_folder_is_private_and_short_enough_for_the_sockets_of_any_user(t
 
 def test_socket_folder_that_others_may_enter_is_refused(top: Path) -> None:
     top.mkdir(mode=0o755)
-    assert trace.obstacles(RECORDING, "/nowhere") == {"traces": f"{top}: others may enter it"}
+    assert trace.obstacles(RECORDING) == {"traces": f"{top}: others may enter it"}
 
 
 def test_socket_folder_stays_while_its_recording_has_a_folder_here(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace.make_socket_folder(RECORDING)
-    (top / f"{RECORDING}@gpu01").mkdir()
+    (top / f"{RECORDING}@gpu01").mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         monkeypatch.chdir(trace.socket_folder(RECORDING))  # the whole path is too long here
         client.bind("dynoconfigclient-1")
-    trace.remove_forgotten(RECORDING)
+    trace.remove_places(RECORDING)
     assert Path(trace.socket_folder(RECORDING)).exists()
     (top / f"{RECORDING}@gpu01").rmdir()
-    trace.remove_forgotten(RECORDING)
+    trace.remove_places(RECORDING)
     assert list(top.iterdir()) == []
-
-
-def test_new_socket_folder_of_another_recording_stays(top: Path) -> None:
-    trace.make_socket_folder(RECORDING)
-    folder = Path(trace.socket_folder(RECORDING))
-    trace.remove_forgotten("another")
-    assert folder.exists()
-    os.utime(folder, (0, 0))
-    trace.remove_forgotten("another")
-    assert not folder.exists()
 
 
 def test_socket_folder_with_a_trace_stays(top: Path) -> None:
     trace.make_socket_folder(RECORDING)
     kept = Path(trace.socket_folder(RECORDING)) / "trace.json"
     kept.write_text("{}")
-    trace.remove_forgotten(RECORDING)
+    trace.remove_places(RECORDING)
     assert kept.exists()
 
 
@@ -87,23 +70,6 @@ def test_only_old_pipes_that_no_process_reads_are_removed(top: Path, tmp_path: P
     other.write_text("")
     os.utime(other, (0, 0))
     reader = os.open(read, os.O_RDONLY | os.O_NONBLOCK)
-    trace.remove_forgotten()
+    trace.remove_places(RECORDING)
     os.close(reader)
     assert [pipe.exists() for pipe in (ended, new, read, other)] == [False, True, True, True]
-
-
-@pytest.mark.usefixtures("top")
-def test_stacks_that_the_kernel_restricts_have_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-
-    def stacks(scope: int) -> str | None:
-        return trace.obstacles(RECORDING, yama(tmp_path, scope)).get("stacks")
-
-    assert stacks(0) is None
-    assert stacks(1) == (
-        "ptrace_scope is 1; to allow stacks, run this in your program: "
-        "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
-    )
-    assert stacks(2) == "ptrace_scope is 2, which only an administrator can change"
