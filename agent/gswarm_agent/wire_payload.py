@@ -259,28 +259,23 @@ def _texts(value: Any, count: int, what: str) -> Tuple[Optional[str], ...]:
 
 
 def _note(value: Any, hello: Hello) -> Note:
-    kind, severity, message, gpu, ts_ns, detail = read_array(value, "note", 6, 6)
-    if severity not in (INFO, WARNING, ERROR):
+    note = read_fields(Note, value, "note")
+    if note.severity not in (INFO, WARNING, ERROR):
         raise malformed("note severity")
-    return Note(
-        kind=read_text(kind, "note kind"),
-        severity=severity,
-        message=read_text(message, "note message"),
-        gpu=None if gpu is None else read_integer(gpu, "note gpu", 0, len(hello.gpus) - 1),
-        ts_ns=optional(read_integer, ts_ns, "note time"),
-        detail=optional(_read_detail, detail, "note detail"),
-    )
+    if note.gpu is not None:
+        read_integer(note.gpu, "note gpu", 0, len(hello.gpus) - 1)
+    if note.detail is not None:
+        _check_detail(note.detail)
+    return note
 
 
-def _read_detail(value: Any, what: str) -> str:
-    """Return the text of a flat JSON object."""
+def _check_detail(text: str) -> None:
+    """Check that a text is a flat JSON object."""
     import json
 
-    text = read_text(value, what)
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise malformed(what) from None
+        values = None
     if type(values) is not dict or any(type(one) in (dict, list) for one in values.values()):
-        raise malformed(what)
-    return text
+        raise malformed("note detail")

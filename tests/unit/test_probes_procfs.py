@@ -29,7 +29,6 @@ def test_cpu_times_are_parsed(everything: list[int], cores: list[list[int]]) -> 
     assert total.iowait == iowait
     assert total.busy == user + nice + system + irq + softirq + steal
     assert total.total == sum(everything[:8])
-    assert each.cores == [3 * i for i in range(len(cores))]
     assert each.total == [sum(core[:8]) for core in cores]
     assert each.busy == [sum(core[:8]) - core[3] - core[4] for core in cores]
 
@@ -149,7 +148,7 @@ def test_this_machines_own_files_are_parsed() -> None:
     proc = Path("/proc")
     total, cores = procfs.parse_stat((proc / "stat").read_bytes())
     assert 0 < total.busy < total.total
-    assert len(cores.cores) == os.cpu_count()
+    assert len(cores.total) == os.cpu_count()
     memory = procfs.parse_meminfo((proc / "meminfo").read_bytes())
     assert 0 < memory[b"MemAvailable"] <= memory[b"MemTotal"]
     assert procfs.parse_loadavg((proc / "loadavg").read_bytes()) >= 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from glob import glob
 from os.path import exists
 
@@ -45,30 +45,25 @@ class MissingError(LookupError):
     """Raised where the node lacks a device; the message is a sentence."""
 
 
-class HostSource(ABC):
-    """Some of the catalogue's host metrics, read from a file below /proc."""
+@dataclass(frozen=True)
+class HostSource:
+    """Some of the catalogue's host metrics: their columns, and a function of the monotonic time [ns].
 
-    columns: Sequence[str] = ()
-    file_name = ""
+    It raises OSError if a file can't be read, ValueError or LookupError if its content has another form.
+    """
 
-    def __init__(self, proc: str, sys: str) -> None:
-        self._sys = sys
-        self._path = f"{proc}/{self.file_name}"
-
-    @abstractmethod
-    def read(self, now_ns: int) -> HostValues:
-        """Return the columns' values at a monotonic time.
-
-        Raises OSError if a file can't be read, ValueError or LookupError if its content has another form.
-        """
+    columns: Sequence[str]
+    read: Callable[[int], HostValues]
 
 
-class Cpu(HostSource):
+class Cpu:
     """Shares of CPU time since the previous reading."""
 
     columns = ("cpu_pct", "cpu_user_pct", "cpu_system_pct", "cpu_iowait_pct", "cpu_busiest_pct")
-    file_name = "stat"
-    _before: Optional[Tuple[CpuTimes, CoreTimes]] = None
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._before: Optional[Tuple[CpuTimes, CoreTimes]] = None
 
     def read(self, now_ns: int) -> HostValues:
         """Return percentages, None at the first reading."""
@@ -87,67 +82,45 @@ class Cpu(HostSource):
         )
 
 
-def _share(part: int, whole: int) -> Optional[float]:
+def _share(part: float, whole: int) -> Optional[float]:
     # The kernel may take back idle and iowait ticks: a part can fall, or exceed the whole, for a moment.
     return min(100.0, max(0.0, 100 * part / whole)) if whole > 0 else None
 
 
 def _busiest(then: CoreTimes, now: CoreTimes) -> Optional[float]:
-    if then.cores != now.cores:
+    if len(then.total) != len(now.total):
         return None
     shares = [
         (busy - busy_then) / (total - total_then)
         for busy, busy_then, total, total_then in zip(now.busy, then.busy, now.total, then.total)
         if total > total_then
     ]
-    return min(100.0, max(0.0, 100 * max(shares))) if shares else None
+    return _share(max(shares), 1) if shares else None
 
 
-class Load(HostSource):
-    """The load average of one minute."""
+class DeviceTraffic:
+    """Bytes per second summed over devices, each byte counted once.
 
-    columns = ("load_1m",)
-    file_name = "loadavg"
+    ``parse`` returns a file's counters by device; ``select`` returns the devices to add up.
+    """
 
-    def read(self, now_ns: int) -> HostValues:
-        """Return the load average."""
-        return (parse_loadavg(read_file(self._path)),)
-
-
-class Memory(HostSource):
-    """Memory and swap in use."""
-
-    columns = ("memory_used_mib", "swap_used_mib")
-    file_name = "meminfo"
-
-    def read(self, now_ns: int) -> HostValues:
-        """Return memory and swap in use, in MiB."""
-        kib = parse_meminfo(read_file(self._path))
-        memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
-        return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
-
-
-class DeviceTraffic(HostSource):
-    """Bytes per second summed over devices, each byte counted once. ``parse`` returns counters by device."""
-
-    parse: Callable[[bytes], Dict[str, Tuple[int, int]]]
-
-    def __init__(self, proc: str, sys: str) -> None:
-        super().__init__(proc, sys)
+    def __init__(
+        self,
+        path: str,
+        parse: Callable[[bytes], Dict[str, Tuple[int, int]]],
+        select: Callable[[Sequence[str]], List[str]],
+    ) -> None:
+        self._path, self._parse, self._select = path, parse, select
         self._known: List[str] = []
         self._selected: List[str] = []
         self._rates = SummedRates(2)
 
-    @abstractmethod
-    def select(self, names: Sequence[str]) -> List[str]:
-        """Return the devices to add up."""
-
     def read(self, now_ns: int) -> HostValues:
         """Return MB/s, None at the first reading."""
-        counts = self.parse(read_file(self._path))
+        counts = self._parse(read_file(self._path))
         names = list(counts)
         if names != self._known:
-            self._known, self._selected = names, self.select(names)
+            self._known, self._selected = names, self._select(names)
         return _mb_s(self._rates.update({name: counts[name] for name in self._selected}, now_ns))
 
 
@@ -155,57 +128,13 @@ def _mb_s(rates: Optional[Tuple[float, ...]]) -> HostValues:
     return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
 
 
-class Disks(DeviceTraffic):
-    """Traffic of whole physical disks: no partitions, and no volumes built from other disks."""
-
-    columns = ("disk_read_mb_s", "disk_write_mb_s")
-    file_name = "diskstats"
-    parse = staticmethod(parse_diskstats)
-    # One path of a multipath NVMe disk, which counts the same traffic itself.
-    _PATH = re.compile(r"nvme\d+c\d+n\d+")
-
-    def select(self, names: Sequence[str]) -> List[str]:
-        """Return disks with a device in /sys/block, which loop, ram, dm and md do not have."""
-        block = f"{self._sys}/block"
-        return [n for n in names if exists(f"{block}/{n}/device") and not self._PATH.fullmatch(n)]
-
-
-class Network(DeviceTraffic):
-    """Traffic of physical network interfaces, or of all but lo without one (in a container)."""
-
-    columns = ("net_rx_mb_s", "net_tx_mb_s")
-    file_name = "net/dev"
-    parse = staticmethod(parse_net_dev)
-
-    def select(self, names: Sequence[str]) -> List[str]:
-        """Return physical interfaces: bridges, bonds, VLANs and veths would count the same bytes again."""
-        net = f"{self._sys}/class/net"
-        return [n for n in names if exists(f"{net}/{n}/device")] or [n for n in names if n != "lo"]
-
-
-class Pressure(HostSource):
-    """Share of the interval in which some task waited for a resource ("cpu", "memory" or "io")."""
-
-    def __init__(self, proc: str, sys: str, resource: str) -> None:
-        self.columns = (f"psi_{resource}_pct",)
-        self.file_name = f"pressure/{resource}"
-        super().__init__(proc, sys)
-        self._rate = Rate()
-
-    def read(self, now_ns: int) -> HostValues:
-        """Return a percentage, None at the first reading. It may exceed 100: the kernel has its own clock."""
-        rate = self._rate.update(parse_pressure(read_file(self._path)), now_ns)
-        return (None if rate is None else rate * _US_TO_PERCENT,)
-
-
-class Fabric(HostSource):
+class Fabric:
     """Bytes per second of all InfiniBand and RoCE ports that count their data."""
 
-    columns = ("ib_rx_mb_s", "ib_tx_mb_s")
     # The counters count words of four bytes (InfiniBand Architecture Specification, PortCounters).
     _WORD = 4
 
-    def __init__(self, proc: str, sys: str) -> None:
+    def __init__(self, sys: str) -> None:
         folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
         files = [(f"{folder}/port_rcv_data", f"{folder}/port_xmit_data") for folder in folders]
         self._ports = [pair for pair in files if all(map(exists, pair))]
@@ -229,8 +158,46 @@ class Fabric(HostSource):
 
 def all_sources(proc: str, sys: str) -> List[HostSource]:
     """Return new sources for all columns; the slowest come last (some adapters take 1 ms a port)."""
-    pressures = [Pressure(proc, sys, resource) for resource in ("cpu", "memory", "io")]
-    return [*(kind(proc, sys) for kind in (Cpu, Load, Memory, Disks, Network)), *pressures, Fabric(proc, sys)]
+
+    def load(_: int) -> HostValues:
+        return (parse_loadavg(read_file(f"{proc}/loadavg")),)
+
+    def memory(_: int) -> HostValues:
+        kib = parse_meminfo(read_file(f"{proc}/meminfo"))
+        used = kib[b"MemTotal"] - kib[b"MemAvailable"]
+        return max(0, used) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
+
+    def whole_disks(names: Sequence[str]) -> List[str]:
+        # Loop, ram, dm and md have no device. A path of a multipath NVMe disk counts its traffic again.
+        disks = [name for name in names if exists(f"{sys}/block/{name}/device")]
+        return [name for name in disks if not re.fullmatch(r"nvme\d+c\d+n\d+", name)]
+
+    def interfaces(names: Sequence[str]) -> List[str]:
+        # Bridges, bonds, VLANs and veths would count the same bytes again; a container has nothing else.
+        physical = [name for name in names if exists(f"{sys}/class/net/{name}/device")]
+        return physical or [name for name in names if name != "lo"]
+
+    def pressure(resource: str) -> HostSource:
+        rate = Rate()
+
+        def read(now_ns: int) -> HostValues:
+            # It may exceed 100 %, because the kernel has its own clock.
+            growth = rate.update(parse_pressure(read_file(f"{proc}/pressure/{resource}")), now_ns)
+            return (None if growth is None else growth * _US_TO_PERCENT,)
+
+        return HostSource((f"psi_{resource}_pct",), read)
+
+    disks = DeviceTraffic(f"{proc}/diskstats", parse_diskstats, whole_disks)
+    network = DeviceTraffic(f"{proc}/net/dev", parse_net_dev, interfaces)
+    return [
+        HostSource(Cpu.columns, Cpu(f"{proc}/stat").read),
+        HostSource(("load_1m",), load),
+        HostSource(("memory_used_mib", "swap_used_mib"), memory),
+        HostSource(("disk_read_mb_s", "disk_write_mb_s"), disks.read),
+        HostSource(("net_rx_mb_s", "net_tx_mb_s"), network.read),
+        *map(pressure, ("cpu", "memory", "io")),
+        HostSource(("ib_rx_mb_s", "ib_tx_mb_s"), Fabric(sys).read),
+    ]
 
 
 class HostProbe:

@@ -60,9 +60,8 @@ class CpuTimes:
 
 @dataclass(frozen=True)
 class CoreTimes:
-    """Clock ticks of each core: its number, the time it was busy, all time."""
+    """Clock ticks of each core: the time it was busy, and all time."""
 
-    cores: List[int]
     busy: List[int]
     total: List[int]
 
@@ -88,7 +87,7 @@ def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
     busy = [t - i - w for t, i, w in zip(total, columns[4], columns[5])]
     if len(numbers) != width * len(total):
         raise ValueError("/proc/stat has cpu lines of different lengths")
-    return everything, CoreTimes(columns[0], busy, total)
+    return everything, CoreTimes(busy, total)
 
 
 _MEMORY = {name: b"\n%b:" % name for name in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")}
