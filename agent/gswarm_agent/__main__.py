@@ -1,4 +1,15 @@
-"""The agent's command line: commands that the head runs, and ``status`` and ``mark`` for people."""
+"""The agent's command line: commands that the head runs, and ``mark`` for people.
+
+``attach`` connects to the agent of ``--recording`` on this node, and starts it if needed; ``--node`` is
+the head's name for this node. The agent continues ``--linger`` seconds without a head; it keeps
+``--memory-mib`` of frames in memory and ``--spool-mib`` of them in ``--folder``. With ``--hold`` the command
+stays until the agent has ended, as a Slurm step must; with ``--only-left`` the agent only delivers frames
+that were left on the node; with ``--armed`` it makes the folder in which traces can be requested.
+
+``stream`` sends frames to the head on standard streams, without a recording. ``status`` and ``check`` print
+JSON after the wire's first line: recordings with an agent or frames here; this node's Python, folder and
+rights. ``simulate`` serves many simulated nodes; ``--simulate`` lets one agent measure a simulated node.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +26,8 @@ if TYPE_CHECKING:
     from gswarm_agent.folder import Folder
     from gswarm_agent.probes.base import Probe
 
-USAGE = """usage: python -m gswarm_agent COMMAND
-
-  attach --recording UID     connect to the recording's agent on this node, and start it if needed
-     --node NAME             the head's name for this node (default: its host name)
-     --linger S              seconds that the agent continues without a head (default: 86400)
-     --memory-mib N          frames kept in memory (default: 16)
-     --spool-mib N           further frames kept on disk (default: 256)
-     --folder PATH           folder on node-local storage (default: /var/tmp or /tmp/gswarm-tui-UID,
-                             or ~/.gswarm-tui-UID-NODE if those are another user's)
-     --hold                  stay until the started agent has ended, as a Slurm step must
-     --only-left             don't sample; only deliver the frames left on this node
-     --armed                 make the folder in which traces of the job's processes can be requested
-     --simulate JSON         measure a simulated node
-  stream                     send frames to the head on standard input and output, without a recording
-     --memory-mib N          frames kept in memory while the head doesn't read (default: 1)
-     --simulate JSON         measure a simulated node
-  status                     print as JSON which recordings have an agent or frames here
-     --recording UID         only this recording
-     --folder PATH           as above
-     --for-head              print the wire's first line before the JSON
-  check                      print as JSON this node's Python, spool folder and hardware counters
-     --for-head              as above
-  mark NAME                  set a mark in each recording that has an agent of yours here
-     --value KEY=VALUE       add a number or text to the mark; may be repeated
-     --folder PATH           as above
-  simulate                   serve many simulated nodes to the head on standard input
-  --version                  print the version
+USAGE = """usage: python -m gswarm_agent mark NAME [--value KEY=VALUE] ...
+       python -m gswarm_agent attach|stream|status|check|simulate ...   (gswarm-tui runs these)
 """
 
 
@@ -54,9 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments: list[str] = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"gswarm-agent {__version__}")
-        return 0
-    if arguments in (["--help"], ["-h"]):
-        print(USAGE, end="")
         return 0
     command = arguments[0] if arguments else ""
     if command == "mark":
@@ -152,51 +135,41 @@ def _number(name: str, text: str) -> float:
 def _status(options: dict[str, str]) -> int:
     from gswarm_agent.requests import status
 
-    return _print_json(status(options.get("--recording", ""), options.get("--folder", "")), options)
+    return _print_json(status(options.get("--recording", ""), options.get("--folder", "")))
 
 
-def _check(options: dict[str, str]) -> int:
+def _check(_options: dict[str, str]) -> int:
     from gswarm_agent.checks import check
 
-    return _print_json(check(), options)
+    return _print_json(check())
 
 
-def _print_json(found: object, options: dict[str, str]) -> int:
+def _print_json(found: object) -> int:
     import json
 
-    if "--for-head" in options:
-        from gswarm_agent.wire import MAGIC
+    from gswarm_agent.wire import MAGIC
 
-        sys.stdout.write(MAGIC.decode())
-    print(json.dumps(found, indent=2))
+    sys.stdout.write(MAGIC.decode())
+    print(json.dumps(found))
     return 0
 
 
 def _mark(arguments: list[str]) -> int:
+    import argparse
+
     from gswarm_agent.mark import MarkError, send, values_of
 
-    names: list[str] = []
-    values: list[str] = []
-    folder = ""
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument in ("--value", "--folder") and not rest:
-            return _usage_error(f"mark: {argument} needs a value")
-        if argument == "--value":
-            values.append(rest.pop(0))
-        elif argument == "--folder":
-            folder = rest.pop(0)
-        else:
-            names.append(argument)
-    if len(names) != 1:
-        return _usage_error(
-            "mark takes one name, in quotes if it has spaces" if names else "mark needs a name"
-        )
+    parser = argparse.ArgumentParser(
+        "gswarm-agent mark", description="Set a mark in each recording that has an agent of yours here."
+    )
+    parser.add_argument("name", metavar="NAME", help="name of the mark, in quotes if it has spaces")
+    parser.add_argument("--value", action="append", default=[], metavar="KEY=VALUE", help="number or text")
+    parser.add_argument("--folder", default="", help="the agents' folder (default: /var/tmp or /tmp)")
+    options = parser.parse_args(arguments)
     try:
-        marked = send(names[0], values_of(values, os.environ), top=folder)
+        marked = send(options.name, values_of(options.value, os.environ), top=options.folder)
     except MarkError as error:
-        return _usage_error(f"mark: {error}")
+        parser.error(str(error))
     for problem in marked.problems:
         print(f"gswarm-agent: {problem}", file=sys.stderr)
     if marked.recordings:
@@ -218,7 +191,7 @@ def _node_probe() -> Probe:
     return NodeProbe()
 
 
-_FLAGS = ("--hold", "--only-left", "--armed", "--for-head")
+_FLAGS = ("--hold", "--only-left", "--armed")
 _LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
 _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
     "attach": (
@@ -226,8 +199,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
         _attach,
     ),
     "stream": ("--memory-mib --simulate", _stream),
-    "status": ("--recording --folder --for-head", _status),
-    "check": ("--for-head", _check),
+    "status": ("--recording --folder", _status),
+    "check": ("", _check),
     "simulate": ("", _simulate),
 }
 

@@ -14,7 +14,7 @@ import struct
 import sys
 import time
 
-from gswarm_agent.folder import LOG, SOCKET, Folder, FolderError, tops
+from gswarm_agent.folder import SOCKET, Folder, FolderError, tops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     if hold and started:
         return _wait_for_agent(folder)
     if not head_left and _was_killed(folder):
-        line = _last_line(folder.read(LOG))
-        print("the agent on this node was killed" + (f": {line}" if line else ""), file=sys.stderr)
+        print("the agent on this node was killed", file=sys.stderr)
         return 1
     return 0
 
@@ -236,11 +235,6 @@ def _was_killed(folder: Folder) -> bool:
     except OSError:  # the agent has removed its folder
         pass
     return False
-
-
-def _last_line(log: bytes) -> str:
-    lines = log.decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -37,12 +37,12 @@ async def query_status(launcher: Launcher, node: str, recording: str) -> NodeSta
     def parse(entries: Any) -> NodeStatus:
         return _status([entry for entry in entries if entry["node"] == node])
 
-    return await _query(launcher, node, parse, "status", "--for-head", "--recording", recording)
+    return await _query(launcher, node, parse, "status", "--recording", recording)
 
 
 async def query_check(launcher: Launcher, node: str) -> dict[str, Any]:
     """Return the checks of a node by the names of ``NodeReport``. Raises LaunchError."""
-    return await _query(launcher, node, _check, "check", "--for-head")
+    return await _query(launcher, node, _check, "check")
 
 
 async def _query(launcher: Launcher, node: str, parse: Callable[[Any], T], *arguments: str) -> T:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.spool import ENDED, FULL
-from gswarm_agent.wire import SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, Stop
+from gswarm_agent.wire import MAGIC, SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, Stop
 from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.integration.agent_process import Agent
 from tests.terminal import PATIENCE_S
@@ -449,16 +450,20 @@ def test_invalid_options_get_one_sentence(words: list[str], said: str) -> None:
     assert done.stderr.startswith(f"gswarm-agent: {said}")
 
 
-def test_status_is_json_for_people_and_for_the_head(node: Node) -> None:
+def test_status_is_json_after_the_wires_first_line(node: Node) -> None:
     agent = node.attach()
     agent.hear(Frame, 2)
-    words = [sys.executable, "-m", "gswarm_agent", "status", "--folder", str(node.folder)]
-    (entry,) = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+
+    def status(*words: str) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "gswarm_agent", "status", "--folder", str(node.folder), *words]
+        said = subprocess.run(command, capture_output=True, check=True).stdout
+        assert said.startswith(MAGIC)
+        found: list[dict[str, Any]] = json.loads(said.removeprefix(MAGIC))
+        return found
+
+    (entry,) = status()
     assert (entry["recording"], entry["node"], entry["pid"]) == ("rec", "n1", node.pid)
     (waiting,) = entry["lives"]
     assert set(waiting) == {"life", "frames"}
     assert waiting["frames"] >= 2
-    assert (
-        json.loads(subprocess.run([*words, "--recording", "other"], capture_output=True, check=True).stdout)
-        == []
-    )
+    assert status("--recording", "other") == []

@@ -198,11 +198,11 @@ def test_many_marks_at_once_arrive_once_and_in_order(node: Node) -> None:
     ("words", "said", "status"),
     [
         (("epoch",), "gswarm-agent: no recording has an agent of yours on this node\n", 1),
-        ((), "gswarm-agent: mark needs a name", 2),
-        (("epoch", "3"), "gswarm-agent: mark takes one name, in quotes if it has spaces", 2),
-        (("epoch", "--value", "loss"), "gswarm-agent: mark: 'loss' isn't of the form KEY=VALUE", 2),
-        (("epoch", "--value"), "gswarm-agent: mark: --value needs a value", 2),
-        (("x" * 201,), "gswarm-agent: mark: a mark's name can have 200 characters", 2),
+        ((), "the following arguments are required: NAME", 2),
+        (("epoch", "3"), "unrecognized arguments: 3", 2),
+        (("epoch", "--value", "loss"), "'loss' isn't of the form KEY=VALUE", 2),
+        (("epoch", "--value"), "argument --value: expected one argument", 2),
+        (("x" * 201,), "a mark's name can have 200 characters", 2),
     ],
 )
 def test_an_invalid_mark_is_refused_with_a_reason(
@@ -210,4 +210,4 @@ def test_an_invalid_mark_is_refused_with_a_reason(
 ) -> None:
     done = mark_on(node, *words)
     assert (done.returncode, done.stdout) == (status, "")
-    assert done.stderr.startswith(said)
+    assert said in done.stderr
