@@ -15,6 +15,7 @@ import shlex
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -31,7 +32,7 @@ from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.processes import own_command
 from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
-from gswarm_tui.options.trial_options import TrialOptions, parse_trial
+from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.printing import formats
 from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line
@@ -75,7 +76,7 @@ class InterruptedTrialError(TrialError):
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a trial; return its exit status. Raises UserError."""
     options = parse_trial(args, environ, formats.add_options)
-    form = formats.parse_output_options(options.output)
+    form = formats.parse_output_options(options)
     if options.results:
         return _print_results(find_recording_file(options.run.db, environ), form, options.plot, environ)
     if options.drives:
@@ -131,7 +132,7 @@ def _check_files(form: formats.OutputOptions, plot: Path | None, recording: Path
     check_output_file(plot, force=form.force, recording=recording, option="--plot")
 
 
-def _new_plan(options: TrialOptions, environ: Mapping[str, str]) -> TrialPlan:
+def _new_plan(options: Namespace, environ: Mapping[str, str]) -> TrialPlan:
     if options.salloc is not None:  # as many nodes as the largest run needs
         gpus = max(options.gpus_per_node)
         available = {str(number): gpus for number in range(max(options.node_counts))}
@@ -143,7 +144,7 @@ def _new_plan(options: TrialOptions, environ: Mapping[str, str]) -> TrialPlan:
         trial_id,
         options.command,
         ordered_runs(placements, options.repeat, trial_id),
-        timeout_s=options.timeout_s,
+        timeout_s=options.timeout,
         throughput=options.throughput,
         throughput_mark=options.throughput_mark,
         max_gpu_hours=options.max_gpu_hours,
@@ -153,7 +154,7 @@ def _new_plan(options: TrialOptions, environ: Mapping[str, str]) -> TrialPlan:
     )
 
 
-def _job(options: TrialOptions, environ: Mapping[str, str]) -> str:
+def _job(options: Namespace, environ: Mapping[str, str]) -> str:
     if job := options.run.job or label_of_shell(environ):
         return job
     raise TrialError(
@@ -189,9 +190,7 @@ def _print_how_to_watch(recording: str) -> None:
 # Within a job
 
 
-def _run_in_job(
-    plan: TrialPlan, options: TrialOptions, environ: Mapping[str, str]
-) -> tuple[Path | None, int]:
+def _run_in_job(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> tuple[Path | None, int]:
     """Record the nodes of the job while another process does the runs.
 
     Return the recording's file, None if it couldn't be opened, and the exit status.
@@ -225,7 +224,7 @@ def _run_in_job(
     return None if batch.recording is None else batch.recording.path, status
 
 
-def _drive(plan: TrialPlan, options: TrialOptions, environ: Mapping[str, str]) -> int:
+def _drive(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> int:
     """Do all runs, or a single one; return the exit status. Raises UserError."""
     recorder = TrialRecorder(os.environ.pop(RECORDING_VARIABLE), environ)
 
@@ -286,7 +285,7 @@ def _until_signal(work: Coroutine[object, object, int], ended: str) -> int:
 # Jobs of their own
 
 
-async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
+async def _submit(plan: TrialPlan, db: Path, options: Namespace) -> int:
     """Do each run in an allocation of its own; return the exit status. Raises TrialError, StoreError."""
     add_event(db, TRIAL_PLANNED, *plan_texts(plan))
     outcomes: tuple[RunOutcome, ...] = ()
@@ -301,7 +300,7 @@ async def _submit(plan: TrialPlan, db: Path, options: TrialOptions) -> int:
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
-async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: TrialOptions) -> int:
+async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: Namespace) -> int:
     """Do one run in an allocation; return the exit status of its process."""
     placement = run.placement
     salloc = (

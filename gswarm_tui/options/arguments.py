@@ -395,7 +395,7 @@ def _add_connection(parser: Parser) -> None:
         group.add_argument(_flag(key), metavar=metavar, help=text)
 
 
-def _add_recording(parser: Parser) -> Callable[..., argparse.Action]:
+def add_recording_options(parser: Parser) -> Callable[..., argparse.Action]:
     """Add the recording options; return the function that adds more of them."""
     add = parser.add_argument_group("recording").add_argument
     add("--interval", metavar="TIME", help="time between samples: 1, 0.5s, 500ms; 0.1 s to 60 s (default: 1)")
@@ -446,7 +446,7 @@ def _record_parser() -> Parser:
         help="set variables for traces on request (default: arm)",
     )
     _add_nodes(parser)
-    _add_recording(parser)
+    add_recording_options(parser)
     _add_connection(parser)
     add_server_options(parser)
     _add_general(parser)
@@ -511,7 +511,7 @@ def _parser() -> Parser:
     lines = [f"  {command.name:{width}}{command.help}" for command in COMMANDS]
     parser.epilog = "\n".join(["commands (each has its own --help):", *lines, "", _EXAMPLES])
     _add_nodes(parser)
-    add = _add_recording(parser)
+    add = add_recording_options(parser)
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
     add("--new", action="store_true", help="start another recording of the same nodes")
     add("--unattended", metavar="TIME", help="without a job, record this long without a screen (default: 1h)")

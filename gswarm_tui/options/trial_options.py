@@ -7,11 +7,17 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from gswarm_tui.common.errors import printable, quote
 from gswarm_tui.options import values
-from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
+from gswarm_tui.options.arguments import (
+    CommandParser,
+    UsageError,
+    add_recording_options,
+    given_flags,
+    parse,
+    split_command,
+)
 from gswarm_tui.options.profile_options import add_salloc_options, salloc_options, split_words
 
 PLACEMENTS = ("packed", "spread")
@@ -25,45 +31,17 @@ _RUN = (
 _ALLOCATION = ("partition", "time", "account", "constraint", "salloc")
 
 
-class TrialOptions(NamedTuple):
-    """Options of ``trial``; ``run`` has those that its recorder shares with other runs.
-
-    ``node_counts`` and ``gpus_per_node`` are empty for those that the job has. ``salloc`` has the options of
-    each run's allocation, None to run within a job. ``words`` are the flags of the recorder.
-
-    A trial starts processes of its own: ``only`` is the number of the single run that one does, and one that
-    ``drives`` does runs below a recorder. ``results`` is whether to print those of a recording. ``output``
-    has the flags of another module, for the format of results.
-    """
-
-    run: Options
-    node_counts: tuple[int, ...]
-    gpus_per_node: tuple[int, ...]
-    placements: tuple[str, ...]
-    repeat: int
-    timeout_s: float | None
-    throughput: str | None
-    throughput_mark: str | None
-    max_gpu_hours: float | None
-    ntasks_per_node: int | None
-    srun: tuple[str, ...]
-    salloc: tuple[str, ...] | None
-    dry_run: bool
-    results: bool
-    plot: Path | None
-    output: argparse.Namespace
-    only: int | None
-    drives: bool
-    words: tuple[str, ...]
-    command: tuple[str, ...]
-
-
 def parse_trial(
     argv: Sequence[str],
     environ: Mapping[str, str],
     add_output_options: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
-) -> TrialOptions:
-    """Resolve the options of ``trial``; the words after ``--`` are the command.
+) -> argparse.Namespace:
+    """Return the flags of ``trial``; ``command`` has the words after ``--``.
+
+    ``run`` has the options that its recorder shares with other runs, ``words`` their flags. ``salloc`` has
+    the options of each run's allocation, None to run within a job. ``node_counts`` and ``gpus_per_node`` are
+    empty for those that the job has. A trial starts processes of its own: ``only`` is the number of the
+    single run that one does, and one that ``drives`` does runs below a recorder.
 
     ``add_output_options`` adds the flags for the format of results. Raises UsageError, ConfigError.
     """
@@ -74,30 +52,12 @@ def parse_trial(
     add_output_options(parser)
     given = parser.read(own)
     _refuse_contradictions(given, command)
-    flags = given_flags(given, _RUN)
-    options = parse(flags, environ)
-    return TrialOptions(
-        run=options._replace(record=True),
-        node_counts=given.node_counts,
-        gpus_per_node=given.gpus_per_node,
-        placements=given.placements or PLACEMENTS[:1],
-        repeat=given.repeat or DEFAULT_REPEATS,
-        timeout_s=given.timeout,
-        throughput=given.throughput,
-        throughput_mark=given.throughput_mark,
-        max_gpu_hours=given.max_gpu_hours,
-        ntasks_per_node=given.ntasks_per_node,
-        srun=split_words("--srun", given.srun),
-        salloc=salloc_options(given, options, _ALLOCATION) if given.submit else None,
-        dry_run=given.dry_run,
-        results=given.results,
-        plot=given.plot,
-        output=given,
-        only=given.only,
-        drives=given.drives,
-        words=tuple(flags),
-        command=tuple(command),
-    )
+    given.command = tuple(command)
+    given.words = given_flags(given, _RUN)
+    given.run = parse(given.words, environ)._replace(record=True)
+    given.srun = split_words("--srun", given.srun)
+    given.salloc = salloc_options(given, given.run, _ALLOCATION) if given.submit else None
+    return given
 
 
 def _refuse_contradictions(given: argparse.Namespace, command: Sequence[str]) -> None:
@@ -127,8 +87,7 @@ def _parser() -> CommandParser:
         "and compare them. The runs are steps of this job, or jobs of their own with --submit. The exit "
         "status is 0 if all runs succeeded, 1 if a run failed, 3 if the trial ended before its last run, and "
         "130 after Ctrl-C.",
-        writes=True,
-        usual="a new file here, named after the job",
+        database=False,
     )
     add = parser.add_argument_group("placements").add_argument
     add(
@@ -148,6 +107,7 @@ def _parser() -> CommandParser:
     add(
         "--placements",
         type=_placements,
+        default=PLACEMENTS[:1],
         metavar="WORDS",
         help="packed (fewest nodes), spread (same number of GPUs, most nodes), or packed,spread (default: "
         "packed)",
@@ -160,7 +120,8 @@ def _parser() -> CommandParser:
     )
     add("--srun", metavar="TEXT", help="any other options of srun: --srun='--mpi=pmix -c 8'")
     repeat_help = f"runs of each placement (default: {DEFAULT_REPEATS})"
-    add("--repeat", type=values.whole(1, MOST_REPEATS), metavar="N", help=repeat_help)
+    number = values.whole(1, MOST_REPEATS)
+    add("--repeat", type=number, default=DEFAULT_REPEATS, metavar="N", help=repeat_help)
     add = parser.add_argument_group("limits").add_argument
     time = values.argument(values.run_s)
     add("--timeout", type=time, metavar="TIME", help="end a run that takes longer: 90s, 10m, 2h")
@@ -175,14 +136,9 @@ def _parser() -> CommandParser:
     add("--job", metavar="ID", help="a running job of yours (default: that of this shell)")
     add("--submit", action="store_true", help="allocate nodes for each run by salloc")
     add_salloc_options(add)
-    add = parser.add_argument_group("recording").add_argument
+    add = add_recording_options(parser)
     add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
-    add("--interval", metavar="TIME", help="time between samples (default: 1)")
-    add("--metrics", metavar="GROUPS", help="metric groups to measure (default: all but counters)")
-    add("--linger", metavar="TIME", help="keep agents sampling without the head (default: 24h)")
-    add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet")
-    add("--query-memory", metavar="SIZE", help="memory limit of all queries")
     parser.add_connection_options("connection")
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
