@@ -12,7 +12,7 @@ from gswarm_agent import __version__
 from gswarm_agent.metrics import ALL_GROUPS, DEFAULT_GROUPS
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
-from gswarm_tui.options import config, gswarm_profiler_words, values
+from gswarm_tui.options import config, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
 from gswarm_tui.options.server_options import ServerSettings, add_server_options, server_settings
 
@@ -22,6 +22,8 @@ ONCE_TIMEOUT_S = 30
 UNATTENDED_S = 3600
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
+GSWARM_PROFILER_COMMANDS = ("start", "connect", "http-profile", "http-status", "stop", "http-stop", "stat")
+"""Commands of gswarm-profiler that aren't ours."""
 _CONNECTION = {
     "launcher": ("ssh|srun|local", "start agents by SSH, by srun, or on this machine (default: ssh)"),
     "user": ("NAME", "SSH user name (default: from your SSH configuration)"),
@@ -351,8 +353,11 @@ def _unexpected(word: str, parser: Parser) -> str:
         return f"unexpected argument {quote(word)} after {parser.prog}; see --help."
     if word in COMMAND_NAMES:
         return f"the command {word} comes first: gswarm-tui {word} [options]."
-    if (answer := gswarm_profiler_words.COMMANDS.get(word)) is not None:
-        return f"{word} is a command of gswarm-profiler; {answer}."
+    if word in GSWARM_PROFILER_COMMANDS:
+        return (
+            f"{word} is a command of gswarm-profiler; here record and recording stop start and end a "
+            "recording, session start and session stop a session, and summary and plot describe it."
+        )
     hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes, or see the commands in --help"
     return f"unexpected argument {quote(word)}{hint}."
 

@@ -17,7 +17,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.intents import StartSession
-from gswarm_tui.options import gswarm_profiler_words
+from gswarm_tui.options.arguments import GSWARM_PROFILER_COMMANDS
 from tests.integration.heads import head as in_terminal
 from tests.integration.test_control import RunningHead
 from tests.tui.client import carry_out
@@ -300,7 +300,7 @@ async def test_wrong_input_is_answered_with_one_sentence(
             assert [session.name for session in running.hub.fleet.sessions.running] == ["train"], words
 
 
-@pytest.mark.parametrize("word", gswarm_profiler_words.COMMANDS)
+@pytest.mark.parametrize("word", GSWARM_PROFILER_COMMANDS)
 def test_commands_of_gswarm_profiler_are_answered_with_ours(
     word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
