@@ -65,8 +65,6 @@ def _import(result: ProfileResult, db: Path, options: ProfileOptions, environ: M
     notices: dict[str, None] = {}
     for path in result.reports:
         node, rank = node_and_rank(path.name)
-        if path.suffix == ".qdstrm":
-            continue
         try:
             with Progress(f"importing {path.name}") as progress:
                 done = import_report(path, db, environ, node=node, rank=rank, report=progress.report)

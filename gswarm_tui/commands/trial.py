@@ -310,12 +310,8 @@ async def _submit_run(run: TrialRun, plan: TrialPlan, db: Path, options: Namespa
         *(plan.salloc or ()),
     )
     which, begun = f"run {run.number} of {len(plan.runs)}, {run}", time.time()
-
-    def waiting(job_id: str, reason: str) -> None:
-        print_notice(f"{which}: job {job_id} is waiting: {reason}")
-
     try:
-        async with allocated(salloc, waiting, "gswarm-trial") as allocation:
+        async with allocated(salloc, "gswarm-trial") as allocation:
             words = own_command("trial", f"--only={run.number}", f"--job={allocation.job.job_id}")
             words += [word for word in options.words if not word.startswith(("--db=", "--job="))]
             variables = [f"{name}={value}" for name, value in allocation.environ.items()]

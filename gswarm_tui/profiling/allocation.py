@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from gswarm_tui.common.errors import print_notice
 from gswarm_tui.profiling.slurm_commands import (
     KeptCommand,
     ProfileError,
@@ -20,8 +19,6 @@ from gswarm_tui.profiling.slurm_commands import (
 )
 from gswarm_tui.slurm.jobs import Job, parse_jobs
 
-_REASON_EVERY_S = 2.0
-_GPU_TYPE = re.compile(r"\bGRES=(?:\S*,)?gpu:([A-Za-z]\w*)")
 _PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
 _GRANTED = "GSWARM-GRANTED "
 # The variables that salloc sets decide how its user's srun starts tasks, so srun gets them here, too.
@@ -32,13 +29,9 @@ _GRANTED_COMMAND = (
 
 @dataclass(frozen=True)
 class Allocation:
-    """Nodes of a job on which steps can be started, and the variables for ``srun``.
-
-    ``gpu_type`` is Slurm's word for the GPUs, empty if it has none.
-    """
+    """Nodes of a job on which steps can be started, and the variables for ``srun``."""
 
     job: Job
-    gpu_type: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def step(self, *options: str) -> list[str]:
@@ -65,67 +58,37 @@ async def find_job(job_id: str, environ: Mapping[str, str] | None = None) -> All
     record = records[0]
     if record.state != "RUNNING":
         raise ProfileError(f"job {job_id} isn't running: its state is {record.state}.")
-    gpu_type = _GPU_TYPE.search(text)
-    return Allocation(record.job, gpu_type[1] if gpu_type else "", environ or {})
+    return Allocation(record.job, environ or {})
 
 
 @asynccontextmanager
-async def allocated(
-    options: Sequence[str],
-    waiting: Callable[[str, str], None],
-    name: str = "gswarm-profile",
-) -> AsyncIterator[Allocation]:
-    """Allocate nodes for the time of the context; ``waiting`` gets the job and each reason why it waits.
+async def allocated(options: Sequence[str], name: str = "gswarm-profile") -> AsyncIterator[Allocation]:
+    """Allocate nodes for the time of the context; a notice names the job if it waits.
 
     Raises ProfileError if Slurm denies it.
     """
     salloc = ["salloc", "--kill-command=TERM", f"--job-name={name}", *options, "bash", "-c", _GRANTED_COMMAND]
     async with kept(with_errors(salloc), grace_s=0) as command:
-        job_id, environ = await _granted(command, waiting)
+        job_id, environ = await _granted(command)
         yield await find_job(job_id, environ)
 
 
-async def _report_reasons(job_id: str, waiting: Callable[[str, str], None]) -> None:
-    """Report why a pending job waits, in squeue's words, whenever that changes."""
-    shown = ""
-    while True:
-        status, text = await output(
-            ["squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%r"]
-        )
-        reason = text.strip()
-        if status == 0 and reason not in {"", "None", shown}:
-            shown = reason
-            waiting(job_id, reason)
-        await asyncio.sleep(_REASON_EVERY_S)
-
-
-async def _granted(command: KeptCommand, waiting: Callable[[str, str], None]) -> tuple[str, dict[str, str]]:
+async def _granted(command: KeptCommand) -> tuple[str, dict[str, str]]:
     """Wait for the allocation; return the job's id and the variables of its shell. Raises ProfileError."""
     text, errors = "", []
-    reporting: asyncio.Task[None] | None = None
-    try:
-        while data := await command.read():
-            *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
-            for line in lines:
-                if line.startswith(_GRANTED):
-                    _, job_id, variables = line.split(" ")
-                    return job_id, _variables(variables)
-                if (found := _PENDING.match(line)) and reporting is None:
-                    reporting = asyncio.create_task(_report_reasons(found[1], waiting))
-                if "error: " in line or "unrecognized" in line or "invalid" in line:
-                    errors.append(line)
-    finally:
-        if reporting is not None:
-            reporting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reporting
+    while data := await command.read():
+        *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
+        for line in lines:
+            if line.startswith(_GRANTED):
+                _, job_id, variables = line.split(" ")
+                pairs = base64.b64decode(variables).decode("utf-8", "surrogateescape").split("\0")
+                return job_id, dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+            if found := _PENDING.match(line):
+                print_notice(f"job {found[1]} waits for nodes; squeue --jobs={found[1]} shows why")
+            if "error: " in line or "unrecognized" in line or "invalid" in line:
+                errors.append(line)
     if await command.wait() == 127:
         raise ProfileError(
             "salloc isn't on your PATH; run this on a login node of the cluster, or name one with --jump."
         )
     raise ProfileError(f"Slurm denied the allocation{last_line(errors[-1] if errors else '')}.")
-
-
-def _variables(text: str) -> dict[str, str]:
-    pairs = base64.b64decode(text).decode("utf-8", "surrogateescape").split("\0")
-    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)

@@ -15,8 +15,6 @@ SCHEMAS = ("2", "3")
 _METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 """Errors of a damaged file; SQLite's message may have its bytes, which sqlite3 then can't decode."""
-_HEADER_BYTES = 100
-_MAGIC = b"SQLite format 3\0"
 
 
 class NsysExport:
@@ -28,7 +26,6 @@ class NsysExport:
     def __init__(self, path: Path, name: str) -> None:
         """Open an export; ``name`` is its report's in messages. Raises ReportError."""
         self._name = name
-        _check_whole(path, name)
         try:
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True, check_same_thread=False
@@ -110,18 +107,6 @@ class NsysExport:
         return ReportError(
             f"{self._name} is damaged or cut short ({printable(str(error))}). Copy or export it again."
         )
-
-
-def _check_whole(path: Path, name: str) -> None:
-    """Raise ReportError unless a file is a whole SQLite database, by the number of pages in its header."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
-        raise ReportError(f"{name} isn't a SQLite file. Export it with nsys export --type sqlite.")
-    page = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    if path.stat().st_size < pages * (65536 if page == 1 else page):
-        raise ReportError(f"{name} is cut short. Copy or export it again.")
 
 
 def _quoted(name: str) -> str:

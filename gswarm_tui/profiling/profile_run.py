@@ -78,15 +78,10 @@ async def run_profile(
             if options.job is not None:
                 allocation = await find_job(options.job)
             else:
-                allocation = await nodes.enter_async_context(
-                    allocated(
-                        options.salloc,
-                        lambda job_id, reason: print_notice(f"job {job_id} is waiting: {reason}"),
-                    )
-                )
+                allocation = await nodes.enter_async_context(allocated(options.salloc))
             job, count = allocation.job, allocation.gpus
-            gpus = f"{count} × {allocation.gpu_type}" if allocation.gpu_type else plural(count, "GPU")
-            print_notice(f"Using {f'{gpus} on ' if count else ''}{fold(job.nodes)} (job {job.label})")
+            gpus = f"{plural(count, 'GPU')} on " if count else ""
+            print_notice(f"Using {gpus}{fold(job.nodes)} (job {job.label})")
             words = _words(options, allocation, token, made)
             with observing(job):
                 setup = setup_line(options.run.setup or "")
@@ -130,18 +125,12 @@ def _explain(options: ProfileOptions, folder: Path) -> None:
     logs = sorted(folder.glob("*.log"))
     for log in logs:
         text, (node, rank) = log.read_text(errors="replace"), node_and_rank(log.name)
-        reports = [path for path in folder.glob(f"{log.stem}.*") if path.suffix in SUFFIXES]
         if _PERMISSION in text:
             print_notice(
                 f"{node}: the driver refused the performance counters ({_PERMISSION}); {_COUNTERS_REMEDY}."
             )
-        elif not reports:
+        elif not any(path.suffix in SUFFIXES for path in folder.glob(f"{log.stem}.*")):
             print_notice(f"{node}: {options.tool} wrote no report for rank {rank}{last_line(text)}.")
-        elif reports[0].suffix == ".qdstrm":
-            print_notice(
-                f"{node}: this installation of nsys has no importer, so {reports[0].name} is raw; convert it "
-                "with QdstrmImporter where Nsight Systems is installed as a whole."
-            )
     profiled = {node_and_rank(log.name)[1] for log in logs}
     for number in options.ranks:
         if logs and number not in profiled:

@@ -44,9 +44,6 @@ _CAPTURE_END = "Record Window End"
 _COMMUNICATES = re.compile(r"nccl|rccl|nvshmem|ncclDevKernel", re.IGNORECASE)
 _IS_TRACE = re.compile(rb'"(schemaVersion|traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"')
 _RANK = re.compile(r"rank[-_]?(\d{1,6})")
-_COLLECTIVE_CALL = "record_param_comms"
-_NAMES_OWN_RANK = re.compile(r"_?all|_?reduce_scatter|barrier")
-"""Calls of other collectives, such as broadcast, name the root or the other side."""
 
 
 def is_trace(path: Path) -> bool:
@@ -65,23 +62,26 @@ def is_trace(path: Path) -> bool:
 class PytorchTrace:
     """One pass over a trace file. ``facts`` describes it; ``write`` writes its events."""
 
-    def __init__(self, path: Path, file: BufferedReader) -> None:
-        """Read what comes before the first event. Raises ReportError."""
+    def __init__(self, path: Path, file: BufferedReader, report: Callable[[], None]) -> None:
+        """Read what comes before the first event; ``report`` is called while reading. Raises ReportError."""
         self._path = path
+        self._report = report
         self._stream = JsonStream(file)
         self._events: Iterator[dict[str, Any]] = self._timed_events()
         self._before: dict[str, Any] = {}
         self._zero_ns = 0
         self._name_ids: dict[str, int] = {}
         self._rows = 0
-        self._rank_in_job: int | None = None
         self._capture: dict[str, float] = {}
         self.span_ns: tuple[int, int] | None = None
         first = next(self._events, None)
         if first is None:
             raise ReportError(f"{path} has no events of PyTorch; it may be another program's trace.")
         self._events = chain([first], self._events)
-        self._stated_rank = _stated_rank(self._before)
+        # What Kineto appends on request, after the events, doesn't count: a broadcast leaves the root's rank.
+        self._rank = _stated_rank(self._before)
+        if self._rank is None and (named := _RANK.search(path.name)):
+            self._rank = int(named[1])
         base = self._before.get("baseTimeNanoseconds")
         self._base_ns = base if isinstance(base, int) and 0 < base < _LATEST_NS else 0
         first_ns = self._base_ns + _nanoseconds(first["ts"])
@@ -107,20 +107,11 @@ class PytorchTrace:
             tool_version="",
             digest=self._digest,
             node=clean_text(host) if isinstance(host, str) and host else UNKNOWN,
-            rank=self._rank(),
+            rank=self._rank,
             zero_ns=self._zero_ns,
             started_ns=self._zero_ns + first,
             ended_ns=self._zero_ns + last,
         )
-
-    def _rank(self) -> int | None:
-        """Return the rank: as the program stated it, as its collectives or the file's name have it.
-
-        What Kineto appends to a trace on request comes last: after a broadcast, it is the rank of the root.
-        """
-        named = _RANK.search(self._path.name)
-        known = (self._stated_rank, self._rank_in_job, int(named[1]) if named else None)
-        return next((rank for rank in known if rank is not None), _stated_rank(self._before))
 
     def write(self, target: ProfileWriter) -> int:
         """Write all events and return their number. Raises ReportError, StoreError."""
@@ -184,8 +175,6 @@ class PytorchTrace:
     def _op(self, event: dict[str, Any], category: str) -> tuple[Any, ...]:
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
-        if event["name"] == _COLLECTIVE_CALL and self._rank_in_job is None:
-            self._rank_in_job = _rank_in_job(arguments)
         correlation = arguments.get("correlation")
         numbers = _whole(event.get("pid")), _whole(event.get("tid")), _whole(correlation)
         return (*self._times(event), event["name"], category, *numbers)
@@ -229,6 +218,7 @@ class PytorchTrace:
         }
         arrays["name_id"] = np.array([self._name_ids[name] for name in names])
         target.add(table, arrays)
+        self._report()
         self._rows += len(rows)
         rows.clear()
 
@@ -237,8 +227,8 @@ class PytorchTrace:
 def open_trace(path: Path, report: Callable[[float], None]) -> Iterator[PytorchTrace]:
     """Open a trace; ``report`` is called with the share read. Raises ReportError."""
     size = max(1, path.stat().st_size)
-    with path.open("rb") as raw, _unzipped(cast(BufferedReader, _Counted(raw, size, report))) as file:
-        yield PytorchTrace(path, file)
+    with path.open("rb") as raw, _unzipped(raw) as file:
+        yield PytorchTrace(path, file, lambda: report(min(1.0, raw.tell() / size)))
 
 
 @contextlib.contextmanager
@@ -251,35 +241,11 @@ def _unzipped(raw: BufferedReader) -> Iterator[BufferedReader]:
         yield raw
 
 
-class _Counted:
-    """A file that reports the share of it that was read."""
-
-    def __init__(self, file: BufferedReader, size: int, report: Callable[[float], None]) -> None:
-        self._file, self._size, self._report = file, size, report
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._report(min(1.0, self._file.tell() / self._size))
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
 def _stated_rank(members: dict[str, Any]) -> int | None:
     """Return the rank that the trace names, None without a valid one."""
     distributed = members.get("distributedInfo")
     rank = distributed.get("rank") if isinstance(distributed, dict) else None
     return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None  # a bool is an int
-
-
-def _rank_in_job(call: dict[str, Any]) -> int | None:
-    """Return the rank in the job of the process that called a collective; the call has that in its group."""
-    names = ("Rank", "Global rank start", "Global rank stride")
-    rank, start, stride = (_whole(call.get(name), _MOST_RANKS) for name in names)
-    is_own = _NAMES_OWN_RANK.match(str(call.get("Collective name")))
-    in_job = start + stride * rank
-    return in_job if is_own and min(rank, start) >= 0 and stride > 0 and in_job < _MOST_RANKS else None
 
 
 def _nanoseconds(micros: float) -> int:

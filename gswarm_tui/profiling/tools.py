@@ -16,15 +16,9 @@ from types import FrameType
 
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.programs import run_program
-from gswarm_tui.common.quantities import file_size
 from gswarm_tui.profiling.report_text import ReportError
 
-_VERSION = re.compile(rb"20\d\d[.@]\d{1,2}[.@]\d{1,3}[.@]\d{1,9}")
-_LAST_BYTES = 1 << 20
-"""Tools write their version near the end of a report, newer ones near its start."""
-
 _EXPORT = ("export", "--type", "sqlite", "--force-overwrite", "true", "--output")
-_FULL_BYTES = 1 << 20
 
 
 def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -> str:
@@ -51,34 +45,18 @@ def tool_version(tool: str, environ: Mapping[str, str]) -> str:
     return str(found[-1])
 
 
-def report_version(path: Path) -> str:
-    """Return the version of the tool that wrote a report; empty if the file doesn't show it."""
-    with path.open("rb") as file:
-        head = file.read(_LAST_BYTES)
-        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
-        tail = file.read()
-    found = _VERSION.findall(tail) or _VERSION.findall(head)
-    return found[-1].decode().replace("@", ".") if found else ""
-
-
 def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, str]) -> ReportError:
-    """Return why a tool couldn't read a report: a newer version made it, or what the tool printed last.
+    """Return why a tool couldn't read a report, with what the tool printed last.
 
     Raises ReportError if the tool doesn't work at all.
     """
-    name, made, here = Path(tool).name, report_version(path), tool_version(tool, environ)
-    if made and _numbers(made) > _numbers(here):
-        return ReportError(
-            f"{path} was made by {name} {made}, which is newer than the one here, {here}. "
-            f"Load a module with {name} {made} or later, and import it again."
-        )
+    here = f"{Path(tool).name} {tool_version(tool, environ)}"
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip() and "%" not in line]
     why = f" ({printable(lines[-1].removeprefix('==ERROR== ')[:200].rstrip('.'))})" if lines else ""
-    return ReportError(f"{path} can't be read by {name} {here}{why}. It may be cut short: copy it again.")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    return ReportError(
+        f"{path} can't be read by {here}{why}. Load the module of a newer version, if that made it; it may "
+        "also be cut short: copy it again."
+    )
 
 
 @contextlib.contextmanager
@@ -90,12 +68,6 @@ def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "report.sqlite"
         done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ)
-        if (free := shutil.disk_usage(folder).free) < _FULL_BYTES:
-            place = Path(folder).parent
-            raise ReportError(
-                f"{place} has {file_size(free)} free, too little to export {path} there. "
-                "Free some space, or set TMPDIR to another folder."
-            )
         # nsys exits with 0 after some errors, without a file.
         if done.returncode != 0 or not out.exists():
             raise explain_failure(path, nsys, done.stdout + done.stderr, environ)

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from gswarm_tui.profiling.allocation import allocated
+from gswarm_tui.profiling.slurm_commands import ProfileError
 
 
-@pytest.mark.parametrize(
-    ("reason", "shown"),
-    [
-        ("Priority", "Priority"),
-        (
-            "PartitionNodeLimit",
-            "PartitionNodeLimit",
-        ),
-    ],
-)
-async def test_a_reason_that_never_passes_is_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, shown: str
+async def test_a_job_that_waits_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, script in (
-        ("salloc", "echo salloc: Pending job allocation 7 >&2; exec cat"),
-        ("squeue", f"echo {reason}"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o700)
+    script = "echo salloc: Pending job allocation 7 >&2; echo salloc: error: no nodes >&2; exit 1"
+    (tmp_path / "salloc").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "salloc").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    reported: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-
-    async def allocate() -> None:
-        async with allocated([], lambda job, why: reported.put_nowait((job, why))):
+    with pytest.raises(ProfileError, match=r"^Slurm denied the allocation: no nodes\.$"):
+        async with allocated([]):
             pass
-
-    task = asyncio.create_task(allocate())
-    assert await reported.get() == ("7", shown)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    assert capsys.readouterr().err == "gswarm-tui: job 7 waits for nodes; squeue --jobs=7 shows why\n"

@@ -209,7 +209,7 @@ def test_figures_of_a_real_gpu_s_trace_are_those_of_its_events(
 ) -> None:
     path, db = TRACES / f"{name}.json.gz", tmp_path / "run.duckdb"
     real = RealTrace(path)
-    assert main(["import", str(path), "--db", str(db), "--node", "gpu01"]) == 0
+    assert main(["import", str(path), "--db", str(db), "--node", "gpu01", "--rank", "0"]) == 0
     rows = len(real.on_gpu) + sum(one["cat"] in real.ON_CPU for one in real.events)
     assert f"{rows:,} events of gpu01, rank 0" in capsys.readouterr().out
     kernels = "name, kind, device, stream, correlation_id, start_ns, duration_ns"
@@ -256,30 +256,15 @@ def test_figures_of_a_real_gpu_s_trace_are_those_of_its_events(
 
 
 @pytest.mark.parametrize(
-    ("changed", "calls", "rank"),
-    [
-        ({}, 0, 1),
-        ({'"allreduce"': '"broadcast"', '"Rank": 1': '"Rank": 0'}, 1, 1),
-        ({'"Rank": 1': '"Rank": null'}, 2, 0),
-        ({'rank start": 0': 'rank start": 6', 'rank stride": 1': 'rank stride": 2'}, 2, 8),
-        ({'"Rank": 1': '"Rank": 999999', 'rank stride": 1': 'rank stride": 999999'}, 2, 0),
-    ],
-    ids=["collective", "broadcast", "appended", "subgroup", "absurd"],
+    ("name", "words", "rank"), [("pid100", [], None), ("rank1", [], 1), ("rank1", ["--rank=5"], 5)]
 )
-def test_the_rank_is_that_of_the_collectives_if_the_program_does_not_state_it(
-    tmp_path: Path, changed: dict[str, str], calls: int, rank: int
+def test_a_trace_on_request_has_the_rank_of_its_name(
+    tmp_path: Path, name: str, words: list[str], rank: int | None
 ) -> None:
-    """Kineto appends the rank of the first call, which is the root's for a broadcast: here always 0."""
-    path, db = tmp_path / "20261126-054917-pid100-gpu01.json", tmp_path / "run.duckdb"
-    text = write_trace(path, 1, on_request=True).read_text()
-    text = text.replace('"backend": "nccl",\n  "rank": 1', '"backend": "nccl",\n  "rank": 0')
-    before, *parts = text.split('"record_param_comms"')
-    for at in range(calls):
-        for old, new in changed.items():
-            assert old in parts[at]
-            parts[at] = parts[at].replace(old, new, 1)
-    path.write_text('"record_param_comms"'.join([before, *parts]))
-    assert main(["import", str(path), "--db", str(db)]) == 0
+    """Kineto appends a rank, too, which is the root's after a broadcast."""
+    path, db = tmp_path / f"20261126-054917-{name}-gpu01.json", tmp_path / "run.duckdb"
+    write_trace(path, 3, on_request=True)
+    assert main(["import", str(path), "--db", str(db), *words]) == 0
     assert query(db, "SELECT rank FROM profiles") == [(rank,)]
 
 
