@@ -37,8 +37,6 @@ class Period:
         return max(0.0, (self.until - self.started_at).total_seconds())
 
 
-_WRITTEN = (".pdf", ".png", ".svg", ".html", ".json", ".csv")
-"""Suffixes of files that commands write about a session."""
 _PERIODS = """
 WITH last AS (
   SELECT n.recording_id, max(h.ts) + INTERVAL 1 MICROSECOND AS ts
@@ -111,8 +109,6 @@ def _load(source: QuerySource) -> list[Period]:
 
 
 def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> str:
-    if wanted.lower().endswith(_WRITTEN):
-        return f"{source.path} has no session {quote(wanted)}; to write such a file, put -o before it."
     if not sessions:
         return (
             f"{source.path} has no session {quote(wanted)} and no others; "

@@ -31,6 +31,7 @@ from gswarm_tui.common.errors import print_notice
 from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.processes import own_command
 from gswarm_tui.common.quantities import duration, plural
+from gswarm_tui.control.intents import LogTrial
 from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
 from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.printing import formats
@@ -232,7 +233,7 @@ def _drive(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> i
         watching = asyncio.create_task(_end_with_parent(asyncio.current_task()))
         try:
             if options.only is None:
-                await recorder.log_plan(plan)
+                await recorder.carry_out(LogTrial(TRIAL_PLANNED, *plan_texts(plan)))
             path = (await recorder.recording()).absolute()
             driver = TrialDriver(plan, recorder, path.with_name(f"{path.stem}-trial"))
             runs = [run for run in plan.runs if options.only in (None, run.number)]

@@ -89,7 +89,7 @@ _COLUMNS: dict[str, tuple[str, _Value]] = {
     "efficiency": ("DOUBLE", lambda _, row: row.efficiency),
     "knee": ("BOOLEAN", lambda made, row: row is made.knee),
     "reason": ("VARCHAR", lambda _, row: row.reason or None),
-    "unit": ("BIGINT", lambda made, _: made.unit),
+    "unit": ("BIGINT", lambda made, _: made.plan.unit),
     "gpu_s": ("DOUBLE", lambda _, row: row.gpu_s),
     "energy_j": ("DOUBLE", lambda _, row: row.energy_j),
     "nvlink_mb": ("DOUBLE", lambda _, row: row.nvlink_mb),

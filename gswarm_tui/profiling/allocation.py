@@ -39,11 +39,6 @@ class Allocation:
         variables = [f"{name}={value}" for name, value in self.environ.items()]
         return ["env", *variables, "srun", f"--jobid={self.job.job_id}", "--overlap", "--quiet", *options]
 
-    @property
-    def gpus(self) -> int:
-        """The number of allocated GPUs; 0 where Slurm doesn't count them."""
-        return sum(map(len, self.job.gpus.values()))
-
 
 async def find_job(job_id: str, environ: Mapping[str, str] | None = None) -> Allocation:
     """Return the nodes of a running job of the user. Raises ProfileError."""

@@ -108,14 +108,10 @@ def _import(
             f"the recording has no samples of the profile's time, {started:%Y-%m-%d %H:%M:%S} UTC; "
             "name the recording of that time with --db."
         )
-    if not target.on_known_node and facts.node == UNKNOWN:
+    if not target.on_known_node:
+        node = f"the node of {path}" if facts.node == UNKNOWN else f"the node {facts.node}"
         notices.append(
-            f"{path} doesn't name its node, so no samples belong to the profile; name the node with --node."
-        )
-    elif not target.on_known_node:
-        notices.append(
-            f"the recording doesn't have the node {facts.node}, so no samples belong to the profile; "
-            "name the node with --node."
+            f"the recording doesn't have {node}, so no samples belong to the profile; name it with --node."
         )
     return ImportedProfile(target.profile_id, rows, facts, tuple(notices))
 

@@ -42,6 +42,7 @@ _MEMORY_OPERATIONS = {
 }
 """Names of copies by their kind, as nsys stats prints them for exports without a table of kinds."""
 _MEMSET = "[CUDA memset]"
+_ON_GPU = ("deviceId", "streamId?", "globalPid?", "correlationId?")
 _LAUNCH = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _LAUNCH_COLUMNS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _MOST_DEVICES = 1 << 16
@@ -65,43 +66,34 @@ class NsysEvents:
     def run(self) -> int:
         """Write all tables and return the number of rows. Raises ReportError, StoreError, UNREADABLE."""
         tables = {
-            "CUPTI_ACTIVITY_KIND_RUNTIME": self._api,
-            "OSRT_API": self._os_runtime,
+            "CUPTI_ACTIVITY_KIND_RUNTIME": self._calls,
+            "OSRT_API": self._calls,
             "CUPTI_ACTIVITY_KIND_KERNEL": self._kernels,
-            "CUPTI_ACTIVITY_KIND_MEMCPY": self._copies,
-            "CUPTI_ACTIVITY_KIND_MEMSET": self._memory_sets,
+            "CUPTI_ACTIVITY_KIND_MEMCPY": self._memory,
+            "CUPTI_ACTIVITY_KIND_MEMSET": self._memory,
             "NVTX_EVENTS": self._ranges,
         }
         present = {table: write for table, write in tables.items() if self._export.has(table)}
         self._total = sum(self._export.most(table, "rowid") for table in present)
-        for write in present.values():
-            write()
+        for table, write in present.items():
+            write(table)
         return self._rows
 
-    def _api(self) -> None:
-        table = "CUPTI_ACTIVITY_KIND_RUNTIME"
-        names = ("start", "end", "nameId", "eventClass?", "globalTid?", "correlationId?")
-        for start, end, name, kind, thread, correlation in self._batches(table, names):
+    def _calls(self, table: str) -> None:
+        is_os = table == "OSRT_API"
+        names = ["start", "end", "nameId", "eventClass?", "globalTid?"]
+        names += [] if is_os else ["correlationId?"]
+        where = f"eventClass = {OS_RUNTIME}" if is_os else "true"
+        for start, end, name, kind, thread, *correlation in self._batches(table, names, where):
             self._add(
                 PROFILE_API_EVENTS, table, start, end,
                 name_id=self._names(table, name), event_class=np.maximum(kind, 0),
-                **_threads(thread), correlation_id=correlation,
+                **_threads(thread), **({"correlation_id": correlation[0]} if correlation else {}),
             )  # fmt: skip
 
-    def _os_runtime(self) -> None:
-        table = "OSRT_API"
-        names = ("start", "end", "nameId", "eventClass", "globalTid?")
-        for start, end, name, kind, thread in self._batches(table, names, f"eventClass = {OS_RUNTIME}"):
-            self._add(
-                PROFILE_API_EVENTS, table, start, end,
-                name_id=self._names(table, name), event_class=kind, **_threads(thread),
-            )  # fmt: skip
-
-    def _kernels(self) -> None:
-        table = "CUPTI_ACTIVITY_KIND_KERNEL"
-        names = ("start", "end", "deviceId", "streamId?", "globalPid?", "correlationId?")
-        named = ("demangledName", "shortName")
-        for batch in self._batches(table, (*names, *named, *_LAUNCH)):
+    def _kernels(self, table: str) -> None:
+        names = ("start", "end", *_ON_GPU, "demangledName", "shortName", *_LAUNCH)
+        for batch in self._batches(table, names):
             start, end, device, stream, process, correlation, name, short_name, *sizes = batch
             self._add(
                 PROFILE_KERNEL_EVENTS, table, start, end,
@@ -110,31 +102,20 @@ class NsysEvents:
                 **dict(zip(_LAUNCH_COLUMNS, sizes, strict=True)),
             )  # fmt: skip
 
-    def _copies(self) -> None:
-        table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+    def _memory(self, table: str) -> None:
         labels = self._export.labels("ENUM_CUDA_MEMCPY_OPER")
         operations = {key: f"[CUDA memcpy {label}]" for key, label in labels.items()} or _MEMORY_OPERATIONS
-        names = ("start", "end", "copyKind", "bytes", "deviceId", "streamId?", "globalPid?", "correlationId?")
+        names = ("start", "end", "copyKind?", "bytes", *_ON_GPU)
         for start, end, kind, size, device, stream, process, correlation in self._batches(table, names):
-            texts = [operations.get(one, _UNKNOWN_COPY) for one in kind.tolist()]
+            # Memory sets have no kind.
+            texts = [_MEMSET if one < 0 else operations.get(one, _UNKNOWN_COPY) for one in kind.tolist()]
             self._add(
                 PROFILE_MEMORY_EVENTS, table, start, end,
                 name_id=self._texts(texts), bytes=size,
                 **self._on_gpu(device, stream, process), correlation_id=correlation,
             )  # fmt: skip
 
-    def _memory_sets(self) -> None:
-        table = "CUPTI_ACTIVITY_KIND_MEMSET"
-        names = ("start", "end", "bytes", "deviceId", "streamId?", "globalPid?", "correlationId?")
-        for start, end, size, device, stream, process, correlation in self._batches(table, names):
-            self._add(
-                PROFILE_MEMORY_EVENTS, table, start, end,
-                name_id=self._texts([_MEMSET] * len(start)), bytes=size,
-                **self._on_gpu(device, stream, process), correlation_id=correlation,
-            )  # fmt: skip
-
-    def _ranges(self) -> None:
-        table = "NVTX_EVENTS"
+    def _ranges(self, table: str) -> None:
         self._export.require(table, ("start", "end", "eventType", "text"))
         there = self._export.columns[table]
         kinds = ", ".join(map(str, (*_PUSH_POP, *_START_END)))

@@ -23,11 +23,6 @@ from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
 
 _NAME = re.compile(r"(.*)-rank(\d+)-job")
-_PERMISSION = "ERR_NVGPUCTRPERM"
-_COUNTERS_REMEDY = (
-    "ask your cluster's administrators to open them for your jobs "
-    "(NVreg_RestrictProfilingToAdminUsers=0, or a --constraint such as hwperf)"
-)
 
 
 @dataclass
@@ -79,7 +74,8 @@ async def run_profile(
                 allocation = await find_job(options.job)
             else:
                 allocation = await nodes.enter_async_context(allocated(options.salloc))
-            job, count = allocation.job, allocation.gpus
+            job = allocation.job
+            count = sum(map(len, job.gpus.values()))  # 0 where Slurm doesn't count GPUs
             gpus = f"{plural(count, 'GPU')} on " if count else ""
             print_notice(f"Using {gpus}{fold(job.nodes)} (job {job.label})")
             words = _words(options, allocation, token, made)
@@ -125,9 +121,10 @@ def _explain(options: ProfileOptions, folder: Path) -> None:
     logs = sorted(folder.glob("*.log"))
     for log in logs:
         text, (node, rank) = log.read_text(errors="replace"), node_and_rank(log.name)
-        if _PERMISSION in text:
+        if "ERR_NVGPUCTRPERM" in text:
             print_notice(
-                f"{node}: the driver refused the performance counters ({_PERMISSION}); {_COUNTERS_REMEDY}."
+                f"{node}: the driver refused the performance counters (ERR_NVGPUCTRPERM); ask your cluster's "
+                "administrators to open them for your jobs."
             )
         elif not any(path.suffix in SUFFIXES for path in folder.glob(f"{log.stem}.*")):
             print_notice(f"{node}: {options.tool} wrote no report for rank {rank}{last_line(text)}.")

@@ -74,11 +74,8 @@ class ScreenProcess:
     async def resize(self, columns: int, rows: int) -> None:
         """Change the size. Raises OSError."""
         columns, rows = _bounded(columns, rows)
-        await self._send_meta(type="resize", width=columns, height=rows)
-
-    async def focus(self, *, gained: bool) -> None:
-        """Report that the page gained or lost the focus. Raises OSError."""
-        await self._send_meta(type="focus" if gained else "blur")
+        message = {"type": "resize", "width": columns, "height": rows}
+        await self._send(b"M", json.dumps(message).encode())
 
     async def end(self) -> str:
         """End the process, by force if it takes long; return its last line on standard error."""
@@ -99,9 +96,6 @@ class ScreenProcess:
     async def _send(self, kind: bytes, data: bytes) -> None:
         self._stdin.write(kind + len(data).to_bytes(4) + data)
         await self._stdin.drain()
-
-    async def _send_meta(self, **message: str | int) -> None:
-        await self._send(b"M", json.dumps(message).encode())
 
     async def _drain(self) -> None:
         while await self._stdout.read(_READ):

@@ -213,9 +213,7 @@ async def _take_all(process: ScreenProcess, page: WebSocket) -> None:
                     await process.type(text)
                 case ["resize", {"width": int(columns), "height": int(rows)}]:
                     await process.resize(columns, rows)
-                case ["focus" | "blur" as kind, *_]:
-                    await process.focus(gained=kind == "focus")
-                case _:  # "ping", which measures nothing that is shown
+                case _:  # "ping", "focus" and "blur", which change nothing that is shown
                     pass
     except (OSError, ValueError, KeyError, RuntimeError):
         # The process has ended, or the page sent what textual-serve's script doesn't.

@@ -98,6 +98,11 @@ class TrialPlan:
         """Whether throughputs are compared, not wall times."""
         return self.throughput is not None or self.throughput_mark is not None
 
+    @property
+    def unit(self) -> int:
+        """The amount of work to which GPU time and energy refer: one run, or 1,000 units of throughput."""
+        return 1000 if self.higher_is_better else 1
+
     def to_json(self) -> str:
         """Return the plan as a JSON object."""
         return json.dumps(asdict(self), ensure_ascii=False)

@@ -18,7 +18,6 @@ from gswarm_tui.common.quantities import (
     percent,
     plural,
 )
-from gswarm_tui.trials.outcome import FAILED, INTERRUPTED, OK, REFUSED, TIMEOUT
 from gswarm_tui.trials.plan import SPREAD, Placement
 from gswarm_tui.trials.results import (
     CPU,
@@ -33,26 +32,12 @@ from gswarm_tui.trials.results import (
 
 KNEE = "*"
 """Sign at the knee in tables."""
-_REASONS = {
-    NETWORK: "mostly waiting on the network",
-    DISKS: "mostly waiting on disks",
-    CPU: "mostly waiting on one CPU core",
-    SLOWEST: "mostly waiting for the slowest GPU",
-    "": "",
-}
 _WAITS = {
-    NETWORK: "network",
+    NETWORK: "the network",
     DISKS: "disks",
     CPU: "one CPU core",
-    SLOWEST: "slowest GPU",
+    SLOWEST: "the slowest GPU",
     UNKNOWN: "unknown",
-}
-_STATUSES = {
-    OK: "no throughput in its output",
-    FAILED: "failed",
-    TIMEOUT: "timed out",
-    INTERRUPTED: "was interrupted",
-    REFUSED: "was refused by Slurm",
 }
 
 
@@ -101,9 +86,8 @@ def sentence(results: TrialResults) -> str:
     for row in shown:
         times = f"{row.speed_up:.1f} ×" + ("" if parts else " as fast")
         said_later = row is not largest and row.reason == largest.reason
-        reason = "" if said_later else _REASONS[row.reason]
-        words = f"{name(row.placement)}: {times}, {share(row.efficiency)}"
-        parts.append(f"{words}, {reason}" if reason else words)
+        reason = "" if said_later or not row.reason else f", mostly waiting for {_WAITS[row.reason]}"
+        parts.append(f"{name(row.placement)}: {times}, {share(row.efficiency)}{reason}")
     if knee is baseline:
         parts.append(f"the knee is {name(baseline.placement)}")
     return "; ".join(parts) + "."
@@ -170,7 +154,7 @@ def _runs(row: PlacementResult) -> str:
 
 def _main_wait(row: PlacementResult) -> str:
     cause = max(row.waits, key=lambda each: row.waits[each], default="")
-    return _WAITS[cause] if cause and row.waits[cause] >= 0.01 else DASH
+    return _WAITS[cause].removeprefix("the ") if cause and row.waits[cause] >= 0.01 else DASH
 
 
 _USAGE_COLUMNS: tuple[_Column, ...] = (
@@ -197,7 +181,9 @@ def notes(results: TrialResults) -> Iterator[str]:
             "Speed-up and efficiency, T1 / (n · Tn), compare medians with those of "
             f"{name(baseline.placement)} on n times the GPUs{work}."
         )
-    per = f"per {results.unit:,} of the throughput's unit" if results.plan.higher_is_better else "per run"
+    per = "per run"
+    if results.plan.higher_is_better:
+        per = f"per {results.plan.unit:,} of the throughput's unit"
     yield f"GPU time, energy and traffic are {per}; ± is half the range of the runs."
     yield from _incomplete(results)
 
@@ -211,7 +197,7 @@ def run_text(results: TrialResults, run: MeasuredRun) -> str:
     """Return which run failed, and why."""
     outcome = run.outcome
     which = "warm-up" if outcome.run.warm_up else f"repeat {outcome.run.repeat}"
-    reason = printable(outcome.reason or _STATUSES.get(outcome.status, outcome.status))
+    reason = printable(outcome.reason or ("no throughput in its output" if outcome.ok else outcome.status))
     return (
         f"{names_of(results).name(outcome.run.placement)}, {which}: {reason.rstrip('.')} "
         f"({duration(outcome.wall_s)})"

@@ -54,7 +54,7 @@ class PlacementResult:
 
     ``size`` is the number of GPUs relative to the baseline. ``seconds`` is the time that is compared: of a
     run, or of a unit of work. ``spread`` is half the range of the runs' times, relative to their median.
-    ``gpu_s``, ``energy_j`` and the traffic are per run, or per ``TrialResults.unit`` of work. ``reason`` is
+    ``gpu_s``, ``energy_j`` and the traffic are per run, or per ``TrialPlan.unit`` of work. ``reason`` is
     one of ``CAUSES`` or empty.
     """
 
@@ -88,11 +88,6 @@ class TrialResults:
     warm_ups: tuple[MeasuredRun, ...]
     baseline: PlacementResult | None
     knee: PlacementResult | None
-
-    @property
-    def unit(self) -> int:
-        """The amount of work to which GPU time and energy refer: one run, or 1,000 units of throughput."""
-        return _unit(self.plan)
 
     @property
     def compared(self) -> list[PlacementResult]:
@@ -196,7 +191,7 @@ def _compared(row: PlacementResult, baseline: PlacementResult, plan: TrialPlan) 
                 values.append(value * unit * seconds / run.outcome.wall_s)
         return _median(values)
 
-    unit, speed_up = _unit(plan), baseline.seconds / row.seconds
+    unit, speed_up = plan.unit, baseline.seconds / row.seconds
     return replace(
         row,
         size=size,
@@ -208,10 +203,6 @@ def _compared(row: PlacementResult, baseline: PlacementResult, plan: TrialPlan) 
         network_mb=per_unit(lambda one: one.network_mb),
         reason=_reason(row, baseline, speed_up / size),
     )
-
-
-def _unit(plan: TrialPlan) -> int:
-    return 1000 if plan.higher_is_better else 1
 
 
 def _reason(row: PlacementResult, baseline: PlacementResult, efficiency: float) -> str:

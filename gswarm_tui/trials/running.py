@@ -23,7 +23,7 @@ from gswarm_tui.common.quantities import duration, plural
 from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.control.intents import LogTrial, RecorderError, RefusedError, StartSession, StopSession
 from gswarm_tui.fleet.session_texts import MAX_NOTE
-from gswarm_tui.fleet.trial_kinds import TRIAL_PLANNED, TRIAL_RUN
+from gswarm_tui.fleet.trial_kinds import TRIAL_RUN
 from gswarm_tui.profiling.allocation import Allocation, find_job
 from gswarm_tui.profiling.profile_run import command_line
 from gswarm_tui.profiling.slurm_commands import ProfileError, kept, with_errors
@@ -87,7 +87,7 @@ class TrialDriver:
             outcome = await self._run(run, allocation)
             outcomes.append(outcome)
             text = self._describe(outcome)
-            await self._recorder.log_outcome(outcome, text)
+            await self._log(outcome, text)
             left = runs[number:]
             if left and (cost := expected_cost(left, outcomes)) is not None:
                 hours, left_s = cost
@@ -111,24 +111,24 @@ class TrialDriver:
                 f"run {run.number} needs {run.placement}; job {allocation.job.label} has "
                 f"{plural(len(fitting), 'such node')}."
             )
-        session = await self._recorder.start_session(run.session, f"{run} on {fold(nodes)}")
+        session = await self._recorder.carry_out(StartSession(run.session, note=f"{run} on {fold(nodes)}"))
         begun = time.monotonic()
         output = RunOutput(self._folder / self._output_name(run), plan.throughput)
         status: int | None = None
         interrupted: asyncio.CancelledError | None = None
         try:
-            async with kept(self._words(run, nodes, allocation), grace_s=0) as command:
-                async with asyncio.timeout(plan.timeout_s):
-                    while data := await command.read():
-                        output.add(data)
-                    status = await command.wait()
-                    wall_s = time.monotonic() - begun
+            words = self._words(run, nodes, allocation)
+            async with kept(words, grace_s=0) as command, asyncio.timeout(plan.timeout_s):
+                while data := await command.read():
+                    output.add(data)
+                status = await command.wait()
         except TimeoutError:
-            wall_s = time.monotonic() - begun
+            pass
         except asyncio.CancelledError as error:
-            interrupted, wall_s = error, time.monotonic() - begun
+            interrupted = error
         finally:
             output.close()
+        wall_s = time.monotonic() - begun
         if interrupted is not None:
             end, reason = INTERRUPTED, "the trial was interrupted"
         elif status is None:
@@ -152,12 +152,16 @@ class TrialDriver:
             reason,
             allocation.job.label,
         )
-        await self._recorder.stop_session(session["name"])
+        with contextlib.suppress(TrialError):  # the session or the recorder may have ended before
+            await self._recorder.carry_out(StopSession(session["name"]))
         if interrupted is not None:
-            with contextlib.suppress(TrialError):  # the recorder may have ended before
-                await self._recorder.log_outcome(outcome, self._describe(outcome))
+            with contextlib.suppress(TrialError):
+                await self._log(outcome, self._describe(outcome))
             raise interrupted
         return outcome
+
+    async def _log(self, outcome: RunOutcome, text: str) -> None:
+        await self._recorder.carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
 
     def _words(self, run: TrialRun, nodes: Sequence[str], allocation: Allocation) -> list[str]:
         placement = run.placement
@@ -259,31 +263,14 @@ class TrialRecorder:
         self._uid = uid
         self._environ = environ
 
-    async def log_plan(self, plan: TrialPlan) -> None:
-        """Log the plan, without secrets of its command. Raises TrialError."""
-        await self._carry_out(LogTrial(TRIAL_PLANNED, *plan_texts(plan)))
-
-    async def log_outcome(self, outcome: RunOutcome, text: str) -> None:
-        """Log the outcome of a run. Raises TrialError."""
-        await self._carry_out(LogTrial(TRIAL_RUN, text[:MAX_NOTE], outcome.to_json()))
-
-    async def start_session(self, name: str, note: str) -> dict[str, Any]:
-        """Start a session, and return it with its times as Unix times. Raises TrialError."""
-        return await self._carry_out(StartSession(name, note=note))
-
-    async def stop_session(self, name: str) -> None:
-        """Stop a session, if it runs and the recorder does."""
-        with contextlib.suppress(TrialError):
-            await self._carry_out(StopSession(name))
-
     async def recording(self) -> Path:
         """Return the recording's file. Raises TrialError."""
         path = (await asyncio.to_thread(self._head)).path
         assert path is not None  # noqa: S101 - it records
         return path
 
-    async def _carry_out(self, intent: LogTrial | StartSession | StopSession) -> dict[str, Any]:
-        """Send an intent. Raises TrialError, StoppedTrialError."""
+    async def carry_out(self, intent: LogTrial | StartSession | StopSession) -> dict[str, Any]:
+        """Send an intent and return its result. Raises TrialError, StoppedTrialError."""
         try:
             return await asyncio.to_thread(lambda: self._head().carry_out(intent))
         except RefusedError as error:

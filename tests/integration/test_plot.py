@@ -344,7 +344,6 @@ def test_command_says_what_the_plot_leaves_out(
         (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
         (["-o", "/nowhere/x.pdf"], "no folder /nowhere; create it, or name another one with -o."),
         (["evaluation"], 'has no session "evaluation"'),
-        (["a.pdf"], 'has no session "a.pdf"; to write such a file, put -o before it.'),
     ],
 )
 def test_plot_mistake_prints_one_sentence(

@@ -458,8 +458,8 @@ def test_metrics_of_kernels_are_those_of_the_raw_page_of_ncu(
     assert times == [("ncu", "unknown", "2022-05-10 20:02:12"), ("ncu", "unknown", "2022-05-10 20:00:32")]
     _, err = import_report(capsys, reports[0], "--db", recording_of_node(tmp_path / "run.duckdb"))
     assert err.splitlines()[-1] == (
-        f"gswarm-tui: {reports[0]} doesn't name its node, so no samples belong to the profile; "
-        "name the node with --node."
+        f"gswarm-tui: the recording doesn't have the node of {reports[0]}, so no samples belong to the "
+        "profile; name it with --node."
     )
 
 

@@ -90,7 +90,7 @@ async def test_simulated_nodes_are_refused_in_one_sentence(app: GswarmApp) -> No
 
 async def test_a_long_name_of_a_kernel_is_whole_below_the_table(tmp_path: Path) -> None:
     db = tmp_path / "run.duckdb"
-    import_report(TRACES / "h200-iterations.json.gz", db, os.environ, node="gpu01")
+    import_report(TRACES / "h200-iterations.json.gz", db, os.environ, node="gpu01", rank=0)
     with closing(FileSource(db)) as source:
         app = GswarmApp(
             Scene(1, 1).recording().client,

@@ -122,7 +122,7 @@ def test_sentence_names_knee_and_largest_placement_with_the_reason() -> None:
         measured(nodes(8), 1, 83.0, waits={NETWORK: 0.45, DISKS: 0.02}),
     )
     assert sentence(made) == (
-        "4 nodes: 3.4 × as fast, 85 %; 8 nodes: 4.1 ×, 51 %, mostly waiting on the network."
+        "4 nodes: 3.4 × as fast, 85 %; 8 nodes: 4.1 ×, 51 %, mostly waiting for the network."
     )
 
 
@@ -146,7 +146,7 @@ def test_failed_runs_are_shown_and_not_averaged() -> None:
     assert column(usage_table(made), "runs") == ["1", "1/2", "0/2"]
     assert [note for note in notes(made) if note.startswith("Not averaged")] == [
         "Not averaged: 2 nodes, repeat 2: exit status 1 (3 s).",
-        "Not averaged: 4 nodes, repeat 1: timed out (00:10:00).",
+        "Not averaged: 4 nodes, repeat 1: timeout (00:10:00).",
         "Not averaged: 4 nodes, repeat 2: gpu02 failed (20 s).",
     ]
 
@@ -183,7 +183,7 @@ def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
         throughput=r"samples/s: ([0-9.]+)",
     )
     table = scaling_table(made)
-    assert made.unit == 1000
+    assert made.plan.unit == 1000
     assert column(table, "per s") == ["1,000", "1,900", "–"]
     assert column(table, "efficiency") == ["100.0 %", "* 95.0 %", "–"]
     assert column(table, "GPU time") == ["4 s", "4.21 s", "–"]
@@ -197,9 +197,9 @@ def test_throughput_is_compared_and_costs_are_per_unit_of_work() -> None:
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        (NETWORK, "mostly waiting on the network"),
-        (DISKS, "mostly waiting on disks"),
-        (CPU, "mostly waiting on one CPU core"),
+        (NETWORK, "mostly waiting for the network"),
+        (DISKS, "mostly waiting for disks"),
+        (CPU, "mostly waiting for one CPU core"),
         (SLOWEST, "mostly waiting for the slowest GPU"),
     ],
 )
