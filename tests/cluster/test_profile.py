@@ -163,7 +163,7 @@ def test_laptop_profiles_through_the_login_node(cluster: Cluster, folder: Path) 
             *AWKWARD,
         )
         assert done.returncode == 5, done.stderr
-        assert done.stdout == f"None {AWKWARD}\n" * 2
+        assert done.stdout == f"None {AWKWARD}\n" * 2, done.stderr
         assert len(list(here.home.glob("gpu0?-rank?-job*.nsys-rep"))) == 2, done.stderr
         nothing_is_left(cluster)
         assert list(staged.iterdir()) == [], "reports stay on the login node"

@@ -188,9 +188,10 @@ def test_run_that_loses_its_node_is_kept_and_the_next_one_follows(cluster: Clust
     cluster.run([*state, "state=resume"], check=False)  # its slurmd may have been quicker
     status, _, said = ended(popen)
     assert status == 1, said
-    runs = "SELECT warm_up, status, reason FROM trial_runs ORDER BY run"
+    # srun prints "Node failure on gpu02" or "STEP … CANCELLED … DUE TO NODE FAILURE": what it learns first.
+    runs = "SELECT warm_up, status, contains(lower(reason), 'node failure') FROM trial_runs ORDER BY run"
     assert ask(folder / "run.duckdb", runs) == [
-        (True, "failed", "Slurm: Node failure on gpu02"),
-        (False, "ok", ""),
+        (True, "failed", True),
+        (False, "ok", False),
     ]
     nothing_is_left(cluster)

@@ -131,7 +131,7 @@ def test_fetching_from_a_node_that_never_ends_can_be_stopped(tmp_path: Path, hom
 
         def many_commits() -> bool:
             sizes.add(sum(file.stat().st_size for file in tmp_path.glob(f"{path.name}*")))
-            return len(sizes) > 12
+            return len(sizes) > 4
 
         fetching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
