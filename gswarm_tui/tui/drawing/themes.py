@@ -57,6 +57,11 @@ class Palette:
 _ANSI_GROUNDS = (4, 12, 6, 7)
 _ANSI_TEXTS = (15, 15, 0, 0)
 _ANSI_INKS = (12, 12, 6, 7)
+_ANSI_COLOURS = Colours(
+    *("default", "default", "default", "color(7)", "color(8)"),
+    *("color(14)", "color(10)", "color(11)", "color(9)", "color(5)"),
+    anchors=(),
+)
 
 # Where there are 256 colours, these stand for a ramp as background and as text: of the nearest ones some are
 # alike, and some go back. Twenty that grow lighter all the way are among them, but don't look like one ramp.
@@ -139,13 +144,7 @@ def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
 
 
 def _true_palette(colours: Colours) -> Palette:
-    ground = colours.background
-
-    def on(colour: str, *, bold: bool | None = None) -> Style:
-        return Style(color=colour, bgcolor=ground, bold=bold)
-
     ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
-    back = parsed(ground)
     cells = [
         # Black or white, the more readable one.
         Style(color="#000000" if luminance(rgb) > 0.179 else "#ffffff", bgcolor=Color.from_rgb(*rgb))
@@ -153,27 +152,19 @@ def _true_palette(colours: Colours) -> Palette:
     ]
     # As text the darkest steps need some distance from the background.
     inks = [
-        Style(color=Color.from_rgb(*mixed(rgb, parsed(colours.text), 0.18)), bgcolor=Color.from_rgb(*back))
+        Style(
+            color=Color.from_rgb(*mixed(rgb, parsed(colours.text), 0.18)),
+            bgcolor=Color.from_rgb(*parsed(colours.background)),
+        )
         for rgb in ramp
     ]
-    nothing = on(colours.dim)
-    return Palette(
-        roles={
-            "text": on(colours.text),
-            "dim": on(colours.dim),
-            "faint": on(colours.faint),
-            "title": on(colours.text, bold=True),
-            "key": on(colours.accent),
-            "accent": on(colours.accent, bold=True),
-            "good": on(colours.good),
-            "warning": on(colours.warning),
-            "error": on(colours.error),
-            "chip": Style(color=ground, bgcolor=colours.warning, bold=True),
-            **_ramp_roles((*cells, nothing), (*inks, nothing)),
-            "row": Style(bgcolor=colours.surface, bold=True),
-        },
-        cells=(*cells, nothing),
-        inks=(*inks, nothing),
+    nothing = Style(color=colours.dim, bgcolor=colours.background)
+    return _palette(
+        colours,
+        (*cells, nothing),
+        (*inks, nothing),
+        chip=Style(color=colours.background, bgcolor=colours.warning, bold=True),
+        row=Style(bgcolor=colours.surface, bold=True),
         cursor=Style(color="#000000", bgcolor=colours.cursor, bold=True),
     )
 
@@ -186,32 +177,42 @@ def _ansi_palette() -> Palette:
     )
     cells = [Style(color=text, bgcolor=ground) for text, ground in zip(texts, grounds, strict=True)]
     inks = [Style(color=ink, bgcolor="default") for ink in inks_of]
-    faint = Style(color="color(8)", bgcolor="default")
-    return Palette(
-        roles={
-            "text": Style(color="default", bgcolor="default"),
-            "dim": Style(color="color(7)", bgcolor="default"),
-            "faint": faint,
-            "title": Style(color="default", bgcolor="default", bold=True),
-            "key": Style(color="color(14)", bgcolor="default"),
-            "accent": Style(color="color(14)", bgcolor="default", bold=True),
-            "good": Style(color="color(10)", bgcolor="default"),
-            "warning": Style(color="color(11)", bgcolor="default"),
-            "error": Style(color="color(9)", bgcolor="default"),
-            "chip": Style(color="default", bgcolor="default", reverse=True, bold=True),
-            **_ramp_roles((*cells, faint), (*inks, faint)),
-            "row": Style(bold=True),
-        },
-        cells=(*cells, faint),
-        inks=(*inks, faint),
-        # Of a colour that no step has: text and ground reversed look like one of them.
-        cursor=Style(color="color(15)", bgcolor="color(5)", bold=True, underline=True),
+    faint = Style(color=_ANSI_COLOURS.faint, bgcolor="default")
+    return _palette(
+        _ANSI_COLOURS,
+        (*cells, faint),
+        (*inks, faint),
+        chip=Style(color="default", bgcolor="default", reverse=True, bold=True),
+        row=Style(bold=True),
+        # No step has this colour; with text and ground reversed, the cursor would look like one of them.
+        cursor=Style(color="color(15)", bgcolor=_ANSI_COLOURS.cursor, bold=True, underline=True),
     )
 
 
-def _ramp_roles(cells: tuple[Style, ...], inks: tuple[Style, ...]) -> dict[str, Style]:
+def _palette(
+    colours: Colours,
+    cells: tuple[Style, ...],
+    inks: tuple[Style, ...],
+    *,
+    chip: Style,
+    row: Style,
+    cursor: Style,
+) -> Palette:
+    """Return a palette whose named text styles are the colours on their background."""
+    named = {name: getattr(colours, name) for name in ("text", "dim", "faint", "good", "warning", "error")}
+    named |= {"title": colours.text, "key": colours.accent, "accent": colours.accent}
     steps = range(-1, BUCKETS)
-    return {f"heat{step}": cells[step] for step in steps} | {f"ink{step}": inks[step] for step in steps}
+    roles = {
+        **{
+            name: Style(color=colour, bgcolor=colours.background, bold=name in ("title", "accent") or None)
+            for name, colour in named.items()
+        },
+        **{f"heat{step}": cells[step] for step in steps},
+        **{f"ink{step}": inks[step] for step in steps},
+        "chip": chip,
+        "row": row,
+    }
+    return Palette(roles, cells, inks, cursor)
 
 
 def luminance(rgb: RGB) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
-from rich.console import Console, RenderableType
+from rich.console import COLOR_SYSTEMS, Console, RenderableType
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.geometry import Region
@@ -21,12 +21,6 @@ from textual.strip import Strip
 
 from gswarm_tui.tui.drawing.themes import eight_bit_steps
 
-_SYSTEMS = {
-    "standard": ColorSystem.STANDARD,
-    "256": ColorSystem.EIGHT_BIT,
-    "truecolor": ColorSystem.TRUECOLOR,
-    "windows": ColorSystem.WINDOWS,
-}
 _ATTRIBUTES = {
     "bold": "1",
     "dim": "2",
@@ -125,7 +119,7 @@ class TerminalCells:
             self.forget()
             self._region = update.region
         strips = _all_of(update) if isinstance(update, LayoutUpdate) else _those_in(update)
-        pen = _CellWriter(_SYSTEMS[console.color_system or "truecolor"])
+        pen = _CellWriter(COLOR_SYSTEMS[console.color_system or "truecolor"])
         for y, x, strip in strips:
             chars, inks = pen.cells(strip)
             line = self._lines.setdefault(y, TerminalLine())
