@@ -10,7 +10,7 @@ from gswarm_tui.tui.drawing.layout import LayoutRequest, Zoom, choose_layout
 
 
 def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> LayoutRequest:
-    return LayoutRequest(nodes, gpus, digits, 2 + len(str(nodes)), 4, 0, *size)
+    return LayoutRequest(nodes, gpus, digits, 2 + len(str(nodes)), 0, *size)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,6 @@ rooms = st.builds(
     cells=st.integers(1, 16),
     digits=st.sampled_from([3, 4]),
     name=st.integers(5, 18),
-    short=st.integers(1, 5),
     rank=st.integers(0, 9),
     width=st.integers(40, 220),
     height=st.integers(5, 60),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -18,7 +17,7 @@ from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, full_status, short_status
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF, Buckets
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
 
@@ -32,13 +31,13 @@ RANKS_LONGEST = 11
 
 @dataclass(frozen=True, eq=False)
 class DrawingContext:
-    """Colours, time, cursor and width for drawing the heatmap."""
+    """Colours, time, cursor and width for drawing the heatmap, and the time range of sparklines."""
 
     colours: Palette
     now: float
     cursor: Cursor
     width: int
-    spark: Callable[[int], Buckets]
+    span_s: float
 
 
 def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
@@ -202,7 +201,7 @@ class _Drawing:
         if not self._layout.spark:
             return
         self.put("  ", self._text)
-        for step in self._pen.spark(row).tolist():
+        for step in self._picture.spark(row, self._pen.now, self._layout.spark, self._pen.span_s).tolist():
             self.put(" " if step < 0 else BLOCK_OF[step], self._colours.inks[step])
         self.put(" ", self._text)
 

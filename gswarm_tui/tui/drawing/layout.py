@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -94,14 +93,13 @@ class Layout:
 class LayoutRequest:
     """Nodes to lay out and their space: ``cells`` of the widest node, ``digits`` of the longest number.
 
-    Names are ``name`` wide and may be cut to ``short``, where they still differ.
+    Names are ``name`` wide.
     """
 
     nodes: int
     cells: int
     digits: int
     name: int
-    short: int
     rank: int
     width: int
     height: int
@@ -151,24 +149,17 @@ def _rows(room: LayoutRequest) -> Layout:
 
 
 def _numbers(room: LayoutRequest) -> Layout:
-    """Lay out numbers with their mean if all fit; else cut names, then remove gaps."""
-    spacious, close = room.digits + 1, room.digits
-    cut = replace(room, name=room.short)
-    ways = ((room, spacious, True), (room, spacious, False), (cut, spacious, False), (room, close, False))
-    for way, cell, mean in (*ways, (cut, close, False)):
+    """Lay out numbers with their mean if all fit; else without means, then without gaps."""
+    for cell, mean in ((room.digits + 1, True), (room.digits + 1, False), (room.digits, False)):
         wide = MEAN_WIDTH if mean and room.cells > 1 else 0
-        layout = _columns(way, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=GAP if wide else 1)
+        layout = _columns(room, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=GAP if wide else 1)
         if _fits(layout, room):
             break
     return layout
 
 
 def _blocks(room: LayoutRequest) -> Layout:
-    for way in (room, replace(room, name=room.short)):
-        layout = _columns(way, Zoom.BLOCKS, 1 if room.cells > 1 else 2, sign=2, mean=0, gap=GAP)
-        if _fits(layout, room):
-            break
-    return layout
+    return _columns(room, Zoom.BLOCKS, 1 if room.cells > 1 else 2, sign=2, mean=0, gap=GAP)
 
 
 def _columns(room: LayoutRequest, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: int) -> Layout:
@@ -190,9 +181,5 @@ def _plain(room: LayoutRequest) -> Layout:
     return Layout(Zoom.PLAIN, room.nodes, room.cells, columns, lines, margin, block, 0, 0, 1)
 
 
-_LAYOUTS: Mapping[Zoom, Callable[[LayoutRequest], Layout]] = {
-    Zoom.ROWS: _rows,
-    Zoom.NUMBERS: _numbers,
-    Zoom.BLOCKS: _blocks,
-    Zoom.PLAIN: _plain,
-}
+_LAYOUTS = (_rows, _numbers, _blocks, _plain)
+"""The layout of each ``Zoom``."""

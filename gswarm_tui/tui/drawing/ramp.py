@@ -44,10 +44,7 @@ def top_of(metric: Metric, facts: GpuFacts | HostFacts | None) -> float | None:
 
 def tops(metric: Metric, facts: Sequence[GpuFacts | HostFacts | None]) -> Floats:
     """Return ``top_of`` for many devices, NaN without one."""
-    fixed = top_of(metric, None)
-    if fixed is not None or not metric.top_fact:
-        return np.full(len(facts), np.nan if fixed is None else fixed)
-    return np.array([getattr(f, metric.top_fact, None) or np.nan for f in facts], dtype=np.float64)
+    return np.array([top_of(metric, each) or np.nan for each in facts], dtype=np.float64)
 
 
 def fractions(metric: Metric, values: Floats, top: Floats | float) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -64,15 +63,6 @@ def wrap(text: str, cells: int) -> list[str]:
         else:
             lines += chop_cells(word, cells)
     return lines
-
-
-def distinct_end(texts: Sequence[str]) -> int:
-    """Return how many last characters distinguish all texts, plus one for an ellipsis."""
-    longest = max(map(len, texts), default=0)
-    for count in range(4, longest):
-        if len({text[-count:] for text in texts}) == len(texts):
-            return count + 1
-    return longest
 
 
 def pad(text: str, cells: int, *, right: bool = False) -> str:

@@ -112,7 +112,6 @@ class FleetScreen(ViewerScreen):
         self._logged = -1
         self._arranged_at = 0.0
         self._plots_key = ()
-        self.heatmap.reset()
 
     def draw(self) -> None:
         """Draw the fleet."""

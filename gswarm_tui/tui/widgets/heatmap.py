@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,9 @@ from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, draw_line, rank
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import NAME_LONGEST, Layout, LayoutRequest, Zoom, choose_layout
 from gswarm_tui.tui.drawing.numbers import cell_width
-from gswarm_tui.tui.drawing.ramp import Buckets
-from gswarm_tui.tui.drawing.text import clean, distinct_end, width
+from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.drawing.themes import palette
 
-SPARK_EVERY_S = 5.0
 RANKED = 200
 """Number of nodes from which the width of the ranks is computed."""
 
@@ -49,7 +46,7 @@ class Heatmap(ScrollView, can_focus=False):
         super().__init__()
         self._now = now
         self.picture = HeatmapData(metric)
-        self.layout_plan: Layout = choose_layout(LayoutRequest(0, 1, 3, 1, 1, 0, 80, 1))
+        self.layout_plan: Layout = choose_layout(LayoutRequest(0, 1, 3, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
         self.spare = 0
         self.span_s = 300.0
@@ -57,18 +54,12 @@ class Heatmap(ScrollView, can_focus=False):
         self._nodes_shown: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
         self._rows: dict[str, int] = {}
         self._strips: dict[int, Strip] = {}
-        self._sparks: dict[str, tuple[tuple[float, ...], Buckets]] = {}
 
     # What is shown
 
     def set_metric(self, metric: str) -> None:
         """Show another metric with the next ``show_nodes``."""
         self.picture = HeatmapData(metric)
-        self._sparks.clear()
-
-    def reset(self) -> None:
-        """Drop the sparklines of another fleet or time."""
-        self._sparks.clear()
 
     def show_nodes(
         self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None
@@ -90,8 +81,7 @@ class Heatmap(ScrollView, can_focus=False):
         nodes = self.picture.nodes
         if not self.size.width:
             return
-        names = [clean(node.name) for node in nodes]
-        name = min(max(map(width, names), default=1), NAME_LONGEST)
+        name = min(max((width(clean(node.name)) for node in nodes), default=1), NAME_LONGEST)
         height = self.container_size.height + self.spare
         by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
         ranks = max((len(ranks_text(node)) for node in nodes[:RANKED]), default=0) if by_rows else 0
@@ -100,7 +90,6 @@ class Heatmap(ScrollView, can_focus=False):
             self.picture.cells,
             cell_width(self.picture.metric, self.picture.top),
             name,
-            min(name, distinct_end(names)),
             ranks,
             self.container_size.width,
             height,
@@ -129,20 +118,7 @@ class Heatmap(ScrollView, can_focus=False):
                 self.refresh(Region(0, line - top, self.size.width, 1))
 
     def _pen(self) -> DrawingContext:
-        now = self._now()
-        return DrawingContext(
-            palette(self.app.theme), now, self.cursor, self.size.width, partial(self._spark, now)
-        )
-
-    def _spark(self, now: float, row: int) -> Buckets:
-        """Return a node's sparkline; all nodes' are updated together every few seconds."""
-        bins = self.layout_plan.spark
-        drawn_for = now // SPARK_EVERY_S, bins, self.span_s
-        name = self.picture.nodes[row].name
-        known = self._sparks.get(name)
-        if known is None or known[0] != drawn_for:
-            known = self._sparks[name] = (drawn_for, self.picture.spark(row, now, bins, self.span_s))
-        return known[1]
+        return DrawingContext(palette(self.app.theme), self._now(), self.cursor, self.size.width, self.span_s)
 
     def render_line(self, y: int) -> Strip:
         """Draw a line, or return the drawn one."""
