@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -99,31 +98,17 @@ def lacks_spill_space(error: duckdb.OutOfMemoryException) -> bool:
     return "max_temp_directory_size" in str(error)
 
 
-@dataclass(frozen=True)
-class QueryProblem:
-    """DuckDB's error about a query: one line with its hint; ``line`` is the query's line, 0 if unknown.
+def query_problem(error: Exception) -> tuple[str, str]:
+    """Return DuckDB's error about a query as one line with its hint and the query's line, and what it quotes.
 
-    ``quoted`` is the text in quotation marks: in a PermissionException, the file that the query reads.
+    In a PermissionException, that is the file which the query reads.
     """
-
-    message: str
-    line: int
-    line_text: str
-    quoted: str
-
-
-def query_problem(error: Exception) -> QueryProblem:
-    """Take the parts out of DuckDB's error about a query."""
     text, _, location = str(error).partition("\n\nLINE ")
     message = re.sub(r"^[A-Za-z ]+ Error: ", "", " ".join(text.split())).rstrip(".!")
-    line = re.match(r"(\d+): (.*)", location)
     quoted = re.search(r'"(.*)"', message)
-    return QueryProblem(
-        message=message,
-        line=int(line[1]) if line else 0,
-        line_text=line[2].strip() if line else "",
-        quoted=quoted[1] if quoted else "",
-    )
+    if line := re.match(r"(\d+): (.*)", location):
+        message += f' (line {line[1]}: "{line[2].strip()}")'
+    return message, quoted[1] if quoted else ""
 
 
 # Memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -36,8 +37,6 @@ _NOT_OURS = "isn't a recording of gswarm-tui; name one with --db"
 _OF_ALL_VERSIONS = (RECORDINGS, NODES, GPUS, GPU_SAMPLES, HOST_SAMPLES, SESSIONS, EVENTS, LINKS)
 _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and characters that XML forbids."""
-SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
-"""Ends of the names of a recording's file and of the logs that DuckDB makes beside it."""
 _CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"
 """Clauses of CREATE TABLE that change which values a table takes or how they compare."""
 _FOREIGN = f"""
@@ -92,6 +91,18 @@ def open_for_reading(
     return connection
 
 
+def with_logs(path: Path) -> list[Path]:
+    """Return a recording's file and the logs that DuckDB makes beside it."""
+    return [path.with_name(path.name + end) for end in ("", ".wal", ".wal.checkpoint", ".wal.recovery")]
+
+
+def remove_with_logs(path: Path) -> None:
+    """Remove a recording's file and its logs, as far as possible."""
+    for each in with_logs(path):
+        with suppress(OSError):
+            each.unlink(missing_ok=True)
+
+
 def without_links(path: Path) -> Path:
     """Return the file that a symbolic link names: DuckDB looks for the logs beside that file."""
     try:
@@ -102,12 +113,11 @@ def without_links(path: Path) -> Path:
 
 def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:
     """Raise StoreError unless it and its logs are regular files: opening a pipe would wait for ever."""
-    for suffix in SUFFIXES:
-        each = path.with_name(path.name + suffix)
+    for each in with_logs(path):
         try:
             mode = each.stat().st_mode
         except FileNotFoundError:
-            if not (suffix or may_be_missing):
+            if each == path and not may_be_missing:
                 raise MissingFileError(f"there is no file {path}{recordings_beside(path)}") from None
             continue
         except OSError:
@@ -120,7 +130,7 @@ def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:
 
 def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *others: Path) -> None:
     """Attach the file as ``rec`` after denying access to all but it and ``others``. Raises duckdb.Error."""
-    files = [f"{file}{suffix}" for file in (path, *others) for suffix in SUFFIXES]
+    files = [str(each) for file in (path, *others) for each in with_logs(file)]
     connection.execute("SET allowed_paths = ?", [files])
     connection.execute("SET enable_external_access = false")
     connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")

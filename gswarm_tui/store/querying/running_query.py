@@ -211,10 +211,10 @@ def explain_query(error: Exception) -> str:
         return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
     if not isinstance(error, duckdb.Error):  # DuckDB makes Python's values, which have ranges of their own
         return f"a value of the result can't be read: {error}; cast it to VARCHAR"
-    problem = query_problem(error)
-    if isinstance(error, duckdb.PermissionException) and problem.quoted:
-        return f"queries can only read the recording, not {problem.quoted}; {_JOIN_ELSEWHERE}"
-    return problem.message + (f' (line {problem.line}: "{problem.line_text}")' if problem.line else "")
+    problem, quoted = query_problem(error)
+    if isinstance(error, duckdb.PermissionException) and quoted:
+        return f"queries can only read the recording, not {quoted}; {_JOIN_ELSEWHERE}"
+    return problem
 
 
 def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gswarm_agent.frame import Frame, Processes
+from gswarm_agent.frame import TABLES, Frame, Processes
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
@@ -108,13 +108,13 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     wanted = (gpus.us - low) * width + owner
     nearest = np.minimum(np.searchsorted(ticks, wanted), len(ticks) - 1)
     there = (ticks[nearest] == wanted) & (owner >= 0)
-    of_gpus = gpus.blocks(reader.tables.gpus, counts, np.where(there, nearest, -1), position)
+    of_gpus = gpus.blocks(TABLES.gpus, counts, np.where(there, nearest, -1), position)
     energy = np.full((2, len(ticks), counts.max(initial=0)), np.nan)
     for steps, name in zip(energy, ("used_mj", "used_ms"), strict=True):
         steps[nearest[there], position[there]] = gpus.keys(name)[there]
     row = np.full(len(hosts.us), -1)
     row[known] = np.arange(len(known))
-    of_hosts = hosts.blocks(reader.tables.host, np.ones(len(known), dtype=np.intp), row, np.zeros_like(row))
+    of_hosts = hosts.blocks(TABLES.host, np.ones(len(known), dtype=np.intp), row, np.zeros_like(row))
     looked, looks = process_times(reader, low - PROCESSES_US, high), processes_by_time(reader, low, high)
     keys = [hosts.keys(name)[known].tolist() for name in ("seq", "late_ms", "missed")]
     arrived = []
@@ -124,7 +124,7 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
         life = machine.life_at(us)
         processes = looks.get((machine.node_id, us))
         if processes is None and not _recent(looked.get(machine.node_id, ()), us):
-            processes = Processes.of(reader.tables.processes, ())
+            processes = Processes.of(TABLES.processes, ())
         frame = Frame(
             # Frames of a recording that was read from elsewhere aren't numbered.
             seq=seq or round((us - life.first_us) / (reader.interval_s * 1e6)) + 1,
@@ -165,7 +165,7 @@ def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tupl
     look, place = np.full(len(owner), -1), np.zeros(len(owner), dtype=np.intp)
     look[order] = np.repeat(np.arange(len(begins)), counts)
     place[order] = np.arange(len(order)) - np.repeat(begins, counts)
-    blocks = found.blocks(reader.tables.processes, counts, look, place)
+    blocks = found.blocks(TABLES.processes, counts, look, place)
     gpus = position[order].tolist()
     pids, users, commands, ranks, local_ranks = (found.keys(name)[order].tolist() for name in _PROCESS_KEYS)
     looks = {}

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, Hello, HostFacts, tables
+from gswarm_agent.frame import WARNING, GpuFacts, GpuLink, Hello, HostFacts
 from gswarm_agent.metrics import DEFAULT_GROUPS, EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
@@ -39,6 +39,7 @@ from gswarm_tui.store.querying.arrays import ArraySource
 from gswarm_tui.store.sql.schema import micros
 
 MAX_EVENTS = 50_000
+_METRICS = {"gpu_samples": GPU_COLUMNS, "host_samples": HOST_COLUMNS, "process_samples": PROCESS_COLUMNS}
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
 _OPEN_END_US = 1 << 62
@@ -100,17 +101,11 @@ class TableSlice:
         """Return a key column, masked where NULL."""
         return self._columns[name]
 
-    def numbers(self, column: str, rows: Places) -> npt.NDArray[Any] | None:
-        """Return a column's numbers in these rows, None if the file lacks the column."""
-        found = self._columns.get(column)
-        return None if found is None else found[rows]
-
     def table(self, columns: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return the numbers of columns as an array with a row for each of the slice."""
-        table = np.full((len(self.us), len(columns)), np.nan, dtype=np.float32)
+        table = np.empty((len(self.us), len(columns)), dtype=np.float32)
         for at, name in enumerate(columns):
-            if name in self._columns:
-                table[:, at] = self._columns[name]
+            table[:, at] = self._columns[name]
         return table
 
     def blocks(self, layout: BlockLayout, counts: Places, block: Places, position: Places) -> list[Block]:
@@ -125,8 +120,7 @@ class TableSlice:
         for places, kind in ((layout.singles, "<f4"), (layout.doubles, "<f8")):
             part = np.full((len(places), len(counts), most), np.nan, dtype=kind)
             for at, place in enumerate(places):
-                if (numbers := self.numbers(layout.columns[place], taken)) is not None:
-                    part[at, block, position] = numbers
+                part[at, block, position] = self._columns[layout.columns[place]][taken]
             held.append(part)
         made: list[Block | None] = [None] * len(counts)
         for count in np.unique(counts).tolist():
@@ -164,16 +158,6 @@ class RecordingReader:
         self._started_with = tuple(names) or _nodes_of(row[0]["options"])
         self.job: str = row[0]["slurm_job_id"] or ""
         self.interval_s: float = (row[0]["interval_ms"] or 1000) / 1000
-        there = set(self.rows("SELECT table_name, column_name FROM duckdb_columns()"))
-        self._columns = {
-            table: tuple(name for name in wanted if (table, name) in there)
-            for table, wanted in (
-                ("gpu_samples", GPU_COLUMNS),
-                ("host_samples", HOST_COLUMNS),
-                ("process_samples", PROCESS_COLUMNS),
-            )
-        }
-        self.tables = tables(*self._columns.values(), EXACT_COLUMNS)
         self.machines: dict[int, RecordedMachine] = {}
         self._node_names: dict[int, str] = {}
         self.gpu_positions: dict[int, tuple[int, int]] = {}
@@ -297,7 +281,7 @@ class RecordingReader:
         return RecordedMachine(
             node_id=row["node_id"],
             name=row["node"],
-            hello=hello_of(row, gpus, self.interval_s, self._columns),
+            hello=hello_of(row, gpus, self.interval_s),
             gpu_ids=tuple(gpu["gpu_id"] for gpu in gpus),
             granted=granted if any(gpu["allocated"] is not None for gpu in gpus) else None,
             offset_s=newest["clock_offset_s"] or 0.0,
@@ -378,7 +362,7 @@ class RecordingReader:
 
         ``keys`` are further columns as SQL, among them the ``id`` of a GPU or machine.
         """
-        columns = ", ".join(("epoch_us(ts) AS us", keys, *map(nan_for_null, self._columns[table])))
+        columns = ", ".join(("epoch_us(ts) AS us", keys, *map(nan_for_null, _METRICS[table])))
         found = self.source.arrays(
             f"SELECT {columns} FROM {table} WHERE ts > make_timestamp(?) AND ts <= make_timestamp(?)",  # noqa: S608
             low,
@@ -423,7 +407,6 @@ def hello_of(
     row: Mapping[str, Any],
     gpus: Sequence[Mapping[str, Any]],
     interval_s: float,
-    columns: Mapping[str, tuple[str, ...]],
 ) -> Hello:
     """Return the hello of an agent from rows of ``nodes`` and ``gpus``, without a life."""
     return Hello(
@@ -446,7 +429,7 @@ def hello_of(
             for gpu in gpus
         ),
         capabilities={name: str(why) for name, why in json_object(row["capabilities"]).items()},
-        gpu_columns=columns["gpu_samples"],
-        host_columns=columns["host_samples"],
-        process_columns=columns["process_samples"],
+        gpu_columns=GPU_COLUMNS,
+        host_columns=HOST_COLUMNS,
+        process_columns=PROCESS_COLUMNS,
     )

@@ -28,7 +28,13 @@ from gswarm_tui.store.duckdb_internals import (
 )
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
-from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns, without_links
+from gswarm_tui.store.querying.opening import (
+    attach,
+    check_regular_file,
+    checked_columns,
+    remove_with_logs,
+    without_links,
+)
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import insert
 from gswarm_tui.store.recording.files import require_own
@@ -144,8 +150,7 @@ class Database:
         except duckdb.Error as error:
             connection.close()
             if new and file_problem(error) in (FileProblem.DISK_FULL, FileProblem.FILE_SIZE_LIMIT):
-                for begun in (path, wal_path(path)):  # the next try would find a file that is no database
-                    begun.unlink(missing_ok=True)
+                remove_with_logs(path)  # the next try would find a file that is no database
             raise open_error(error, path) from error
         except StoreError:
             connection.close()

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gswarm_tui.store.errors import StoreError, owner_name
-from gswarm_tui.store.querying.opening import SUFFIXES
+from gswarm_tui.store.querying.opening import with_logs
 
 
 def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Iterator[Path]:
@@ -49,7 +49,7 @@ def is_own(path: Path) -> bool:
     """Return whether a recording at ``path`` would be in files that nobody else can write."""
     try:
         require_own(path)
-        modes = [each.stat().st_mode for each in _with_logs(path) if each.exists()]
+        modes = [each.stat().st_mode for each in with_logs(path) if each.exists()]
     except (StoreError, OSError):
         return False
     return not any(stat.S_IMODE(mode) & 0o022 for mode in modes)
@@ -60,7 +60,7 @@ def require_own(path: Path) -> None:
 
     A link that leads nowhere is refused as well. Raises StoreError.
     """
-    for each in _with_logs(path):
+    for each in with_logs(path):
         try:
             link = each.lstat()
         except PermissionError:
@@ -78,8 +78,3 @@ def require_own(path: Path) -> None:
             found = each.stat()
         if found.st_uid != os.geteuid() and not stat.S_ISDIR(found.st_mode):
             raise StoreError(f"{each} belongs to {owner_name(found.st_uid)}; name another file with --db")
-
-
-def _with_logs(path: Path) -> list[Path]:
-    """Return a recording's file and the files that DuckDB makes beside it."""
-    return [path.with_name(path.name + suffix) for suffix in SUFFIXES]

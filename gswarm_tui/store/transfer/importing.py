@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,7 +16,7 @@ import duckdb
 
 from gswarm_tui.store.duckdb_internals import connect_in_memory, is_about_parquet
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain, open_error
-from gswarm_tui.store.querying.opening import SUFFIXES
+from gswarm_tui.store.querying.opening import remove_with_logs
 from gswarm_tui.store.recording.batch import Values, array
 from gswarm_tui.store.recording.bulk_insert import insert
 from gswarm_tui.store.recording.database import Database
@@ -274,9 +273,8 @@ def importing(path: Path) -> Iterator[Importing]:
         raise raised from error
     finally:
         connection.close()
-        for suffix in SUFFIXES if new and not done else ():
-            with suppress(OSError):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if new and not done:
+            remove_with_logs(path)
 
 
 def mark(name: str, run: str) -> str:

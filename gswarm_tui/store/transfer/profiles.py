@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gswarm_tui.store.querying.opening import SUFFIXES
+from gswarm_tui.store.querying.opening import remove_with_logs
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.recording.profiles import ProfileFacts, StoredProfile
 
@@ -26,5 +26,5 @@ def writing_profile(path: Path, facts: ProfileFacts) -> Iterator[StoredProfile]:
         if stored is not None and not done and not new:
             stored.abandon()
         database.close()
-        for suffix in SUFFIXES if new and not done else ():
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if new and not done:
+            remove_with_logs(path)
