@@ -100,8 +100,8 @@ def _attach(options: dict[str, str]) -> int:
     def serve(folder: Folder, listener: socket) -> None:
         from gswarm_agent import server
 
-        own = server.Limits(**limits, only_left="--only-left" in options, armed="--armed" in options)
-        server.serve(folder, listener, make_probe, own)
+        probe = None if "--only-left" in options else make_probe
+        server.serve(folder, listener, probe, armed="--armed" in options, **limits)
 
     return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
 

@@ -51,16 +51,6 @@ def top_below_home() -> str:
     return f"{home}/.gswarm-tui-{os.geteuid()}-{os.uname().nodename}"
 
 
-def owner_of(status: os.stat_result) -> str:
-    """Return the name of a file's owner, or the number where it has no name."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(status.st_uid).pw_name
-    except KeyError:
-        return f"user {status.st_uid}"
-
-
 def name_of(recording: str, node: str) -> str:
     """Return the name of a recording's folder; ``node`` is the head's name for this machine."""
     return f"{recording}@{node}"[:200]
@@ -97,7 +87,9 @@ def open_private(path: str, above: int | None = None, create: bool = False) -> i
 def _problem_of(status: os.stat_result) -> str:
     """Return why a folder isn't private to this user, empty if it is."""
     if status.st_uid != os.geteuid():
-        return f"it belongs to {owner_of(status)}"
+        from gswarm_agent.probes.procfs import user_name  # rarely needed
+
+        return f"it belongs to {user_name(status.st_uid)}"
     if not stat.S_ISDIR(status.st_mode):
         return "it isn't a folder"
     return "others may enter it" if stat.S_IMODE(status.st_mode) & 0o077 else ""

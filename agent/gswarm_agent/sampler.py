@@ -102,11 +102,6 @@ class Sampler:
         """Measure only these groups of metrics from the next deadline on."""
         self._new_groups = groups
 
-    @property
-    def interval_ms(self) -> int:
-        """Time between deadlines, in milliseconds."""
-        return self._schedule.interval_ms
-
     def take(self) -> Frame:
         """Measure now, for the deadline that is due, and return the frame."""
         monotonic_ns, wall_ns = self._watch.monotonic_ns(), self._watch.wall_ns()

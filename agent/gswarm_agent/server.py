@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gswarm_agent import __version__, trace
 from gswarm_agent.connection import AgentConnection
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from gswarm_agent.wire import TraceReport
 
 STOPPED = "asked to stop"
+SPOOL_MIB = 256.0
 STREAM_MEMORY_MIB = 1.0
 """Frames that a head may leave unread without a recording: about ten minutes of eight GPUs at 1 Hz."""
 STOP_S = 10.0
@@ -75,21 +76,6 @@ SPILL_S = 5.0
 """How long frames wait in memory for the head's acknowledgement before they go to the node's disk."""
 _START_S = 60.0
 _TICK_S = 1.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long to continue without a head, in seconds, and how much to keep, in MiB.
-
-    With ``only_left`` nothing is measured: the first head gets the frames that earlier lives left. If the job
-    is ``armed``, this node gets what requests for traces need.
-    """
-
-    linger: float = 86_400.0
-    memory_mib: float = 16.0
-    spool_mib: float = 256.0
-    only_left: bool = False
-    armed: bool = False
 
 
 def name_process() -> None:
@@ -501,18 +487,32 @@ class Server:
             self._spilled_at = min(self._spilled_at, self._headless_since)
 
 
-def serve(folder: Folder, listener: socket.socket, make_probe: Callable[[], Probe], limits: Limits) -> None:
-    """Run the agent of a recording's folder until it ends."""
+def serve(
+    folder: Folder,
+    listener: socket.socket,
+    make_probe: Optional[Callable[[], Probe]],
+    *,
+    linger: float = 86_400.0,
+    memory_mib: float = 16.0,
+    spool_mib: float = SPOOL_MIB,
+    armed: bool = False,
+) -> None:
+    """Run the agent of a recording's folder until it ends.
+
+    It continues ``linger`` seconds without a head. Without ``make_probe`` nothing is measured: the first head
+    gets the frames that earlier lives left. If the job is ``armed``, this node gets what requests for traces
+    need.
+    """
     name_process()
     recording = folder.name.partition("@")[0]
     signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
-    spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
+    spool = Spool(folder, round(memory_mib * MIB), round(spool_mib * MIB))
     with selectors.PollSelector() as selector:
-        server = Server(spool, selector, None if limits.only_left else make_probe, linger_s=limits.linger)
+        server = Server(spool, selector, make_probe, linger_s=linger)
         server.listen(folder, listener)
         if folder.top == top_below_home():
             server.report_place(folder)
-        if limits.armed:
+        if armed:
             server.obstacles = trace.obstacles(recording)
         server.run(signals)
     server.finish(folder)

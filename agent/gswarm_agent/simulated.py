@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import fields
 from functools import lru_cache
 
@@ -16,7 +17,14 @@ from gswarm_agent.metrics import (
     RATE,
 )
 from gswarm_agent.probes.base import TickSamples
-from gswarm_agent.probes.gpus.simulated import SimulatedGpus, Simulation, noise
+from gswarm_agent.probes.gpus.simulated import (
+    IDLE,
+    SimulatedJob,
+    Simulation,
+    noise,
+    simulated_gpus,
+    simulated_links,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +72,9 @@ class SimulatedNode:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._vendor = SimulatedGpus(simulation)
-        self._job = self._vendor.job
+        self._job = SimulatedJob(simulation)
+        self._gpus = simulated_gpus(simulation, self._job)
+        self._origin_ns = time.monotonic_ns() if simulation.origin_ns is None else simulation.origin_ns
         self._last: Optional[float] = None
         self._groups: Sequence[str] = DEFAULT_GROUPS
 
@@ -78,14 +87,14 @@ class SimulatedNode:
             cpu_model="Simulated 96-core processor",
             cpus=_CPUS,
             memory_total_mib=_HOST_MEMORY_MIB - self._simulation.index % 3 * 512,
-            driver_version=self._vendor.driver_version,
-            cuda_version=self._vendor.cuda_version,
+            driver_version="570.86.15",
+            cuda_version="12.8",
         )
-        return host, tuple(self._vendor.facts(index) for index in range(self._simulation.gpus)), {}
+        return host, tuple(gpu.facts(self._simulation.index) for gpu in self._gpus), {}
 
     def links(self) -> Tuple[GpuLink, ...]:
         """See Probe."""
-        return self._vendor.links()
+        return simulated_links(len(self._gpus))
 
     def switch(self, groups: Sequence[str]) -> None:
         """See Probe."""
@@ -93,15 +102,14 @@ class SimulatedNode:
 
     def read(self, now_ns: int) -> TickSamples:
         """Return the samples at a monotonic time; like a real node's, the first ones have no rates."""
-        gpus = range(self._simulation.gpus)
-        read = [self._vendor.read(index, now_ns, frozenset()) or {} for index in gpus]
-        last, self._last = self._last, self._vendor.t
+        t = max(0.0, (now_ns - self._origin_ns) / 1e9)
+        last, self._last = self._last, t
         first = last is None
-        looks = last is None or self._last // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
+        looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
         return TickSamples(
-            gpus=tuple(self._row("gpus", values, first) for values in read),
-            host=self._row("host", self._host(self._last), first),
-            processes=self._processes(self._last, first) if looks and PROCESSES in self._groups else None,
+            gpus=tuple(self._row("gpus", gpu.values(t), first) for gpu in self._gpus),
+            host=self._row("host", self._host(t), first),
+            processes=self._processes(t, first) if looks and PROCESSES in self._groups else None,
         )
 
     def close(self) -> None:
@@ -140,19 +148,21 @@ class SimulatedNode:
 
     def _processes(self, t: float, first: bool) -> Tuple[ProcessSample, ...]:
         job, samples = self._job, []
-        for gpu in range(self._simulation.gpus):
-            level = self._vendor.level(gpu)
-            for pid, usage in self._vendor.processes(gpu).items():
-                values: Values = {
-                    "gpu_memory_mib": usage.memory_mib,
-                    "sm_pct": usage.sm_pct,
-                    "cpu_pct": 100 + 260 * level + 40 * noise(job.key + gpu, t),
-                    "memory_mib": round(9_000 + 21_000 * job.warm(t)),
-                    "read_mb_s": 22 * level + 320 * job.starved(t),
-                    "write_mb_s": 360 * job.checkpoint(t),
-                }
-                row = self._row("processes", values, first)
-                rank = self._simulation.index * self._simulation.gpus + gpu
-                command = "python train.py --config llama-8b.yaml"
-                samples.append(ProcessSample(gpu, pid, "demo", command, rank, gpu, row))
+        for index, gpu in enumerate(self._gpus):
+            if t < job.delay or gpu.kind == IDLE:
+                continue
+            level = gpu.level(t)
+            values: Values = {
+                "gpu_memory_mib": gpu.memory_mib(t),
+                "sm_pct": round(100 * level),
+                "cpu_pct": 100 + 260 * level + 40 * noise(job.key + index, t),
+                "memory_mib": round(9_000 + 21_000 * job.warm(t)),
+                "read_mb_s": 22 * level + 320 * job.starved(t),
+                "write_mb_s": 360 * job.checkpoint(t),
+            }
+            pid = 41_200 + 17 * index + job.key % 997
+            rank = self._simulation.index * self._simulation.gpus + index
+            command = "python train.py --config llama-8b.yaml"
+            row = self._row("processes", values, first)
+            samples.append(ProcessSample(index, pid, "demo", command, rank, index, row))
         return tuple(samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import TABLES
-from gswarm_agent.server import Limits
+from gswarm_agent.server import SPOOL_MIB
 from gswarm_agent.simulated import SimulatedNode
 from gswarm_agent.spool import Record, pack
 from gswarm_agent.wire import encode
@@ -30,4 +30,4 @@ def test_a_day_of_eight_gpus_at_1_hz_fits_into_the_spool() -> None:
             processes=reading.processes,
         )
         size += len(pack(Record(second, second * SECOND_NS, encode(frame))))
-    assert size / seconds * DAY_S < Limits().spool_mib * 1024 * 1024
+    assert size / seconds * DAY_S < SPOOL_MIB * 1024 * 1024

@@ -10,12 +10,12 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gswarm_agent.metrics import CPU_COUNTERS, GPU_COUNTERS, OWN_PROCESSES
+from gswarm_agent.metrics import OWN_PROCESSES
 from gswarm_agent.probes.procfs import read_start, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Tuple
+    from typing import Optional, Tuple
 
 LOCK_VARIABLE = "GSWARM_LIKWID_LOCK"
 """Environment variable with another path for LIKWID's lock."""
@@ -86,11 +86,6 @@ class CounterRights:
                 "dcgmi profile --pause"
             )
         return text
-
-    @property
-    def sentences(self) -> Dict[str, str]:
-        """``cpu`` and ``gpu``, by their names in a node's capabilities."""
-        return {CPU_COUNTERS: self.cpu, GPU_COUNTERS: self.gpu}
 
 
 class RightsReader:

@@ -8,7 +8,7 @@ Events and the columns made of them are in ``counter_tools.py``.
 from __future__ import annotations
 
 from gswarm_agent.frame import INFO, WARNING, Note
-from gswarm_agent.metrics import COUNTER_COLUMNS
+from gswarm_agent.metrics import COUNTER_COLUMNS, CPU_COUNTERS, GPU_COUNTERS
 from gswarm_agent.probes.counter_rights import RightsReader
 from gswarm_agent.probes.counter_tools import (
     INTERVAL_MS,
@@ -67,7 +67,7 @@ class CountersProbe:
         columns: Dict[str, str] = {}
         if self._on:
             columns = dict.fromkeys(COUNTER_COLUMNS, self._obstacle) if self._obstacle else self._missing
-        return {**self._rights.sentences, **columns}
+        return {CPU_COUNTERS: self._rights.cpu, GPU_COUNTERS: self._rights.gpu, **columns}
 
     @property
     def is_counting(self) -> bool:

@@ -1,4 +1,4 @@
-"""Simulated GPUs for demos and scale tests: one training job, computed. A ``Vendor``.
+"""Simulated GPUs for demos and scale tests: one training job, computed.
 
 The seed, the node's name and the time since ``origin_ns`` determine every value, in any process. The job
 warms up and trains in epochs, with an evaluation and a checkpoint at the end of each. Some nodes have one of
@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import math
 import random
-import time
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gswarm_agent.frame import GpuFacts, GpuLink
 from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_agent.probes.gpus.vendor import GpuUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, List, Optional, Tuple
+    from typing import FrozenSet, List, Optional, Tuple
 
-    from gswarm_agent.frame import Note
-    from gswarm_agent.probes.gpus.vendor import Values, Whereabouts
+    from gswarm_agent.probes.gpus.vendor import Values
 
 IDLE, LOADER, HOT = "idle", "loader", "hot"
 _ODD = (IDLE, LOADER, HOT)
@@ -87,9 +84,9 @@ def noise(key: int, x: float) -> float:
 class SimulatedJob:
     """The load that all GPUs of a node share. Times are seconds since the job began."""
 
-    def __init__(self, simulation: Simulation, odd: FrozenSet[str]) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self.key = zlib.crc32(f"{simulation.seed} {simulation.node}".encode()) << 20
-        self._loader = LOADER in odd
+        self._loader = LOADER in traits(simulation)
         # Nodes start one after the other over a few seconds, as a launcher starts them.
         self.delay = 4.0 * simulation.index / simulation.nodes + _unit(self.key, 1)
 
@@ -117,17 +114,33 @@ class SimulatedJob:
         return level * (1 - 0.8 * self.starved(t))
 
 
-class _Gpu:
+class SimulatedGpu:
     """One GPU of a job; adds up its power second by second."""
 
     def __init__(self, job: SimulatedJob, index: int, kind: str) -> None:
         self.kind = kind
         self._job = job
+        self._index = index
         self._key = job.key + 4096 * (index + 1)
         self._character = _unit(self._key, 7)
         self._second = 0
         self._joules = 3.6e6 * (20 + 10 * _unit(self._key, 8))
         self._watts = self._power(0.5, self.level(0.5))  # mean power of the current second
+
+    def facts(self, node: int) -> GpuFacts:
+        """Return its facts on the node with this number."""
+        index = self._index
+        return GpuFacts(
+            index=index,
+            uuid=f"GPU-{self._job.key >> 20:08x}-{index:04d}-4000-8000-{node:012d}",
+            name="NVIDIA H100 80GB HBM3 (simulated)",
+            pci_bus_id=f"00000000:{0x19 + 0x11 * index & 0xFF:02X}:00.0",
+            minor=index,
+            memory_total_mib=_MEMORY_MIB,
+            power_limit_w=_POWER_LIMIT_W,
+            sm_clock_max_mhz=_SM_CLOCK_MAX,
+            mem_clock_max_mhz=_MEM_CLOCK_MAX,
+        )
 
     def level(self, t: float) -> float:
         """Return the share of time in which kernels run, 0 to 1."""
@@ -188,77 +201,18 @@ class _Gpu:
         return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * level)
 
 
-class SimulatedGpus:
-    """The GPUs of a simulated node. See ``Vendor``."""
-
-    name = "simulated"
-    driver_version: Optional[str] = "570.86.15"
-    cuda_version: Optional[str] = "12.8"
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.notes: List[Note] = []
-        self.job = SimulatedJob(simulation, traits(simulation))
-        self._simulation = simulation
-        self._origin_ns = time.monotonic_ns() if simulation.origin_ns is None else simulation.origin_ns
-        self.t = 0.0  # seconds since the job began, at the last read
-        # One GPU is idle; heat affects two neighbours.
-        first = int(_unit(self.job.key, 3) * simulation.gpus)
-        odd, kinds = traits(simulation), {}
-        for kind, offsets in ((HOT, (1, 2)), (IDLE, (0,))):
-            if kind in odd:
-                kinds.update({(first + offset) % max(1, simulation.gpus): kind for offset in offsets})
-        self._gpus = [_Gpu(self.job, index, kinds.get(index, "")) for index in range(simulation.gpus)]
-
-    def absence(self) -> str:
-        """See Vendor."""
-        return ""
-
-    def open(self, whereabouts: Optional[Whereabouts] = None) -> int:
-        """See Vendor."""
-        return len(self._gpus)
-
-    def facts(self, index: int, *, hanging: bool = False) -> GpuFacts:
-        """See Vendor."""
-        return GpuFacts(
-            index=index,
-            uuid=f"GPU-{self.job.key >> 20:08x}-{index:04d}-4000-8000-{self._simulation.index:012d}",
-            name="NVIDIA H100 80GB HBM3 (simulated)",
-            pci_bus_id=f"00000000:{0x19 + 0x11 * index & 0xFF:02X}:00.0",
-            minor=index,
-            memory_total_mib=_MEMORY_MIB,
-            power_limit_w=_POWER_LIMIT_W,
-            sm_clock_max_mhz=_SM_CLOCK_MAX,
-            mem_clock_max_mhz=_MEM_CLOCK_MAX,
-        )
-
-    def read(self, index: int, now_ns: int, columns_off: FrozenSet[str]) -> Optional[Values]:
-        """See Vendor. What is off has values, too."""
-        self.t = max(0.0, (now_ns - self._origin_ns) / 1e9)
-        return self._gpus[index].values(self.t)
-
-    def reasons(self, index: int) -> Dict[str, str]:
-        """See Vendor."""
-        return {}
-
-    def level(self, index: int) -> float:
-        """Return a GPU's load at the last read, 0 to 1."""
-        return self._gpus[index].level(self.t)
-
-    def processes(self, index: int) -> Dict[int, GpuUsage]:
-        """See Vendor. They are those at the time of the last read."""
-        gpu = self._gpus[index]
-        if self.t < self.job.delay or gpu.kind == IDLE:
-            return {}
-        pid = 41_200 + 17 * index + self.job.key % 997
-        return {pid: GpuUsage(gpu.memory_mib(self.t), round(100 * gpu.level(self.t)))}
-
-    def links(self, now_ns: int = 0) -> Tuple[GpuLink, ...]:
-        """See Vendor. The node has NVSwitches and a network adapter for each GPU."""
-        return _links(len(self._gpus))
+def simulated_gpus(simulation: Simulation, job: SimulatedJob) -> List[SimulatedGpu]:
+    """Return the GPUs of a node: one may be idle, and heat affects two neighbours."""
+    first = int(_unit(job.key, 3) * simulation.gpus)
+    odd, kinds = traits(simulation), {}
+    for kind, offsets in ((HOT, (1, 2)), (IDLE, (0,))):
+        if kind in odd:
+            kinds.update({(first + offset) % max(1, simulation.gpus): kind for offset in offsets})
+    return [SimulatedGpu(job, index, kinds.get(index, "")) for index in range(simulation.gpus)]
 
 
 @lru_cache(maxsize=8)
-def _links(gpus: int) -> Tuple[GpuLink, ...]:
+def simulated_links(gpus: int) -> Tuple[GpuLink, ...]:
     """Return how the GPUs of a simulated node are connected: by NVSwitches, half of them to each socket."""
     found = []
     for gpu in range(gpus):
