@@ -15,7 +15,6 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 T = TypeVar("T")
@@ -26,8 +25,6 @@ WIDEST = 40
 """Cells of a column of a table."""
 SPARE_MOST = 2
 """Extra cells between numbers where they fit."""
-CUT_TEXT_LINES = 3
-"""Lines of a text that a table cuts."""
 LABELS = 16
 """Cells of the labels."""
 
@@ -123,15 +120,6 @@ def show_table(table: TableView, made: summary_text.TextTable) -> None:
     )
     rows: list[Row] = [tuple(Span(cell, "dim" if cell == DASH else "text") for cell in row) for row in texts]
     table.show_columns(columns, rows)
-
-
-def show_cut_text(bar: Bar, table: TableView) -> None:
-    """Show below a table what its row under the cursor cuts, such as a long name of a kernel."""
-    lines = wrapped(table.cut_text, table.size.width, "dim") if table.display else []
-    if len(lines) > CUT_TEXT_LINES:
-        lines[CUT_TEXT_LINES - 1 :] = [(*lines[CUT_TEXT_LINES - 1], Span(" …", "dim"))]
-    bar.display = bool(lines)
-    bar.show(*lines)
 
 
 def labelled(lines: Iterable[summary_text.LabelledLine], cells: int) -> list[Spans]:

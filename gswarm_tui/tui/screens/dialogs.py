@@ -16,9 +16,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gswarm_agent.mark import MarkError
+from gswarm_agent.metrics import GPU_METRICS, Metric
 from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.tui.actions import ENTER
+from gswarm_tui.tui.drawing.legend import label, meaning
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
@@ -242,6 +244,15 @@ def _option(labels: int, name: str, texts: Sequence[str]) -> Option:
     grid.add_column()
     grid.add_row(*map(Text, texts))
     return Option(grid, id=name)
+
+
+def pick_metric(
+    app: App[Any], title: str, chosen: Metric, use: Callable[[str], None], host: Sequence[Metric] = ()
+) -> None:
+    """Ask for a metric of GPUs, or of the ``host``; ``use`` takes its name."""
+    options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
+    options += [(m.name, f"node {m.label}", m.meaning) for m in host]
+    ask(app, PickDialog(title, options, chosen.name), use)
 
 
 class DetailsDialog(Dialog[None]):

@@ -39,8 +39,8 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
     message = clean(group.message)
     if event.kind in (LINK_LOST, UNREACHABLE) and event.detail:
         message += f" · {clean(event.detail)}"
-    if event.kind == "mark" and (values := mark_values(event.detail)):
-        message += f" · {clean(values)}"
+    if event.kind == "mark" and (values := json_object(event.detail)):
+        message += " · " + clean(" ".join(f"{name}={value}" for name, value in values.items()))
     return (
         Span(f"{datetime.fromtimestamp(group.at, zone):%H:%M:%S}", "dim"),
         Span(glyph, role),
@@ -49,11 +49,6 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
         Span("" if group.gpu is None else f"{group.gpu}"),
         Span(message, role if event.severity == ERROR else "text"),
     )
-
-
-def mark_values(detail: str | None) -> str:
-    """Return a mark's values: "loss=1.2 acc=0.9"; empty for anything else."""
-    return " ".join(f"{name}={value}" for name, value in json_object(detail).items())
 
 
 class EventsScreen(ViewerScreen):

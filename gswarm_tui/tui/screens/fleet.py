@@ -25,12 +25,12 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 )
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.drawing.legend import heads_line, host_metrics, label, legend_line, meaning
+from gswarm_tui.tui.drawing.legend import heads_line, host_metrics, legend_line
 from gswarm_tui.tui.drawing.spans import Line, Span, Spans, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.worst import WorstGpusScreen
 from gswarm_tui.tui.widgets.filter_line import FilterLine
@@ -317,10 +317,8 @@ class FleetScreen(ViewerScreen):
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
-        options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
-        options += [(m.name, f"node {m.label}", m.meaning) for m in host_metrics(self.fleet.metrics)]
-        chosen = self.heatmap.picture.metric.name
-        ask(self.app, PickDialog("show which metric?", options, chosen), self.action_metric)
+        chosen, host = self.heatmap.picture.metric, host_metrics(self.fleet.metrics)
+        pick_metric(self.app, "show which metric?", chosen, self.action_metric, host)
 
     def action_order(self) -> None:
         """Switch to the next sort order."""

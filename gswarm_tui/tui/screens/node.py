@@ -13,7 +13,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
 from gswarm_tui.tui.drawing.curve import time_axis, window
-from gswarm_tui.tui.drawing.legend import host_metrics, label, meaning
+from gswarm_tui.tui.drawing.legend import host_metrics, label
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
     PlotSeries,
@@ -27,17 +27,16 @@ from gswarm_tui.tui.drawing.ramp import is_logarithmic
 from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import (
+    FROZEN,
     GPU_TABLE,
     PROCESS_TABLE_COLUMNS,
     UNMEASURED_TABLE,
-    column_of,
     gpu_rows,
     link_columns,
     link_rows,
-    metric_at,
     no_processes,
     process_rows,
     unmeasured_rows,
@@ -293,7 +292,7 @@ class NodeScreen(ViewerScreen):
     def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Plot the selected GPU and metric."""
         if event.table.id == "gpus":
-            self._metric = metric_at(event.column)
+            self._metric = GPU_METRICS[max(0, event.column - FROZEN)]
             self.gpu = event.row
             self.update_view()
 
@@ -323,17 +322,11 @@ class NodeScreen(ViewerScreen):
     def action_metric(self, name: str) -> None:
         """Plot a metric; a host metric shows the host view."""
         if name in GPU_BY_NAME:
-            self.query_one("#gpus", TableView).pick_column(column_of(GPU_BY_NAME[name]))
+            column = GPU_METRICS.index(GPU_BY_NAME[name]) + FROZEN
+            self.query_one("#gpus", TableView).pick_column(column)
         elif name in HOST_BY_NAME:
             self.query_one(ViewBar).pick(HOST)
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
-        options = [(m.name, self._option(m), meaning(m)) for m in GPU_METRICS]
-        ask(self.app, PickDialog("plot which metric?", options, self._metric.name), self.action_metric)
-
-    def _option(self, metric: Metric) -> str:
-        column = GPU_METRICS.index(metric)
-        values = self.state.gpus[:, column]
-        first = quantity(float(values[0]), metric) if len(values) else ""
-        return f"{label(metric):<18} {first:>10}"
+        pick_metric(self.app, "plot which metric?", self._metric, self.action_metric)

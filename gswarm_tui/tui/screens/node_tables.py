@@ -40,16 +40,6 @@ GPU_TABLE = (
 )
 
 
-def metric_at(column: int) -> Metric:
-    """Return the metric of a column."""
-    return GPU_METRICS[max(0, column - FROZEN)]
-
-
-def column_of(metric: Metric) -> int:
-    """Return the column of a metric."""
-    return GPU_METRICS.index(metric) + FROZEN
-
-
 def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
     """Return a row per GPU; the picked metric is coloured, stale data and others' GPUs are faint."""
     old = node.standing(now) is not Standing.LIVE

@@ -107,31 +107,19 @@ def _wrapped(words: str, role: str, cells: int) -> list[Line]:
 
 def link_line(node: NodeState) -> Line:
     """Return a link's interval, lateness, clock offset and frames."""
-    trip = node.round_trip_s
-    return [
-        Span(
-            " "
-            + joined(
-                (
-                    f"every {node.interval_s:g} s, {node.late_ms:.1f} ms late",
-                    f"clock {milliseconds(node.offset_s)}" if trip is not None else f"clock {DASH}",
-                    f"round trip {trip * 1000:.1f} ms" if trip is not None else "",
-                    plural(node.frames, "frame"),
-                    f"{node.lost_frames} lost" if node.lost_frames else "",
-                    f"{node.missed_ticks} ticks missed" if node.missed_ticks else "",
-                    plural(node.reconnects, "reconnect") if node.reconnects else "",
-                )
-            ),
-            "dim",
-        ),
-    ]
-
-
-def milliseconds(seconds: float) -> str:
-    """Format a clock offset: "+0.3 ms", "−2.1 s"."""
-    sign = "−" if seconds < 0 else "+"
-    size = abs(seconds)
-    return f"{sign}{size * 1000:.1f} ms" if size < 1 else f"{sign}{size:.1f} s"
+    trip, clock = node.round_trip_s, f"clock {DASH}"
+    if trip is not None:
+        offset = f"{node.offset_s * 1000:+,.1f}".replace("-", "−")
+        clock = f"clock {offset} ms · round trip {trip * 1000:.1f} ms"
+    facts = (
+        f"every {node.interval_s:g} s, {node.late_ms:.1f} ms late",
+        clock,
+        plural(node.frames, "frame"),
+        f"{node.lost_frames} lost" if node.lost_frames else "",
+        f"{node.missed_ticks} ticks missed" if node.missed_ticks else "",
+        plural(node.reconnects, "reconnect") if node.reconnects else "",
+    )
+    return [Span(f" {joined(facts)}", "dim")]
 
 
 def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:

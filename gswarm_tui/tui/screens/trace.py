@@ -12,11 +12,14 @@ from gswarm_tui.analysis.traces import trace_tables
 from gswarm_tui.tui.actions import TRACE, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.computed import ComputedScreen, show_cut_text, show_table
+from gswarm_tui.tui.screens.computed import ComputedScreen, show_table, wrapped
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
+
+CUT_TEXT_LINES = 3
+"""Lines of a text that a table cuts."""
 
 
 class TablesScreen(ComputedScreen[ProfileDetails]):
@@ -67,7 +70,12 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
 
     def on_table_view_moved(self) -> None:
         """Show the name under the cursor where the table cuts it."""
-        show_cut_text(self.query_one("#cut", Bar), self.query_one(TableView))
+        bar, table = self.query_one("#cut", Bar), self.query_one(TableView)
+        lines = wrapped(table.cut_text, table.size.width, "dim") if table.display else []
+        if len(lines) > CUT_TEXT_LINES:
+            lines[CUT_TEXT_LINES - 1 :] = [(*lines[CUT_TEXT_LINES - 1], Span(" …", "dim"))]
+        bar.display = bool(lines)
+        bar.show(*lines)
 
 
 class TraceScreen(TablesScreen):

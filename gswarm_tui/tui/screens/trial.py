@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis.queries import RecordingQueries
-from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.trial_kinds import TRIAL_KINDS
@@ -99,7 +98,7 @@ class TrialScreen(ComputedScreen[TrialProgress]):
             table.styles.height = "1fr"
             show_table(table, plan_table(result, now))
             return
-        made = self._results_table(result)
+        made = (usage_table if self.view == USAGE else scaling_table)(result.results)
         last = [line for note in notes(result.results) for line in wrapped(note, cells, "dim")]
         room = self.lines - 3 - len(lines)
         wanted = len(made.rows) + 2
@@ -108,9 +107,6 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         show_table(table, made)
         remarks.styles.max_height = max(1, room - wanted)
         remarks.show(last)
-
-    def _results_table(self, result: TrialProgress) -> TextTable:
-        return (usage_table if self.view == USAGE else scaling_table)(result.results)
 
     def _bar(self, result: TrialProgress) -> Spans:
         """Return a bar of the runs that are done."""

@@ -14,12 +14,12 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.ranking import GpuRanking, RankedGpu
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.tui.actions import WORST, bindings_of
-from gswarm_tui.tui.drawing.legend import label, meaning
+from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.numbers import cell, digits
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import PickDialog, ask
+from gswarm_tui.tui.screens.dialogs import pick_metric
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import no_processes
 from gswarm_tui.tui.screens.titles import joined, title_line
@@ -161,12 +161,7 @@ class WorstGpusScreen(ViewerScreen):
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
-        options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
-        ask(
-            self.app,
-            PickDialog("rank by which metric?", options, self._ranking.metric.name),
-            self.action_metric,
-        )
+        pick_metric(self.app, "rank by which metric?", self._ranking.metric, self.action_metric)
 
     def action_reverse(self) -> None:
         """Rank the other way round."""
