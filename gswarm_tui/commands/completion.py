@@ -55,16 +55,13 @@ def complete(environ: Mapping[str, str]) -> int:
     """Write the words that fit to the shell, which passes the line in the environment, and exit."""
     typed = split_line(environ["COMP_LINE"], int(environ["COMP_POINT"]))[3]
     command = next((each for each in COMMANDS if typed[1:2] == [each.name]), None)
-    action = typed[2:3] if command is not None and typed[2:3] and typed[2] in command.actions else []
     observe_parser(partial(_suggest, command, environ))
     with contextlib.suppress(UserError):
         if command is None:
             parse([], environ)
         else:
-            os.environ["_ARGCOMPLETE"] = str(2 + len(action))  # the parser's own words follow these
-            importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}").run(
-                action, environ
-            )
+            os.environ["_ARGCOMPLETE"] = "2"  # the parser's own words follow these
+            importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}").run([], environ)
     return 0
 
 
@@ -84,10 +81,8 @@ def _suggest(command: Command | None, environ: Mapping[str, str], parser: argpar
 def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]) -> Completer:
     """Return what completes an option's value or a positional argument."""
     metavar = action.metavar if isinstance(action.metavar, str) else ""
-    if "|" in metavar or action.dest == "action":
-        return _constant(dict.fromkeys(metavar.split("|"), ""))
-    if action.choices:
-        return _constant(dict.fromkeys(map(str, action.choices), ""))
+    if "|" in metavar or action.choices:
+        return _constant(dict.fromkeys(map(str, action.choices or metavar.split("|")), ""))
     if action.dest == "db":
         return FilesCompleter(("duckdb",))
     if metavar == "GROUPS":

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.common.time_input import TimeInputError, parse_time
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, NoHeadError, running_heads
@@ -26,8 +26,9 @@ def add_recording(parser: CommandParser) -> None:
     )
 
 
-def add_head_options(parser: CommandParser) -> None:
-    """Add the options that choose the head, and ``--json``."""
+def head_parser(name: str, usage: str, description: str, *, usual: str = USUAL) -> CommandParser:
+    """Return the parser of a command that controls a head: options that choose one, and ``--json``."""
+    parser = CommandParser(name, usage, description, usual=usual)
     parser.add_argument(
         "--recording",
         metavar="RECORDING",
@@ -35,6 +36,18 @@ def add_head_options(parser: CommandParser) -> None:
         help="if several run: recording's ID, job or file name",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def print_reply(arguments: argparse.Namespace, value: object, *lines: str) -> None:
+    """Print a reply as JSON with ``--json``, else as lines."""
+    if arguments.json:
+        from gswarm_tui.printing.json_output import print_json  # late: training loops set marks
+
+        print_json(value)
+    else:
+        for line in lines:
+            print(printable(line))
 
 
 def choose_head(

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
+from gswarm_tui.commands.head_choice import choose_head, head_parser, print_reply
 from gswarm_tui.common.time_input import INTERVAL_HINT, TimeInputError, parse_interval_ms
 from gswarm_tui.control.intents import ChangeInterval
-from gswarm_tui.options.arguments import CommandParser, UsageError
-from gswarm_tui.printing.json_output import print_json
+from gswarm_tui.options.arguments import UsageError
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Change the interval, or print it. Raises UserError."""
-    parser = CommandParser(
+    parser = head_parser(
         "interval",
-        "[TIME] [--recording RECORDING] [--db PATH] [--json]",
+        "[TIME] [options]",
         "Change the time between samples of a running gswarm-tui on all nodes, or print it.",
-        usual=USUAL,
     )
     parser.add_argument("interval", nargs="?", metavar="TIME", help=f"new interval: {INTERVAL_HINT}")
-    add_head_options(parser)
     arguments = parser.read(args)
     try:
         wanted = None if arguments.interval is None else parse_interval_ms(arguments.interval)
@@ -30,8 +27,5 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     interval_ms = head.status.get("interval_ms", 0)
     if wanted is not None:
         interval_ms = head.carry_out(ChangeInterval(wanted))["interval_ms"]
-    if arguments.json:
-        print_json({"interval_ms": interval_ms})
-    else:
-        print(f"sampling every {interval_ms / 1000:g} s")
+    print_reply(arguments, {"interval_ms": interval_ms}, f"sampling every {interval_ms / 1000:g} s")
     return 0

@@ -10,12 +10,12 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from gswarm_agent.mark import Marked, MarkError, Value, send, values_of
-from gswarm_tui.commands.head_choice import add_head_options, named_heads, parse_head_time
+from gswarm_tui.commands.head_choice import head_parser, named_heads, parse_head_time, print_reply
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.control.client import Head, NoHeadError, running_heads
 from gswarm_tui.control.intents import IntentError, RecorderError, SetMark
-from gswarm_tui.options.arguments import CommandParser, UsageError
+from gswarm_tui.options.arguments import UsageError
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -24,7 +24,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     Raises:
         UserError: the name or a value is invalid, or nothing records this machine.
     """
-    parser = CommandParser(
+    parser = head_parser(
         "mark",
         "NAME [--value KEY=VALUE ...] [options]",
         "Set a mark at this moment in each of your recordings that monitors this machine or runs on it.",
@@ -41,7 +41,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument(
         "--at", metavar="TIME", help="another time, on the machine that runs gswarm-tui: -2m, 14:05"
     )
-    add_head_options(parser)
     arguments = parser.read(args)
     heads = _heads(arguments, environ)
     try:
@@ -60,12 +59,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         print_notice(f"{problem}.")
     if not marked.recordings and not marked.problems:
         raise NoHeadError(_no_recording(arguments))
-    if arguments.json:
-        from gswarm_tui.printing.json_output import print_json
-
-        print_json({"name": arguments.name, "recordings": marked.recordings})
-    elif count := len(marked.recordings):
-        print(f"marked in {plural(count, 'recording')}")
+    count = len(marked.recordings)
+    lines = [f"marked in {plural(count, 'recording')}"] if count else []
+    print_reply(arguments, {"name": arguments.name, "recordings": marked.recordings}, *lines)
     return 1 if marked.problems else 0
 
 

@@ -6,26 +6,23 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gswarm_agent.metrics import ALL_GROUPS, METRIC_GROUPS
-from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
+from gswarm_tui.commands.head_choice import choose_head, head_parser, print_reply
 from gswarm_tui.common.errors import quote
 from gswarm_tui.control.intents import ChangeMetrics
 from gswarm_tui.options import values
-from gswarm_tui.options.arguments import CommandParser, UsageError
-from gswarm_tui.printing.json_output import print_json
+from gswarm_tui.options.arguments import UsageError
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Switch groups or print their states. Raises UserError."""
-    parser = CommandParser(
+    parser = head_parser(
         "metrics",
-        "[GROUPS] [--recording RECORDING] [--db PATH] [--json]",
+        "[GROUPS] [options]",
         "Switch the groups of metrics that a running gswarm-tui measures: GROUPS such as core,pcie are on "
         "from now on, all others off; +pcie switches one group on and +pcie,-host several. Without GROUPS, "
         "list all groups.",
-        usual=USUAL,
     )
     parser.add_argument("groups", nargs="?", metavar="GROUPS", help="groups, as core,pcie or +pcie,-host")
-    add_head_options(parser)
     # argparse would take -host for an option.
     changed = [word for word in args if re.fullmatch(r"[+-][a-z]\w+(,[+-][a-z]\w+)*", word)]
     arguments = parser.read([word for word in args if word not in changed])
@@ -46,11 +43,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         wanted = tuple(name for name in ALL_GROUPS if name in {*measured, *on} - {*off})
     if wanted is not None:
         measured = head.carry_out(ChangeMetrics(wanted))["groups"]
-    if arguments.json:
-        print_json({name: name in measured for name in METRIC_GROUPS})
-    else:
-        for name, measures in METRIC_GROUPS.items():
-            print(f"{'on ' if name in measured else 'off'}  {name:10} {measures}")
+    states = {name: name in measured for name in METRIC_GROUPS}
+    lines = [f"{'on ' if on else 'off'}  {name:10} {METRIC_GROUPS[name]}" for name, on in states.items()]
+    print_reply(arguments, states, *lines)
     return 0
 
 

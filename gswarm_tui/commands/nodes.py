@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
+from gswarm_tui.commands.head_choice import choose_head, head_parser
 from gswarm_tui.common.quantities import DASH, duration, percent, used_of, watts
-from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import print_json
 
 _NAMES = ("node", "state", "GPUs", "util", "power", "memory", "last sample", "lost frames", "reason")
@@ -17,14 +16,12 @@ _RIGHT = frozenset(range(2, 8))
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a row for each node. Raises UserError."""
-    parser = CommandParser(
+    parser = head_parser(
         "nodes",
-        "[--recording RECORDING] [--db PATH] [--json]",
+        "[options]",
         "List the nodes of a running gswarm-tui: state and reason, the means of their GPUs, the age of "
         "their last sample.",
-        usual=USUAL,
     )
-    add_head_options(parser)
     arguments = parser.read(args)
     nodes = choose_head(arguments, environ).request("nodes")["nodes"]
     if arguments.json:

@@ -6,24 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gswarm_tui.commands.head_choice import SHORT_ID, add_head_options, find_heads
+from gswarm_tui.commands.head_choice import SHORT_ID, find_heads, head_parser
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import elapsed, energy, file_size, percent, plural, watts
 from gswarm_tui.control.client import Head, NoHeadError
-from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.json_output import print_json, with_times
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the state of the running heads; return 1 if one doesn't answer. Raises UserError."""
-    parser = CommandParser(
+    parser = head_parser(
         "status",
-        "[--recording RECORDING] [--db PATH] [--json]",
+        "[options]",
         "Print the state of your running gswarm-tui on this machine: recording, nodes, GPUs, rows written, "
         "running sessions.",
         usual="all that are being written",
     )
-    add_head_options(parser)
     arguments = parser.read(args)
     try:
         heads = find_heads(arguments, environ)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gswarm_tui.commands.head_choice import USUAL, add_head_options, choose_head
+from gswarm_tui.commands.head_choice import choose_head, head_parser
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.common.time_input import TimeInputError
@@ -57,11 +57,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
+    parser = head_parser(
         "trace",
         "[--iterations N | --duration SECONDS] [options]",
         "Trace the PyTorch processes of a running recording at the same time, and fetch the files.",
-        usual=USUAL,
     )
     number = values.whole(1, 10**6)
     parser.add_argument("--iterations", type=number, metavar="N", help="trace N iterations of the optimizer")
@@ -77,7 +76,6 @@ def _parser() -> CommandParser:
         default=512,
         help="largest trace of a rank that is fetched, before compression (default: 512)",
     )
-    add_head_options(parser)
     return parser
 
 

@@ -141,16 +141,11 @@ class Parser(argparse.ArgumentParser):
         # Private to argparse: -1h is a value and no option. test_arguments.py notices when it changes.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, after an observer has seen the parser."""
+    def read(self, args: Sequence[str]) -> argparse.Namespace:
+        """Parse the arguments, options also between others, after an observer. Raises UsageError."""
         if _observers:
             _observers.pop()(self)
-        return super().parse_known_args(args, namespace)
-
-    def read(self, args: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments. Raises UsageError."""
-        namespace: argparse.Namespace
-        namespace, rest = self.parse_known_args(args)
+        namespace, rest = self.parse_known_intermixed_args(args)
         if rest:
             raise UsageError(_unexpected(next((word for word in rest if word != "--"), "--"), self))
         return namespace

@@ -9,8 +9,7 @@ class Command(NamedTuple):
     """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python.
 
     ``screen``: it takes the whole terminal, which a parent process restores if it dies. ``runs_another``: it
-    runs a command of the user's, which keeps the user's umask. ``actions`` are the words that may follow it,
-    each with options of its own.
+    runs a command of the user's, which keeps the user's umask.
     """
 
     name: str
@@ -18,7 +17,6 @@ class Command(NamedTuple):
     module: str = ""
     screen: bool = False
     runs_another: bool = False
-    actions: tuple[str, ...] = ()
 
 
 COMMANDS = (
@@ -32,16 +30,12 @@ COMMANDS = (
     Command("doctor", "check this machine and the nodes, and print what to fix"),
     Command("status", "print the state of your running gswarm-tui"),
     Command("nodes", "list the nodes of a running gswarm-tui"),
-    Command(
-        "session",
-        "start, stop or rename a session of a running gswarm-tui",
-        actions=("start", "stop", "rename"),
-    ),
+    Command("session", "start, stop or rename a session of a running gswarm-tui"),
     Command("mark", "mark this moment in the running recordings"),
     Command("interval", "show or change the sampling interval of a running gswarm-tui"),
     Command("metrics", "show or switch the metric groups of a running gswarm-tui"),
     Command("trace", "trace the job's PyTorch processes and fetch the files"),
-    Command("recording", "end the recording of a running gswarm-tui", actions=("stop",)),
+    Command("recording", "end the recording of a running gswarm-tui"),
     Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),
     Command("summary", "summarise a session: utilisation, idle phases, energy, memory"),

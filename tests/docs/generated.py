@@ -98,8 +98,7 @@ def _where(action: Action) -> str:
 def commands() -> str:
     """Return the help text of gswarm-tui and of each of its commands."""
     parts = [f"## gswarm-tui\n\n```text\n{_help()}\n```"]
-    words = [(one.name, *action) for one in COMMANDS for action in [(), *((each,) for each in one.actions)]]
-    parts += [f"## gswarm-tui {' '.join(each)}\n\n```text\n{_help(*each)}\n```" for each in words]
+    parts += [f"## gswarm-tui {one.name}\n\n```text\n{_help(one.name)}\n```" for one in COMMANDS]
     return "\n\n".join(parts)
 
 
