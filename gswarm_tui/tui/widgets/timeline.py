@@ -15,10 +15,12 @@ from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline
 from gswarm_tui.tui.drawing.spans import Line, Span, Spans, drawn, joined_cells
-from gswarm_tui.tui.drawing.text import clean, clip, pad, width
+from gswarm_tui.tui.drawing.text import clean, clip, pad
+from gswarm_tui.tui.drawing.text import width as cells_of
 
 SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
-NARROW = 60
+LEFT, RIGHT = 13, 11
+"""Cells beside the track, for the position and the end."""
 NAME_LEAST = 6
 """Cells of a session's name; a shorter part of it isn't written."""
 PLAYING, PAUSED, ENDED = "►", "‖", "■"
@@ -40,39 +42,20 @@ class TimelineState:
     zone: tzinfo | None
     begun: float | None
 
-
-@dataclass(frozen=True)
-class TrackScale:
-    """Maps times to the cells of a timeline's track: ``cells`` of them, from ``left``."""
-
-    left: int
-    cells: int
-    start: float
-    end: float
-
-    def cell_of(self, at: float) -> int:
-        """Return the cell of a time; times outside map to the nearer end."""
+    def cell_of(self, at: float, cells: int) -> int:
+        """Return the cell of a time on a track of ``cells``; times outside map to the nearer end."""
         share = (at - self.start) / max(self.end - self.start, 1e-9)
-        return min(max(int(share * self.cells), 0), self.cells - 1)
+        return min(max(int(share * cells), 0), cells - 1)
 
-    def time_of(self, x: int) -> float:
-        """Return the time of a cell; the outer cells are the exact ends."""
-        cell = min(max(x - self.left, 0), self.cells - 1)
-        return self.start + (self.end - self.start) * cell / max(1, self.cells - 1)
-
-
-def track_scale(state: TimelineState, cells: int) -> TrackScale:
-    """Return the track within a width, with space for times at both sides where it fits."""
-    left, right = (13, 11) if cells >= NARROW else (1, 1)
-    return TrackScale(left, max(1, cells - left - right), state.start, state.end)
+    def time_of(self, cell: int, cells: int) -> float:
+        """Return the time of a cell of a track; the outer cells and those beside them are the exact ends."""
+        return self.start + (self.end - self.start) * min(max(cell / max(1, cells - 1), 0), 1)
 
 
-def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
+def timeline_lines(state: TimelineState, width: int) -> tuple[Line, Line]:
     """Return the lines of the track and of the sessions, with position and end beside them."""
-    room = track_scale(state, cells)
-    upper, lower = _track(state, room), _sessions(state, room)
-    if room.left == 1:
-        return [Span(" "), *upper], [Span(" "), *lower]
+    cells = _track_cells(width)
+    upper, lower = _track(state, cells), _sessions(state, cells)
     at, end = (datetime.fromtimestamp(time, state.zone) for time in (state.at, state.end))
     whole = elapsed(state.at - state.start)
     return (
@@ -90,26 +73,30 @@ def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
     )
 
 
-def _track(state: TimelineState, room: TrackScale) -> Spans:
-    here = room.cell_of(state.at)
-    cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(room.cells)]
+def _track_cells(width: int) -> int:
+    return max(1, width - LEFT - RIGHT)
+
+
+def _track(state: TimelineState, width: int) -> Spans:
+    here = state.cell_of(state.at, width)
+    cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(width)]
     stops = state.track.between(state.start, state.end + 1e-6)
     for stop in sorted(stops, key=lambda stop: KINDS.index(stop.kind)):
         if stop.kind in SIGNS:
-            cells[room.cell_of(stop.at)] = SIGNS[stop.kind]
+            cells[state.cell_of(stop.at, width)] = SIGNS[stop.kind]
     cells[here] = ("●", "title")
     return joined_cells(cells)
 
 
-def _sessions(state: TimelineState, room: TrackScale) -> Spans:
+def _sessions(state: TimelineState, width: int) -> Spans:
     """Draw the sessions in one line, shorter ones above longer ones; the played ones are bright."""
-    cells = [(" ", "text")] * room.cells
+    cells = [(" ", "text")] * width
     inside = [s for s in state.track.sessions if s.start < state.end and (s.end or state.end) > state.start]
     for session in sorted(inside, key=lambda s: (s.end or state.end) - s.start, reverse=True):
-        first, last = room.cell_of(session.start), room.cell_of(session.end or state.end)
+        first, last = (state.cell_of(at, width) for at in (session.start, session.end or state.end))
         current = session.start <= state.at < (session.end or state.end)
         name = clip(clean(session.name), last - first - 3)
-        fits = len(name) == width(name) and width(name) >= min(NAME_LEAST, width(clean(session.name)))
+        fits = len(name) == cells_of(name) >= min(NAME_LEAST, cells_of(clean(session.name)))
         bar = f"├ {name} " if fits else "├"
         bar = bar.ljust(last - first, "─") + "┤" if last > first else "┃"
         cells[first : last + 1] = [
@@ -118,11 +105,11 @@ def _sessions(state: TimelineState, room: TrackScale) -> Spans:
         ]
         # The rest of a longer session's name, of which this one covers a part, would be read as a name.
         covered = last + 1
-        while covered < room.cells and cells[covered][0] not in " ─├┤┃":
+        while covered < width and cells[covered][0] not in " ─├┤┃":
             cells[covered] = ("─", "faint")
             covered += 1
     if state.begun is not None:
-        first, last = sorted((room.cell_of(state.begun), room.cell_of(state.at)))
+        first, last = sorted(state.cell_of(at, width) for at in (state.begun, state.at))
         cells[first : last + 1] = [("━", "accent")] * (last + 1 - first)
     return joined_cells(cells)
 
@@ -173,4 +160,5 @@ class Timeline(Widget, can_focus=False):
     def on_click(self, event: Click) -> None:
         """Go to the clicked time."""
         if self._state is not None:
-            self.post_message(self.Sought(track_scale(self._state, self.size.width).time_of(event.x)))
+            at = self._state.time_of(event.x - LEFT, _track_cells(self.size.width))
+            self.post_message(self.Sought(at))
