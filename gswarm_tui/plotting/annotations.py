@@ -122,12 +122,9 @@ def require_values(wanted: Sequence[str], marks: Sequence[SessionMark], period: 
     """Raise UserError for a name without a value in any mark."""
     known = value_names(marks)
     for name in wanted:
-        if name in known:
-            continue
-        if not known:
-            raise UserError(f"no mark of {quote(period.name)} has a value, so there is no {quote(name)}.")
-        hint = nearest(name, known) or f"; there are {', '.join(known)}"
-        raise UserError(f"no mark of {quote(period.name)} has a value {quote(name)}{hint}.")
+        if name not in known:
+            hint = nearest(name, known) or f"; there are {', '.join(known) or 'none'}"
+            raise UserError(f"no mark of {quote(period.name)} has a value {quote(name)}{hint}.")
 
 
 def _seconds(period: Period, at: datetime) -> float:

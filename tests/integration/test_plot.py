@@ -339,7 +339,7 @@ def test_command_says_what_the_plot_leaves_out(
         (["--metric", "power"], 'power was never measured in "train"'),
         (["--metric", "util,power,diskr"], 'power and diskr were never measured in "train"'),
         (["--heatmap", "reasons"], "reasons is a set of reasons; draw the shares of time thrpower, thrtherm"),
-        (["--value", "loss"], 'no mark of "train" has a value, so there is no "loss".'),
+        (["--value", "loss"], 'no mark of "train" has a value "loss"; there are none.'),
         (["-o", "x.gif"], 'x.gif has the suffix ".gif"; name a .pdf, .png or .svg file.'),
         (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
         (["-o", "/nowhere/x.pdf"], "no folder /nowhere; create it, or name another one with -o."),
