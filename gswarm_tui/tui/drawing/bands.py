@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
@@ -78,9 +78,9 @@ class BandPlot:
 
     def _series(self, node: NodeState, metric: Metric, bins: int) -> list[PlotSeries]:
         if metric.name not in GPU_BY_NAME:
-            return [self.trends.host(node, metric, bins, self.now).named("")]
+            return [replace(self.trends.host(node, metric, bins, self.now), label="")]
         return [
-            self.trends.gpu(node, row, metric, bins, self.now).named(f"{facts.index}")
+            replace(self.trends.gpu(node, row, metric, bins, self.now), label=f"{facts.index}")
             for row, facts in enumerate(node.facts)
         ]
 

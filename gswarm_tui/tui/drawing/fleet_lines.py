@@ -49,29 +49,27 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
 
 
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
-    """Return the fleet's totals; the least important are left out first."""
+    """Return the fleet's totals, the most important first; the last are left out where they don't fit."""
     all_up = sums.nodes_up == sums.nodes
     lowest = f"{sums.lowest_util[0]}:{sums.lowest_util[1]}" if sums.lowest_util and sums.gpus > 1 else ""
     late = sums.lag_ms >= 100 * interval_s
-    parts: list[tuple[int, list[Span]]] = [
-        (0, [Span("nodes "), Span(f"{sums.nodes_up:,}/{sums.nodes:,}", "title" if all_up else "error")]),
-        (1, [Span("busy "), Span(f"{sums.busy:,}/{sums.gpus:,}", "title")]),
-        (2, [Span("util "), Span(quantities.percent(sums.mean_util), "title")]),
-        (3, [Span(quantities.watts(sums.power_w), "title")]),
-        (5, [Span(quantities.energy(sums.energy_j), "title")]),
-        (4, [Span("mem "), Span(quantities.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")]),
-        (6, [Span("lowest util "), Span(clean(lowest), "title")] if lowest else []),
-        (7, [Span(f"every {interval_s:g} s")]),
-        (8, [Span("lag "), Span(f"{sums.lag_ms:.0f} ms", "warning" if late else "title")]),
+    parts: list[list[Span]] = [
+        [Span("nodes "), Span(f"{sums.nodes_up:,}/{sums.nodes:,}", "title" if all_up else "error")],
+        [Span("busy "), Span(f"{sums.busy:,}/{sums.gpus:,}", "title")],
+        [Span("util "), Span(quantities.percent(sums.mean_util), "title")],
+        [Span(quantities.watts(sums.power_w), "title")],
+        [Span(quantities.energy(sums.energy_j), "title")],
+        [Span("mem "), Span(quantities.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")],
+        [Span("lowest util "), Span(clean(lowest), "title")] if lowest else [],
+        [Span(f"every {interval_s:g} s")],
+        [Span("lag "), Span(f"{sums.lag_ms:.0f} ms", "warning" if late else "title")],
     ]
-    kept = sorted((p for p in parts if p[1]), key=lambda p: p[0])
-    while sum(measure(spans) + 3 for _, spans in kept) > cells + 1:
-        kept.pop()
+    shown = [spans for spans in parts if spans]
+    while sum(measure(spans) + 3 for spans in shown) > cells + 1:
+        shown.pop()
     line = [Span(" ")]
-    shown = {order for order, _ in kept}
-    for order, spans in parts:
-        if order in shown and spans:
-            line += [Span(s.text, "dim") if s.role == "text" else s for s in spans] + [Span("   ")]
+    for spans in shown:
+        line += [Span(s.text, "dim") if s.role == "text" else s for s in spans] + [Span("   ")]
     return line[:-1]
 
 

@@ -32,7 +32,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Layout:
-    """Position of every node and GPU, in cells.
+    """Position of every node and GPU, in cells; nodes run down the columns, in PLAIN along the lines.
 
     ``columns`` of blocks, each ``block`` wide, on ``lines``, at the right of a ``margin``. A block holds the
     name (``name`` wide, 0 for none), the node's status ``sign``, the ranks, ``cells`` of ``cell`` width, and
@@ -55,25 +55,20 @@ class Layout:
     hosts: tuple[str, ...] = ()
 
     @property
-    def by_lines(self) -> bool:
-        """Whether nodes are laid out line by line; named ones are laid out down the columns."""
-        return self.zoom is Zoom.PLAIN
-
-    @property
     def cells_at(self) -> int:
         """Offset of the cells in a block, after name, sign and ranks."""
         return self.name + self.sign + self.rank
 
     def place(self, node: int) -> tuple[int, int]:
         """Return a node's line and column of blocks."""
-        if self.by_lines:
+        if self.zoom is Zoom.PLAIN:
             return divmod(node, self.columns)
         column, line = divmod(node, self.lines)
         return line, column
 
     def nodes_on(self, line: int) -> list[int]:
         """Return the nodes on a line from left to right."""
-        if self.by_lines:
+        if self.zoom is Zoom.PLAIN:
             return list(range(line * self.columns, min((line + 1) * self.columns, self.nodes)))
         return list(range(line, self.nodes, self.lines)) if line < self.lines else []
 

@@ -7,7 +7,7 @@ of a column is that of its value on the ramp; its height shows the same without 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from sys import intern
 
@@ -69,10 +69,6 @@ class PlotSeries:
     def now_role(self) -> str:
         """Role of the newest value."""
         return "dim" if self.old else "text"
-
-    def named(self, label: str) -> PlotSeries:
-        """Return the series with another label."""
-        return replace(self, label=label)
 
 
 def panel(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from textual.events import Click, Resize
+from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -101,20 +101,13 @@ class Heatmap(ScrollView, can_focus=False):
             self.call_after_refresh(self._show_cursor)
             self.post_message(self.Replanned())
 
-    def _refresh_lines(self, only: Container[int] | None = None) -> None:
-        """Draw the visible lines, or ``only`` some of them, and show those that look different now."""
+    def _refresh_lines(self) -> None:
+        """Draw the visible lines, and show those that look different now."""
         top, pen = round(self.scroll_y), self._pen()
         before, self._strips = self._strips, {}
         for line in range(top, top + self.size.height):
-            known = before.get(line)
-            if known is not None and only is not None and line not in only:
-                self._strips[line] = known
-                continue
-            strip = draw_line(self.picture, self.layout_plan, line, pen)
-            if known == strip:
-                self._strips[line] = known
-            else:
-                self._strips[line] = strip
+            self._strips[line] = draw_line(self.picture, self.layout_plan, line, pen)
+            if before.get(line) != self._strips[line]:
                 self.refresh(Region(0, line - top, self.size.width, 1))
 
     def _pen(self) -> DrawingContext:
@@ -132,9 +125,8 @@ class Heatmap(ScrollView, can_focus=False):
         super().notify_style_update()
         self._strips.clear()
 
-    def on_resize(self, event: Resize) -> None:
+    def on_resize(self) -> None:
         """Lay out for the new size."""
-        del event
         self.show_nodes(*self._nodes_shown)
 
     # The cursor
@@ -152,9 +144,9 @@ class Heatmap(ScrollView, can_focus=False):
 
     def point_at(self, node: str, gpu: int | None) -> None:
         """Move the cursor to a GPU."""
-        before, self.at = self.cursor, (node, gpu)
+        self.at = (node, gpu)
         self._show_cursor()
-        self._refresh_lines([self.layout_plan.place(at[0])[0] for at in (before, self.cursor) if at])
+        self._refresh_lines()
         self.post_message(self.Pointed())
 
     def _show_cursor(self) -> None:
@@ -179,7 +171,7 @@ class Heatmap(ScrollView, can_focus=False):
         last = len(self.picture.nodes) - 1
         by = {"up": -1, "down": 1, "page_up": -self.size.height, "page_down": self.size.height}
         if direction in by:
-            step = self.layout_plan.columns if self.layout_plan.by_lines else 1
+            step = self.layout_plan.columns if self.layout_plan.zoom is Zoom.PLAIN else 1
             row = min(last, max(0, row + by[direction] * step))
         else:
             row = 0 if direction == "first" else last
