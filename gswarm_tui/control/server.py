@@ -21,7 +21,7 @@ from gswarm_tui.control.intents import Detach, IntentError, StopRecording, read_
 from gswarm_tui.control.messages import MAX_REQUEST, VERSION, MessageError, encode, read_message
 from gswarm_tui.control.profiles import serve_import
 from gswarm_tui.control.status import head_status, node_rows, session_rows
-from gswarm_tui.control.viewers import Send, Viewers
+from gswarm_tui.control.viewers import Client, Send, Viewers
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.arrays import Arrays, ArraySource, pack_arrays
@@ -35,6 +35,8 @@ REACHABLE_EVERY_S = 5.0
 """Time between two looks whether the socket still has its name."""
 OF_ALL_VERSIONS = ("status", "stop_recording")
 """Requests that are answered to clients of other versions, too."""
+MAX_REQUESTS = 64
+"""Requests of one client that run at once."""
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -163,42 +165,52 @@ class ControlServer:
             self._refuse(writer, "the running gswarm-tui ended before it replied; run the command again")
         except MessageError as error:
             self._refuse(writer, f"the running gswarm-tui closed the connection: {error}")
-        except Exception as error:
-            _LOG.exception("a request failed")
-            self._refuse(writer, f"the running gswarm-tui failed to reply ({type(error).__name__})")
         finally:
             self._clients.discard(client)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await read_message(reader, MAX_REQUEST)
-        known = request.get("version") == VERSION
-        if known and request.get("want") == "view":
-            answer = partial(self._answer, read_only=bool(request.get("read_only")))
-            await self._viewers.serve(reader, writer, answer, screen=bool(request.get("screen")))
-            return
-        if known and self._recording is not None and request.get("want") == "import":
-            await serve_import(self._recording, request, reader, writer)
-            return
-
-        # Each message waits until all of it is written: what is left at the end is dropped.
-        writer.transport.set_write_buffer_limits(high=0)
-
-        async def send(message: bytes) -> None:
-            writer.write(message)
-            await writer.drain()
-
-        answering = asyncio.create_task(self._answer(request, send))
-        gone = asyncio.create_task(reader.read(1))  # the client sends more or closes the connection
+        """Answer a client's requests until it leaves. Raises OSError, IncompleteReadError, MessageError."""
+        client = Client(writer)
         try:
-            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                request = await read_message(reader, MAX_REQUEST)
+                want = request.get("want") if request.get("version") == VERSION else None
+                if want == "view":
+                    self._viewers.add(client, request)
+                elif want == "import" and self._recording is not None:
+                    await serve_import(self._recording, request, reader, writer)
+                    return
+                else:
+                    self._start(client, request)
         finally:
-            gone.cancel()
-            if not answering.done():
-                answering.cancel()
-            await asyncio.gather(answering, gone, return_exceptions=True)
-        if not answering.cancelled():
-            answering.result()
+            self._viewers.remove(client)
+            await client.end()
+
+    def _start(self, client: Client, request: dict[str, Any]) -> None:
+        """Start to answer a request, or cancel one. Raises MessageError."""
+        cancelled, number = request.pop("cancel", None), request.pop("number", None)
+        if cancelled is not None:
+            if isinstance(cancelled, int) and cancelled in client.requests:
+                client.requests[cancelled].cancel()
+            return
+        if not isinstance(number, int | None) or number in client.requests:
+            raise MessageError("each request needs a number of its own")
+        if len(client.requests) >= MAX_REQUESTS:
+            raise MessageError("too many requests at once")
+        client.requests[number] = asyncio.create_task(self._respond(client, number, request))
+
+    async def _respond(self, client: Client, number: int | None, request: dict[str, Any]) -> None:
+        try:
+            await self._answer(request, partial(client.reply, number), read_only=client.read_only)
+        except OSError:
+            _LOG.debug("a client left", exc_info=True)
+        except Exception as error:
+            _LOG.exception("a request failed")
+            why = f"the running gswarm-tui failed to reply ({type(error).__name__})"
+            await client.reply(number, encode({"error": why, "kind": "store"}))
+        finally:
+            del client.requests[number]
 
     async def _answer(self, request: dict[str, Any], send: Send, *, read_only: bool = False) -> None:
         """Send the replies to a request. Raises OSError when the client leaves."""

@@ -12,10 +12,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from gswarm_tui.control.messages import MAX_REQUEST, MAX_STREAMED, MessageError, encode, read_message
+from gswarm_tui.control.messages import MAX_STREAMED, MessageError, encode
 from gswarm_tui.fleet.event_codec import encode_event
 from gswarm_tui.fleet.events import Event, RecorderStatus
 from gswarm_tui.fleet.replica import fleet_state, node_history
@@ -30,53 +29,51 @@ RECENT_S = 300.0
 END_S = 1.0
 """Viewers have this long to read that the recording has ended."""
 MAX_VIEWERS = 64
-MAX_REQUESTS = 64
-"""Requests of one viewer that run at once."""
 
 Send = Callable[[bytes], Awaitable[None]]
-Answer = Callable[[dict[str, Any], Send], Awaitable[None]]
-"""Answers a request: sends the encoded messages of its reply."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class _ViewerStream:
-    """One client's connection; ``following`` if it is sent events, else it needs the state first.
+class Client:
+    """One client's connection, and its requests by number, None for its only one.
 
-    ``screen``: somebody looks at it, in a terminal or a browser.
+    A viewer that is ``following`` is sent events, else it needs the state first. ``screen``: somebody looks
+    at it, in a terminal or a browser.
     """
 
-    def __init__(self, writer: asyncio.StreamWriter, *, screen: bool) -> None:
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.screen = screen
-        self.following = False
+        self.screen = self.read_only = self.following = False
         self.history: asyncio.Task[None] | None = None
-        self.requests: dict[int, asyncio.Task[None]] = {}
+        self.requests: dict[int | None, asyncio.Task[None]] = {}
         self._replying = asyncio.Lock()
 
     @property
     def unread(self) -> int:
-        """Bytes that wait in this process for the viewer."""
+        """Bytes that wait in this process for the client."""
         return self.writer.transport.get_write_buffer_size()
 
-    async def reply(self, number: int, message: bytes) -> None:
-        """Send a message that replies to the viewer's request with this number."""
+    async def reply(self, number: int | None, message: bytes) -> None:
+        """Send a message that replies to the request with this number."""
         async with self._replying:  # else all replies that wait here would be written at once
             await self.writer.drain()
-            self.writer.write(encode({"reply": number, "message": message}, MAX_STREAMED))
+            if number is not None:
+                message = encode({"reply": number, "message": message}, MAX_STREAMED)
+            self.writer.write(message)
 
-    def cancel(self) -> None:
+    async def end(self) -> None:
         """End its tasks."""
-        for task in (self.history, *self.requests.values()):
-            if task is not None:
-                task.cancel()
+        tasks = [task for task in (self.history, *self.requests.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Viewers:
     """All viewers of a hub; ``description`` returns facts about the recording, sent first.
 
-    ``attended`` is called when a screen comes or goes. A viewer's requests have a number, which their replies
-    repeat. ``{"cancel": number}`` cancels one.
+    ``attended`` is called when a screen comes or goes.
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class Viewers:
         self._hub = hub
         self._description = description
         self._attended = attended
-        self._streams: list[_ViewerStream] = []
+        self._streams: list[Client] = []
         self._events: Sequence[Event] = ()
         self._status: RecorderStatus | None = None
 
@@ -93,27 +90,6 @@ class Viewers:
     def screens(self) -> int:
         """Number of screens in terminals and browsers."""
         return sum(stream.screen for stream in self._streams)
-
-    async def serve(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answer: Answer,
-        *,
-        screen: bool = False,
-    ) -> None:
-        """Send a viewer all events until it leaves. Raises OSError, IncompleteReadError, MessageError."""
-        if len(self._streams) >= MAX_VIEWERS:
-            writer.write(encode({"error": f"{len(self._streams)} viewers are attached; close one first"}))
-            return
-        stream = _ViewerStream(writer, screen=screen)
-        self._add(stream)
-        try:
-            self._hub.flush()
-            while True:
-                self._request(stream, await read_message(reader, MAX_REQUEST), answer)
-        finally:
-            self._remove(stream)
 
     async def end(self, report: Mapping[str, Any]) -> None:
         """Tell all viewers that the recording has ended; those that don't keep up won't learn it."""
@@ -125,16 +101,23 @@ class Viewers:
             drained = asyncio.gather(*(writer.drain() for writer in following), return_exceptions=True)
             await asyncio.wait({drained}, timeout=END_S)
 
-    def _add(self, stream: _ViewerStream) -> None:
+    def add(self, client: Client, request: Mapping[str, Any]) -> None:
+        """Send a client the state and then all events. Raises MessageError if there are too many viewers."""
+        if client in self._streams or len(self._streams) >= MAX_VIEWERS:
+            raise MessageError(f"{len(self._streams)} viewers are attached; close one first")
+        client.screen, client.read_only = bool(request.get("screen")), bool(request.get("read_only"))
         if not self._streams:
             self._hub.sinks.append(self)
             self._hub.flushed.append(self._flushed)
-        self._streams.append(stream)
+        self._streams.append(client)
         self._attended()
+        self._hub.flush()
 
-    def _remove(self, stream: _ViewerStream) -> None:
-        stream.cancel()
-        self._streams.remove(stream)
+    def remove(self, client: Client) -> None:
+        """Send a client no more events, if it is a viewer."""
+        if client not in self._streams:
+            return
+        self._streams.remove(client)
         if not self._streams:
             self._hub.sinks.remove(self)
             self._hub.flushed.remove(self._flushed)
@@ -181,7 +164,7 @@ class Viewers:
         counts = state.rows, state.file_bytes, state.waiting
         return {"now": now, "recorder": [state.path, *counts, state.error, state.closed]}
 
-    def _restart(self, stream: _ViewerStream) -> None:
+    def _restart(self, stream: Client) -> None:
         """Send the state of the fleet, and then the histories of its nodes."""
         stream.following = True
         state = {**self._description(), "started_at": self._hub.started_at, **fleet_state(self._hub.fleet)}
@@ -190,7 +173,7 @@ class Viewers:
             stream.history.cancel()
         stream.history = asyncio.create_task(self._send_history(stream))
 
-    async def _send_history(self, stream: _ViewerStream) -> None:
+    async def _send_history(self, stream: Client) -> None:
         """Send all nodes' last minutes, then all that is known of those that have more."""
         recent = self._hub.now() - RECENT_S
         with suppress(OSError):
@@ -216,31 +199,3 @@ class Viewers:
             if (history := node_history(self._hub.fleet.nodes[names.pop(0)], since)) is not None:
                 size += sum(len(part) for parts in history[1:] for part in parts)
                 yield history
-
-    # Requests
-
-    def _request(self, stream: _ViewerStream, request: dict[str, Any], answer: Answer) -> None:
-        """Start to answer a request, or cancel one. Raises MessageError."""
-        cancelled, number = request.pop("cancel", None), request.pop("number", None)
-        if isinstance(cancelled, int) and cancelled in stream.requests:
-            stream.requests[cancelled].cancel()
-        if number is None:
-            return
-        if not isinstance(number, int) or number in stream.requests:
-            raise MessageError("each request needs a number of its own")
-        if len(stream.requests) >= MAX_REQUESTS:
-            raise MessageError("too many requests at once")
-
-        async def respond() -> None:
-            try:
-                await answer(request, partial(stream.reply, number))
-            except OSError:
-                _LOG.debug("a viewer left", exc_info=True)
-            except Exception as error:
-                _LOG.exception("a viewer's request failed")
-                why = f"the recorder failed to reply ({type(error).__name__})"
-                await stream.reply(number, encode({"error": why, "kind": "store"}))
-            finally:
-                del stream.requests[number]
-
-        stream.requests[number] = asyncio.create_task(respond())
