@@ -173,38 +173,22 @@ class Executor:
             raise IntentError("no session is running")
         if wanted is None:
             return running
-        if isinstance(wanted, int):
-            session = self._session(wanted)
-            if not session.running:
-                raise IntentError(f"{quote(session.name)} has already ended")
-            return [session]
-        for found in (
-            [session for session in running if session.name == wanted],
-            [session for session in running if session.session_id == wanted],
-        ):
-            if found:
-                return found
         others = f"; running: {_list_names(running)}" if running else "; no session is running"
-        if any(
-            wanted in (session.session_id, session.name)
-            for session in self._hub.fleet.sessions.sessions.values()
-        ):
-            raise IntentError(f"{quote(wanted)} has already ended{others}")
-        raise IntentError(f"there is no session {quote(wanted)}{others}")
+        session = self._session(wanted, others)
+        if not session.running:
+            raise IntentError(f"{quote(session.name)} has already ended{others}")
+        return [session]
 
-    def _session(self, wanted: str | int) -> Session:
+    def _session(self, wanted: str | int, others: str = "") -> Session:
         """Return the running or newest session with this name, else the one with this number."""
         sessions = self._hub.fleet.sessions.sessions
-        if isinstance(wanted, int):
-            if (chosen := sessions.get(str(wanted))) is None:
-                raise IntentError(f"there is no session {wanted}")
-            return chosen
         if named := [session for session in sessions.values() if session.name == wanted]:
             return max(named, key=lambda session: (session.running, session.started_at))
-        if wanted in sessions:
-            return sessions[wanted]
-        others = f"; there are {_list_names(list(sessions.values()))}" if sessions else ""
-        raise IntentError(f"there is no session {quote(wanted)}{others}")
+        if (numbered := sessions.get(str(wanted))) is not None:
+            return numbered
+        if sessions and not others:
+            others = f"; there are {_list_names(list(sessions.values()))}"
+        raise IntentError(f"there is no session {quote(str(wanted))}{others}")
 
 
 def session_row(session: Session, now: float) -> dict[str, Any]:
