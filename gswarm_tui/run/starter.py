@@ -27,7 +27,7 @@ def supervise() -> int | None:
     if not (os.isatty(0) and os.isatty(1)):
         return None
     settings = termios.tcgetattr(0)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_AWAITED, signal.SIGTTOU))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     if (child := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return None
@@ -35,11 +35,10 @@ def supervise() -> int | None:
         continue
     if status >= 0:
         return status
-    # Another program may use the terminal by now: its screen is left alone.
+    # Where another program uses the terminal by now, tcsetattr stops this process until it is in front again.
     with suppress(OSError, termios.error):
-        if os.tcgetpgrp(0) == os.getpgrp():
-            os.write(1, _LEAVE_SCREEN)
-            termios.tcsetattr(0, termios.TCSAFLUSH, settings)
+        termios.tcsetattr(0, termios.TCSAFLUSH, settings)
+        os.write(1, _LEAVE_SCREEN)
     print_notice("recording goes on: gswarm-tui attach shows it; a demo, a replay or --no-record ended")
     return 128 - status
 

@@ -541,7 +541,7 @@ async def test_viewer_of_another_host_attaches_by_ssh(login_node: SshServer, rec
 async def test_failures_of_ssh_are_explained(login_node: SshServer) -> None:
     for host, recorded, why, status in (
         ("gpu01", "nothing", "^gpu01: no gswarm-tui of yours", 3),
-        ("unknown.invalid", "nothing", "^unknown.invalid: .*resolve hostname", 2),
+        ("unknown.invalid", "nothing", "^unknown.invalid: .*resolve hostname", 1),
     ):
         with pytest.raises(UserError, match=why) as raised:
             async with attached(SshRoute(host, recorded)):
