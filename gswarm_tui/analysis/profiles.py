@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from gswarm_tui.analysis.kernel_names import short_names
 from gswarm_tui.analysis.periods import Period
@@ -17,7 +18,6 @@ MOST_ROWS = 500
 """Rows of a table that the screen shows."""
 MOST_RANKS = 64
 LONGEST_KERNELS = 10
-TIMES = ("total", "share", "calls", "mean", "median", "longest")
 _NAME_MOST = 60
 
 _PROFILES = """
@@ -153,58 +153,63 @@ def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
         kernels = _launches(source, number)
     else:
         kernels = _times(source, profile_views.KERNEL_SUM, number, "kernel")
+    sizes: Shown = {"size": megabytes, "mean size": megabytes}
     tables = {
         "kernels": kernels,
-        "API": _times(source, profile_views.API_SUM, number, "call", "layer"),
-        "memory": _memory(source, number),
+        "API": _times(source, profile_views.API_SUM, number, "layer", "call"),
+        "memory": table_of(source.query(_MEMORY, number).rows(), _TIMES | sizes | {"operation": text}),
         "ranges": _times(source, profile_views.RANGE_SUM, number, "range"),
         "OS": _times(source, profile_views.OS_SUM, number, "call"),
         "ranks": rank_table(source, profile),
     }
-    messages = [(text,) for (text,) in source.query(_MESSAGES, number).rows() if text]
+    messages = [(line,) for (line,) in source.query(_MESSAGES, number).rows() if line]
     tables["messages"] = TextTable(("message",), messages, frozenset())
     devices = [ProfiledDevice(**row) for row in source.query(_DEVICES, number).dicts()]
     return ProfileDetails(tables, devices)
 
 
-def _times(source: QuerySource, view: str, profile_id: int, what: str, *more: str) -> TextTable:
-    columns = ", ".join(["coalesce(name, '')", *more])
+def _share(value: float | None) -> str:
+    return DASH if value is None else f"{value:.1f} %"
+
+
+def text(value: str | None) -> str:
+    """Return a text of a table, a dash without one."""
+    return value or DASH
+
+
+Shown = dict[str, Callable[[Any], str]]
+"""Columns of a table, with the functions that show their values."""
+_TIMES: Shown = {"total": brief_time, "share": _share, "calls": "{:,}".format, "mean": brief_time}
+
+
+def table_of(rows: Iterable[Sequence[Any]], columns: Shown) -> TextTable:
+    """Return a table of rows, with short names of kernels if these are the last column."""
+    shown = [tuple(show(value) for show, value in zip(columns.values(), row, strict=True)) for row in rows]
+    if tuple(columns)[-1] == "kernel":
+        names = short_names([row[-1] for row in shown])
+        shown = [(*row[:-1], name) for row, name in zip(shown, names, strict=True)]
+    right = frozenset(at for at, show in enumerate(columns.values()) if show is not text)
+    return TextTable(tuple(columns), shown, right)
+
+
+def _times(source: QuerySource, view: str, profile_id: int, *texts: str) -> TextTable:
+    """Return the times of a view's names, which are the last of the texts."""
+    columns = ", ".join([*texts[:-1], "name"])
     query = (
         f"SELECT total_ns, time_pct, calls, avg_ns, median_ns, max_ns, {columns} FROM ({view}) "  # noqa: S608
         f"WHERE profile_id = ? ORDER BY total_ns DESC LIMIT {MOST_ROWS}"
     )
-    rows = []
-    for total, share, calls, mean, middle, longest, name, *rest in source.query(query, profile_id).rows():
-        times = (brief_time(mean), brief_time(middle), brief_time(longest))
-        others = (one or DASH for one in rest)
-        rows.append((brief_time(total), _share(share), f"{calls:,}", *times, *others, name))
-    if what == "kernel":
-        rows = with_short_names(rows)
-    return TextTable((*TIMES, *more, what), rows, frozenset(range(len(TIMES))))
-
-
-def with_short_names(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return rows whose last column is the name of a kernel, with short names."""
-    names = short_names([row[-1] for row in rows])
-    return [(*row[:-1], name) for row, name in zip(rows, names, strict=True)]
-
-
-def _memory(source: QuerySource, profile_id: int) -> TextTable:
-    rows = []
-    for total, share, calls, mean, size, each, name in source.query(_MEMORY, profile_id).rows():
-        sizes = (megabytes(size), megabytes(each))
-        rows.append((brief_time(total), _share(share), f"{calls:,}", brief_time(mean), *sizes, name))
-    names = ("total", "share", "calls", "mean", "size", "mean size", "operation")
-    return TextTable(names, rows, frozenset(range(6)))
+    names: Shown = {"median": brief_time, "longest": brief_time, **dict.fromkeys(texts, text)}
+    return table_of(source.query(query, profile_id).rows(), _TIMES | names)
 
 
 def _launches(source: QuerySource, profile_id: int) -> TextTable:
-    rows = []
-    for launch, time, *shares, unit, kernel in source.query(_LAUNCHES, profile_id).rows():
-        taken = DASH if time is None else f"{time:,.1f} {_UNITS.get(unit, unit or '')}"
-        rows.append((f"{launch}", taken, *map(_share, shares), kernel or ""))
-    right = frozenset(range(1 + len(_METRICS)))
-    return TextTable(("launch", *_METRICS, "kernel"), with_short_names(rows), right)
+    rows = [
+        (launch, DASH if time is None else f"{time:,.1f} {_UNITS.get(unit, unit or '')}", *shares, kernel)
+        for launch, time, *shares, unit, kernel in source.query(_LAUNCHES, profile_id).rows()
+    ]
+    columns: Shown = {"launch": str, **dict.fromkeys(_METRICS, _share), "time": str, "kernel": text}
+    return table_of(rows, columns)
 
 
 def rank_table(source: QuerySource, profile: Profile) -> TextTable:
@@ -236,13 +241,7 @@ def _difference(times: Sequence[int]) -> tuple[int, str]:
 def longest_kernels(source: QuerySource, period: Period) -> TextTable:
     """Return the kernels of a period's profiles that took the longest, of all ranks together."""
     span = period.recording_id, period.until, period.started_at
-    rows = [
-        (brief_time(total), _share(share), f"{calls:,}", brief_time(mean), name)
-        for total, share, calls, mean, name in source.query(_LONGEST, *span).rows()
-    ]
-    return TextTable(
-        ("total", "share", "calls", "mean", "kernel"), with_short_names(rows), frozenset(range(4))
-    )
+    return table_of(source.query(_LONGEST, *span).rows(), _TIMES | {"kernel": text})
 
 
 def profile_line(source: QuerySource, period: Period) -> str:
@@ -263,7 +262,3 @@ def profile_line(source: QuerySource, period: Period) -> str:
         ((measured, launches),) = source.query(_MEASURED, *span).rows()
         parts.append(f"{plural(measured, 'profile')} of ncu with metrics of {plural(launches, 'kernel')}")
     return "; ".join(parts)
-
-
-def _share(value: float | None) -> str:
-    return DASH if value is None else f"{value:.1f} %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gswarm_tui.analysis.kernel_names import short_names
-from gswarm_tui.analysis.profiles import MOST_ROWS, Profile
+from gswarm_tui.analysis.profiles import MOST_ROWS, Profile, Shown, table_of, text
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.quantities import DASH, brief_time
 from gswarm_tui.store.querying.results import QuerySource
@@ -67,15 +67,6 @@ def _sums(source: QuerySource, profile: Profile, table: str, kind: str) -> TextT
     found = source.query(query, profile.profile_id).rows()
     kernels = [name for *_, what, name in found if what in ("compute", "communication")]
     shown = dict(zip(kernels, short_names(kernels), strict=True))
-    rows = [
-        (
-            brief_time(total),
-            f"{calls:,}",
-            brief_time(mean),
-            brief_time(longest),
-            what or DASH,
-            shown.get(name, name),
-        )
-        for total, calls, mean, longest, what, name in found
-    ]
-    return TextTable(("total", "calls", "mean", "longest", kind, "name"), rows, frozenset(range(4)))
+    rows = [(*row[:-1], shown.get(row[-1], row[-1])) for row in found]
+    times: Shown = {"total": brief_time, "calls": "{:,}".format, "mean": brief_time, "longest": brief_time}
+    return table_of(rows, times | {kind: text, "name": text})
