@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,15 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from gswarm_tui.common.errors import print_notice
-from gswarm_tui.profiling.slurm_commands import (
-    KeptCommand,
-    ProfileError,
-    kept,
-    last_line,
-    output,
-    with_errors,
-)
-from gswarm_tui.slurm.jobs import Job, parse_jobs
+from gswarm_tui.profiling.slurm_commands import KeptCommand, ProfileError, kept, last_line, with_errors
+from gswarm_tui.slurm.jobs import Job, Slurm, SlurmError
 
 _PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
 _GRANTED = "GSWARM-GRANTED "
@@ -42,18 +36,10 @@ class Allocation:
 
 async def find_job(job_id: str, environ: Mapping[str, str] | None = None) -> Allocation:
     """Return the nodes of a running job of the user. Raises ProfileError."""
-    status, text = await output(["scontrol", "show", "job", "-d", job_id])
-    records = parse_jobs(text) if status == 0 else []
-    if not records:
-        if status == 127:
-            raise ProfileError("scontrol isn't on your PATH; run this on a node of the cluster.")
-        if status != 0 and "Invalid job id" not in text:
-            raise ProfileError(f"Slurm can't look up job {job_id}{last_line(text)}.")
-        raise ProfileError(f"Slurm has no job {job_id}.")
-    record = records[0]
-    if record.state != "RUNNING":
-        raise ProfileError(f"job {job_id} isn't running: its state is {record.state}.")
-    return Allocation(record.job, environ or {})
+    try:
+        return Allocation(await asyncio.to_thread(Slurm().job, job_id), environ or {})
+    except SlurmError as error:
+        raise ProfileError(str(error)) from None
 
 
 @asynccontextmanager

@@ -94,15 +94,6 @@ def with_errors(words: Sequence[str]) -> list[str]:
     return ["bash", "-c", 'exec "$@" 2>&1', "gswarm-tui", *words]
 
 
-async def output(words: Sequence[str]) -> tuple[int, str]:
-    """Run a command to its end; return its exit status and its output, which includes its errors."""
-    async with kept(with_errors(words)) as command:
-        data = bytearray()
-        while chunk := await command.read():
-            data += chunk
-        return await command.wait(), data.decode("utf-8", "replace")
-
-
 def last_line(text: str) -> str:
     """Return the last line of a program's output as ``: line``; empty if it printed nothing."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
