@@ -62,6 +62,12 @@ def send_body(recorder: ServedRecorder, size: int, *, token: str, chunked: bool)
     return b""
 
 
+def samples(recorder: ServedRecorder) -> int:
+    """Return how many samples of nodes are on disk."""
+    answer = recorder.call("POST", "/api/v1/query", {"sql": "SELECT count(*) FROM host_samples"})
+    return int(answer.json["rows"][0][0])
+
+
 def missed_ticks(recorder: ServedRecorder) -> int:
     """Return how many samples the nodes missed or the recorder lost."""
     by_node = "SELECT sum(missed) AS missed, max(seq) - count(*) AS lost FROM host_samples GROUP BY node_id"
@@ -90,6 +96,7 @@ def check_schema(recorder: ServedRecorder, folder: Path, *options: str) -> subpr
 @pytest.fixture(scope="module")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRecorder]:
     with served(tmp_path_factory.mktemp("served")) as running:
+        running.eventually(lambda: samples(running) > 0, "samples on disk")
         yield running
 
 
