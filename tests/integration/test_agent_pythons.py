@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.wire import Ack, Bye, Stop
+from gswarm_agent.wire import MAGIC, Ack, Bye, Stop
 from gswarm_tui.launch.bundle import own_bundle
 from tests.agent_pythons import VERSIONS, agent_pythons
 from tests.integration.agent_node import Node, disconnect, gone, sequences, until
@@ -61,7 +61,8 @@ def test_an_agent_measures_marks_spools_and_ends(node: Node, command: Callable[.
     disconnect(first)
     until(lambda: any(name.endswith(".frames") for name in node.files()))
     status = command("status", "--folder", str(node.folder))
-    (entry,) = json.loads(subprocess.run(status, capture_output=True, check=True).stdout)
+    said = subprocess.run(status, capture_output=True, check=True).stdout
+    (entry,) = json.loads(said.removeprefix(MAGIC))
     assert entry["lives"][0]["life"] == hello.life
 
     second = Agent(*command(*attach))
