@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.plotting import panels, style
-from gswarm_tui.plotting.grid import MetricGrid
 from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.plotting.plot_data import PlotData
 from gswarm_tui.plotting.timescale import clock_ticks, moment, zone_name
@@ -81,10 +80,6 @@ class FigureBuilder:
             + (_FOOT - 0.16 if inline else _FOOT)
         )
 
-    def _shown(self, block: _Block) -> MetricGrid:
-        grid = self._data.grids[block.at]
-        return grid.by_node(self._data.how) if grid.crowded else grid
-
     def _layout(self) -> list[_Block]:
         blocks = []
         heatmaps = sum(choice.heatmap for choice in self._data.choices)
@@ -145,7 +140,7 @@ class FigureBuilder:
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            shown = self._shown(block)
+            shown = grid.by_node(data.how) if grid.crowded else grid
             panels.draw_heatmap(axes, shown, ends, data.incidents)
             left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
             bar = figure.add_axes(self._rect(left, top, _BAR, height))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +141,10 @@ def load_grids(
     result = source.query(sql, period.started_at, sorted(row_of), period.started_at, period.until)
     for device, bins, *columns in chain.from_iterable(result.batches):
         for at, column in enumerate(columns):
-            _put(values[at, row_of[device]], bins, column)
+            row = values[at, row_of[device]]
+            # None becomes NaN, which replaces no value of the same device under another id.
+            found = np.array(column, dtype=np.float32)
+            row[bins] = np.where(np.isfinite(found), found, row[bins])
     return [
         MetricGrid(
             metric,
@@ -153,11 +155,6 @@ def load_grids(
         )
         for metric, of_one in zip(metrics, values, strict=True)
     ]
-
-
-def _put(row: Floats, bins: list[int], column: list[Any]) -> None:
-    found = np.array(column, dtype=np.float32)  # None becomes NaN
-    row[bins] = np.where(np.isfinite(found), found, row[bins])
 
 
 def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, width: int) -> str:
