@@ -35,7 +35,6 @@ class RecordedSource:
         self._until = until
         self._live = live
         self._builder = FleetBuilder(self.recording)
-        self._just_opened = True
 
     def end(self) -> float:
         """Return the time up to which the recording can be read now."""
@@ -43,12 +42,12 @@ class RecordedSource:
 
     def events(self, since: float, until: float) -> list[Event]:
         """Return the events after ``since`` up to and including ``until``, in order. Raises StoreError."""
-        self._reload_nodes()
+        self._refresh()
         return read_events(self.recording, since, until)
 
     def fleet(self, at: float) -> Fleet:
         """Return a new fleet as it was at a time, with its history. Raises StoreError."""
-        self._reload_nodes()
+        self._refresh()
         return self._builder.fleet(at)
 
     def timeline(self) -> ReplayTimeline:
@@ -72,10 +71,10 @@ class RecordedSource:
             for row in self.recording.sessions()
         ]
 
-    def _reload_nodes(self) -> None:
-        if self.running and not self._just_opened:
+    def _refresh(self) -> None:
+        """Read what a running recording has gained: nodes, machines, agents."""
+        if self.running:
             self.recording.refresh()
-        self._just_opened = False
 
 
 def jump_targets(events: Iterable[EventLogged]) -> Iterable[JumpTarget]:
