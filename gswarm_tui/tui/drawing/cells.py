@@ -67,9 +67,8 @@ def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingConte
     """Draw a line of the heatmap; blank below its last line."""
     nodes = layout.nodes_on(line)
     drawing = _Drawing(picture, layout, pen)
-    if not nodes:
-        return drawing.strip()
-    drawing.margin(nodes)
+    if nodes:
+        drawing.margin(nodes)
     for row in nodes:
         drawing.node(row)
     return drawing.strip()

@@ -76,14 +76,9 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
 def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool) -> list[Span]:
     """Return the running sessions with time and means, as many as fit."""
     running = fleet.sessions.running
-    if not running and not can_start:
-        return [Span(" no session", "dim")]
     if not running:
-        return [
-            Span(" no session   ", "dim"),
-            Span("s", "key", "app.start_session()"),
-            Span(" starts one", "dim"),
-        ]
+        hint = [Span("   "), Span("s", "key", "app.start_session()"), Span(" starts one", "dim")]
+        return [Span(" no session", "dim"), *(hint if can_start else [])]
     line = [Span(" sessions", "dim")]
     for number, session in enumerate(running):
         numbers = f" {quantities.elapsed(session.seconds(now))}  util {quantities.percent(session.mean_util)}"

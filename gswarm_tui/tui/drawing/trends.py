@@ -28,17 +28,6 @@ def opening_span(history_s: float) -> float:
     return next((span for span in OPENING_S if history_s <= span), OPENING_S[-1])
 
 
-def _history_s(nodes: Iterable[NodeState], now: float) -> float:
-    """Return the seconds since the oldest frame kept; beyond the longest opening range any of them."""
-    longest = 0.0
-    for node in nodes:
-        if node.gpu_history is not None and (oldest := node.gpu_history.oldest) is not None:
-            longest = max(longest, now - oldest)
-            if longest > OPENING_S[-1]:
-                break
-    return longest
-
-
 class Trends:
     """Makes plots of a fleet's history. Scales without a fixed top only grow.
 
@@ -65,7 +54,8 @@ class Trends:
         """Choose the range that fits the history of nodes, until the user does; ``last`` names its end."""
         self.last = last
         if not self._picked:
-            self.span_s = opening_span(_history_s(nodes, now))
+            oldest = (node.gpu_history.oldest or now for node in nodes if node.gpu_history is not None)
+            self.span_s = opening_span(now - min(oldest, default=now))
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
         """Return the upper end of a metric's scale: the device's, or a round number above all values."""

@@ -139,9 +139,9 @@ class Editor(TextArea):
         """Find the completions of the word before the cursor (a hook of Textual's)."""
         line, column = self.cursor_location
         text = self.document.get_line(line)
-        at_end_of_word = not (text[column : column + 1].isalnum() or text[column : column + 1] == "_")
         before = self.get_text_range((0, 0), (line, column))
-        matches = self.completer.matches(before, self.text) if at_end_of_word else []
+        within_word = re.match(r"\w", text[column:])
+        matches = [] if within_word else self.completer.matches(before, self.text)
         if matches != self.matches:
             self.matches = matches
             self.post_message(self.MatchesChanged())
@@ -155,10 +155,8 @@ class Editor(TextArea):
             matches = self.matches
         if not matches:
             raise SkipAction
-        start = column
-        text = self.document.get_line(line)
-        while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
-            start -= 1
+        word = _WORD.search(self.document.get_line(line)[:column])
+        start = column if word is None else word.start()
         self.replace(matches[0], (line, start), (line, column))
         self._tried = self.text, self.cursor_location, [*matches[1:], matches[0]]
 
