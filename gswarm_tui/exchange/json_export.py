@@ -24,7 +24,6 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import iso, sample_in, sample_span, utc_micros, windows
-from gswarm_tui.fleet.events import new_interval_ms
 from gswarm_tui.store.figures.definitions import MINE, inside_us
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -71,8 +70,8 @@ GROUP BY place
 ORDER BY place
 """
 
-# Deadlines are multiples of the interval; a frame holds the samples nearest to one of them. A GPU's second
-# sample there, at a shorter interval, makes another frame.
+# Deadlines are multiples of the recording's first interval; a frame holds the samples nearest to one of them.
+# A GPU's second sample there, at a shorter interval, makes another frame.
 _FRAMES = """
 WITH places AS ({places}), near AS (
   SELECT ts, place, interval_ms, util_pct,
@@ -95,13 +94,6 @@ SELECT min(ts), list(place ORDER BY place),
 FROM numbered
 GROUP BY deadline, reading
 ORDER BY deadline, reading
-"""
-
-# A session begins with the interval of the last change before it.
-_INTERVAL_CHANGE = """
-SELECT detail FROM events
-WHERE recording_id = ? AND kind = 'interval_changed' AND ts < make_timestamp(?::BIGINT)
-ORDER BY ts DESC LIMIT 1
 """
 
 
@@ -135,10 +127,8 @@ def write_json(
     devices = source.query(query).dicts()
     names = [f"{d['node']}:{d['gpu_index']}:{d['name']}" for d in devices]
     fields = _fields(devices)
-    changed = source.query(_INTERVAL_CHANGE, period.recording_id, utc_micros(period.started_at)).rows()
     recorded = source.query("SELECT interval_ms FROM recordings WHERE recording_id = ?", period.recording_id)
-    interval_ms = (new_interval_ms(changed[0][0]) if changed else None) or recorded.rows()[0][0] or 1000
-    interval = interval_ms * 1000
+    interval = (recorded.rows()[0][0] or 1000) * 1000
     head = _head(period, devices, names)
     out.write("{\n")
     out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())

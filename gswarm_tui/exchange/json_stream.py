@@ -50,7 +50,7 @@ class JsonStream:
             text = _NOT_FINITE.sub(rb"\1null", text)
         self._value_bytes += len(text)
         if self._value_bytes > MAX_VALUE_BYTES:
-            raise _too_long()
+            raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
         return text
 
     def members(self, *streamed: str) -> Iterator[tuple[str, Any]]:
@@ -90,10 +90,6 @@ class JsonStream:
                     return
             else:
                 yield _value(event, value, events)
-
-
-def _too_long() -> MalformedError:
-    return MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
 
 
 def _value(event: str, value: Any, events: _Events) -> Any:

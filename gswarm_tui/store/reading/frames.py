@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -123,7 +122,9 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     ):
         life = machine.life_at(us)
         processes = looks.get((machine.node_id, us))
-        if processes is None and not _recent(looked.get(machine.node_id, ()), us):
+        before = looked.get(machine.node_id, [])
+        place = bisect_right(before, us)
+        if processes is None and (place == 0 or before[place - 1] <= us - PROCESSES_US):
             processes = Processes.of(TABLES.processes, ())
         frame = Frame(
             # Frames of a recording that was read from elsewhere aren't numbered.
@@ -183,9 +184,3 @@ def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tupl
             numbers=block,
         )
     return looks
-
-
-def _recent(times: Sequence[int], us: int) -> bool:
-    """Return whether one of these sorted times lies shortly before this one."""
-    place = bisect_right(times, us)
-    return place > 0 and times[place - 1] > us - PROCESSES_US

@@ -53,11 +53,6 @@ def stamp(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-def seconds(at: datetime) -> float:
-    """Return a time of the database as Unix seconds."""
-    return (at - _EPOCH) / timedelta(seconds=1)
-
-
 @dataclass(frozen=True)
 class Life:
     """An agent's run on a machine, with the times of its first and last frame (Unix microseconds)."""
@@ -129,12 +124,6 @@ class TableSlice:
             for at, one in zip(alike.tolist(), packed(layout, singles, doubles), strict=True):
                 made[at] = one
         return [one for one in made if one is not None]
-
-
-def nan_for_null(metric: str) -> str:
-    """Return a column as SQL with NaN instead of NULL, in the precision of frames."""
-    kind = "DOUBLE" if metric in EXACT_COLUMNS else "FLOAT"
-    return f"coalesce({metric}::{kind}, 'nan'::{kind}) AS {metric}"
 
 
 class RecordingReader:
@@ -360,9 +349,12 @@ class RecordingReader:
     def table_slice(self, table: str, keys: str, low: int, high: int) -> TableSlice:
         """Return the rows of a table after ``low`` up to ``high`` (microseconds). Raises StoreError.
 
-        ``keys`` are further columns as SQL, among them the ``id`` of a GPU or machine.
+        ``keys`` are further columns as SQL, among them the ``id`` of a GPU or machine. Metrics have the
+        precision of frames.
         """
-        columns = ", ".join(("epoch_us(ts) AS us", keys, *map(nan_for_null, _METRICS[table])))
+        kinds = {name: "DOUBLE" if name in EXACT_COLUMNS else "FLOAT" for name in _METRICS[table]}
+        metrics = (f"coalesce({name}::{kind}, 'nan'::{kind}) AS {name}" for name, kind in kinds.items())
+        columns = ", ".join(("epoch_us(ts) AS us", keys, *metrics))
         found = self.source.arrays(
             f"SELECT {columns} FROM {table} WHERE ts > make_timestamp(?) AND ts <= make_timestamp(?)",  # noqa: S608
             low,

@@ -51,15 +51,11 @@ class TableSchema:
 
 
 def _metrics(metrics: tuple[Metric, ...]) -> tuple[ColumnSchema, ...]:
+    digits = {"FLOAT": ", rounded: whole from 100, one digit after the point from 10, else two"}
     return tuple(
-        ColumnSchema(m.name, m.sql, f"{m.meaning} [{m.unit}]{_digits(m)}; NULL where not measured")
+        ColumnSchema(m.name, m.sql, f"{m.meaning} [{m.unit}]{digits.get(m.sql, '')}; NULL where not measured")
         for m in metrics
     )
-
-
-def _digits(metric: Metric) -> str:
-    rounding = ", rounded: whole from 100, one digit after the point from 10, else two"
-    return rounding if metric.sql == "FLOAT" else ""
 
 
 _WHEN = (
