@@ -79,9 +79,10 @@ class PytorchTrace:
             raise ReportError(f"{path} has no events of PyTorch; it may be another program's trace.")
         self._events = chain([first], self._events)
         # What Kineto appends on request, after the events, doesn't count: a broadcast leaves the root's rank.
-        self._rank = _stated_rank(self._before)
-        if self._rank is None and (named := _RANK.search(path.name)):
-            self._rank = int(named[1])
+        distributed, named = self._before.get("distributedInfo"), _RANK.search(path.name)
+        self._rank = int(named[1]) if named else None
+        if isinstance(distributed, dict) and (rank := _whole(distributed.get("rank"), _MOST_RANKS)) >= 0:
+            self._rank = rank
         base = self._before.get("baseTimeNanoseconds")
         self._base_ns = base if isinstance(base, int) and 0 < base < _LATEST_NS else 0
         first_ns = self._base_ns + _nanoseconds(first["ts"])
@@ -239,13 +240,6 @@ def _unzipped(raw: BufferedReader) -> Iterator[BufferedReader]:
             yield BufferedReader(cast(Any, zipped), 1 << 16)
     else:
         yield raw
-
-
-def _stated_rank(members: dict[str, Any]) -> int | None:
-    """Return the rank that the trace names, None without a valid one."""
-    distributed = members.get("distributedInfo")
-    rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None  # a bool is an int
 
 
 def _nanoseconds(micros: float) -> int:

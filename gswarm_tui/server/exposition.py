@@ -293,11 +293,7 @@ def _base_units(metrics: Sequence[Metric], values: Floats) -> Floats:
     units = [_BASE_UNITS.get(metric.unit, _NO_UNIT) for metric in metrics]
     based: Floats = values * [unit.times for unit in units] / [unit.per for unit in units]
     singles = [metric.sql == "FLOAT" for metric in metrics]
-    based[:, singles] = _significant(based[:, singles])
+    # 350.3 in single precision would be shown as 350.29998779296875.
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in based[:, singles].flat]
+    based[:, singles] = np.array(rounded).reshape(-1, sum(singles))
     return based
-
-
-def _significant(values: Floats) -> Floats:
-    """Round to ``_DIGITS`` significant digits, so that 350.3 in single precision isn't 350.29998779296875."""
-    rounded = [float(f"{value:.{_DIGITS}g}") for value in values.flat]
-    return np.array(rounded).reshape(values.shape)

@@ -117,8 +117,8 @@ class _ProfilerCalls:
     async def start(self, wanted: Annotated[StartProfiling | None, Body()] = None) -> Answer:
         """Start a session; its export is written when it stops."""
         wanted = wanted or StartProfiling(report_metrics=None)
-        if why := self._why_unmeasured(wanted.report_metrics or []):
-            return _answer(False, why)
+        if "gpu_dram_bandwidth" in (wanted.report_metrics or []) and PCIE not in self._attached.fleet.metrics:
+            return _answer(False, "gpu_dram_bandwidth isn't measured; switch the metric group pcie on first.")
         try:
             intent = StartSession(wanted.name or self._unused_name())
         except IntentError as error:
@@ -207,12 +207,6 @@ class _ProfilerCalls:
     def _connected(self) -> list[NodeState]:
         now = self._attached.now()
         return [node for node in self._attached.fleet.nodes.values() if node.standing(now) in CONNECTED]
-
-    def _why_unmeasured(self, metrics: list[ReportMetric]) -> str:
-        """Return why a metric can't be exported, empty if all can."""
-        if "gpu_dram_bandwidth" in metrics and PCIE not in self._attached.fleet.metrics:
-            return "gpu_dram_bandwidth isn't measured; switch the metric group pcie on first."
-        return ""
 
     def _session(self, session: Session) -> Answer:
         """Return one session; ``output_file`` has its export once these calls stopped it."""

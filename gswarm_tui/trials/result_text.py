@@ -122,7 +122,7 @@ def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
         measured,
         ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
         ("speed-up", lambda row: formatted(row.speed_up, "{:.2f} ×")),
-        ("efficiency", lambda row: _efficiency(results, row)),
+        ("efficiency", lambda row: f"{KNEE} " * (row is results.knee) + formatted(row.efficiency, "{:.1%}")),
         ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
         ("energy", lambda row: energy(row.energy_j)),
     )
@@ -140,11 +140,6 @@ def _table(results: TrialResults, columns: Sequence[_Column], *last: _Column) ->
     texts = {len(first)} if placed else set()
     texts |= set(range(len(shown) - len(last), len(shown)))
     return TextTable(tuple(name for name, _ in shown), rows, frozenset(set(range(len(shown))) - texts))
-
-
-def _efficiency(results: TrialResults, row: PlacementResult) -> str:
-    text = formatted(row.efficiency, "{:.1%}")
-    return f"{KNEE} {text}" if row is results.knee else text
 
 
 def _runs(row: PlacementResult) -> str:

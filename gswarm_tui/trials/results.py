@@ -109,10 +109,7 @@ class TrialResults:
 def trial_results(plan: TrialPlan, runs: Iterable[MeasuredRun]) -> TrialResults:
     """Return the results of the runs so far."""
     runs = list(runs)
-    placements = sorted(
-        {*plan.placements, *(run.outcome.run.placement for run in runs if not run.outcome.run.warm_up)},
-        key=lambda one: (one.gpus, one.nodes, one.spread != PACKED),
-    )
+    placements = sorted(plan.placements, key=lambda one: (one.gpus, one.nodes, one.spread != PACKED))
     rows = [_row(plan, placement, runs) for placement in placements]
     first = next((row for row in rows if row.seconds), None)
     if first is not None:
