@@ -138,7 +138,7 @@ def test_frame_of_the_old_size_leaves_nothing_on_a_smaller_terminal() -> None:
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 @pytest.mark.parametrize("kind", ["heat", "ink"])
 def test_ramp_in_256_colours_is_monotonic_and_readable(theme: str, kind: str) -> None:
-    ramp = Strip([Segment("5", palette(theme).role(f"{kind}{step}")) for step in range(BUCKETS)])
+    ramp = Strip([Segment("5", palette(theme)[f"{kind}{step}"]) for step in range(BUCKETS)])
     console = Console(color_system="256", force_terminal=True)
     screen = Screen(BUCKETS, 1)
     screen.write(TerminalCells().frame(LayoutUpdate([[ramp]], Region(0, 0, BUCKETS, 1)), console))

@@ -365,7 +365,7 @@ async def test_gpus_of_others_are_faint_and_not_counted() -> None:
         styles = [
             segment.style for segment in app.fleet_screen.heatmap.render_line(0) if segment.text.strip()
         ]
-        faint = palette(app.theme).role("faint")
+        faint = palette(app.theme)["faint"]
         assert faint in styles
 
 

@@ -125,7 +125,7 @@ async def test_sessions_ahead_are_listed_and_enter_goes_there(deck: Deck) -> Non
         assert "2 ahead" in line_with(deck.app, "2 sessions")
         assert "starts in 10 s" in line_with(deck.app, "› warm_up")
         assert "starts in 40 s" in line_with(deck.app, "› full_training")
-        dim = palette(deck.app.theme).role("dim")
+        dim = palette(deck.app.theme)["dim"]
         styles = [s.style for s in deck.app.screen.query_one(TableView).render_line(3) if s.text.strip()]
         assert dim in styles
         await deck.press(pilot, "down", "enter")

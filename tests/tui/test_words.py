@@ -130,9 +130,9 @@ def test_block_heights_match_buckets() -> None:
 
 @pytest.mark.parametrize("theme", THEME_NAMES)
 def test_cursor_has_a_background_of_its_own(theme: str) -> None:
-    cursor = palette(theme).cursor
+    cursor = palette(theme)["cursor"]
     assert not cursor.reverse, "text may have the colour of a step"
-    assert cursor.bgcolor not in {style.bgcolor for style in palette(theme).cells}
+    assert cursor.bgcolor not in {palette(theme)[f"heat{step}"].bgcolor for step in range(-1, BUCKETS)}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_theme_fits_the_terminal(environ: dict[str, str], theme: str) -> None:
 
 
 def test_ansi_theme_uses_only_terminal_colours() -> None:
-    for style in palette(ANSI).roles.values():
+    for style in palette(ANSI).values():
         for colour in (style.color, style.bgcolor):
             assert colour is None or colour.is_default or colour.number is not None
     assert set(THEME_NAMES) == {DARK, LIGHT, ANSI}

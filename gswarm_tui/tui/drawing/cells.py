@@ -82,7 +82,7 @@ class _Drawing:
         self._layout = layout
         self._pen = pen
         self._colours = pen.colours
-        self._text = pen.colours.role("text")
+        self._text = pen.colours["text"]
         self._runs: list[tuple[str, Style]] = []
         self._width = 0
 
@@ -105,7 +105,7 @@ class _Drawing:
             self.put(" " * wide, self._text)
             return
         name = clip_left(clean(self._picture.nodes[rows[0]].name), wide - 3)
-        self.put(f" {pad(name, wide - 2)} ", self._colours.role("dim"), wide)
+        self.put(f" {pad(name, wide - 2)} ", self._colours["dim"], wide)
 
     def node(self, row: int) -> None:
         start = self._width
@@ -136,14 +136,14 @@ class _Drawing:
         name = pad(clip_left(clean(self._picture.nodes[row].name), wide), wide)
         on_node = self._on(row) and self._pen.cursor == (row, None)
         role = "title" if self._on(row) else "text" if standing in FRESH else "dim"
-        self.put(name, self._colours.cursor if on_node else self._colours.role(role), wide)
+        self.put(name, self._colours["cursor"] if on_node else self._colours[role], wide)
         if self._layout.zoom is Zoom.ROWS:
             self.put(" " * self._layout.sign, self._text)
         else:
-            self.put(f"{SIGNS[standing]:<{self._layout.sign}}", self._colours.role(ROLES[standing]))
+            self.put(f"{SIGNS[standing]:<{self._layout.sign}}", self._colours[ROLES[standing]])
         if self._layout.rank:
             ranks = ranks_text(self._picture.nodes[row])
-            self.put(pad(ranks, self._layout.rank - 1, right=True) + " ", self._colours.role("dim"))
+            self.put(pad(ranks, self._layout.rank - 1, right=True) + " ", self._colours["dim"])
 
     def _cells(self, row: int, standing: Standing) -> None:
         picture, wide = self._picture, self._layout.cell
@@ -161,13 +161,13 @@ class _Drawing:
             if with_numbers:
                 text = numbers.cell(float(picture.values[row, cell]), picture.metric)
                 text = f"{text:>{wide - 1}} " if len(text) < wide else text
-                style = self._colours.cells[step]
+                style = self._colours[f"heat{step}"]
             else:
                 text = (CURSOR_MARK if cell == chosen else BLOCK_OF[step]) * wide
-                style = self._colours.inks[step]
+                style = self._colours[f"ink{step}"]
             if dims[cell] or standing is Standing.STALE:
-                style = self._colours.role("faint")
-            self.put(text, self._colours.cursor if cell == chosen else style)
+                style = self._colours["faint"]
+            self.put(text, self._colours["cursor"] if cell == chosen else style)
 
     def _mean(self, row: int, standing: Standing) -> None:
         if not self._layout.mean:
@@ -177,14 +177,14 @@ class _Drawing:
             numbers.cell(mean, self._picture.metric) if self._picture.metric.unit not in ("bits", "P") else ""
         )
         role = "text" if standing is Standing.LIVE else "faint"
-        self.put(f"{text:>{MEAN_WIDTH}}", self._colours.role(role))
+        self.put(f"{text:>{MEAN_WIDTH}}", self._colours[role])
 
     def _extras(self, row: int, standing: Standing) -> None:
         layout, pen = self._layout, self._pen
         self._mean(row, standing)
         if standing is Standing.STALE:
             self.put(
-                "  " + full_status(self._picture.nodes[row], standing, pen.now), self._colours.role("warning")
+                "  " + full_status(self._picture.nodes[row], standing, pen.now), self._colours["warning"]
             )
             return
         self._minutes(row)
@@ -192,7 +192,7 @@ class _Drawing:
             text = host_text(name, self._picture.nodes[row].host)
             self.put(
                 f"{text:>{HOST_WIDTHS[name]}}",
-                self._colours.role("dim" if text == quantities.DASH else "text"),
+                self._colours["dim" if text == quantities.DASH else "text"],
             )
 
     def _minutes(self, row: int) -> None:
@@ -201,7 +201,7 @@ class _Drawing:
             return
         self.put("  ", self._text)
         for step in self._picture.spark(row, self._pen.now, self._layout.spark, self._pen.span_s).tolist():
-            self.put(" " if step < 0 else BLOCK_OF[step], self._colours.inks[step])
+            self.put(" " if step < 0 else BLOCK_OF[step], self._colours[f"ink{step}"])
         self.put(" ", self._text)
 
     def _status(self, row: int, standing: Standing, start: int) -> None:
@@ -217,5 +217,5 @@ class _Drawing:
             if len(words) > room and standing is Standing.LOST:
                 words = f"{SIGNS[standing]} {quantities.age(self._pen.now - node.since)}"
         role = ROLES[standing] if standing is not Standing.LIVE else "dim"
-        style = self._colours.cursor if self._on(row) and not self._layout.name else self._colours.role(role)
+        style = self._colours["cursor"] if self._on(row) and not self._layout.name else self._colours[role]
         self.put(pad(words, room), style, room)

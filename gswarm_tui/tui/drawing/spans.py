@@ -19,7 +19,7 @@ CURSOR_MARK = "▸"
 
 
 class Span(NamedTuple):
-    """Clean text, the role of its style (``Palette.role``) and the action of a click."""
+    """Clean text, the role of its style (in a ``Palette``) and the action of a click."""
 
     text: str
     role: str = "text"
@@ -67,12 +67,12 @@ def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
     ``under`` is the role of the cursor's line.
     """
     colours = palette(theme)
-    over = colours.role(under) if under else None
+    over = colours[under] if under else None
     segments = []
     room = cells
     for span in spans:
         text = clip(span.text, room)
-        style = colours.role(span.role)
+        style = colours[span.role]
         style = over + style if over and span.role.startswith("heat") else style + over
         if span.click:
             style += Style.from_meta({"@click": span.click})
@@ -81,5 +81,5 @@ def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
         if room <= 0:
             break
     if room > 0:
-        segments.append(Segment(" " * room, colours.role("text") + over))
+        segments.append(Segment(" " * room, colours["text"] + over))
     return Strip(segments, cells)

@@ -8,8 +8,8 @@ and block heights show what these can't.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from rich.color import Color
@@ -32,25 +32,11 @@ from gswarm_tui.common.colours import (
 )
 from gswarm_tui.tui.drawing.ramp import BUCKETS
 
+Palette = Mapping[str, Style]
+"""Styles of a theme by role: text, dim, faint, title, key, accent, good, warning, error, chip, row, cursor.
 
-@dataclass(frozen=True, eq=False)
-class Palette:
-    """Styles of a theme.
-
-    ``roles`` are named text styles on the background; ``heat7`` and ``ink7`` among them are the ramp's
-    seventh bucket as background and as text. ``cells`` has a style for each bucket with the ramp as
-    background, ``inks`` with the ramp as text. At -1 is the style of "unmeasured".
-    """
-
-    roles: Mapping[str, Style]
-    cells: tuple[Style, ...]
-    inks: tuple[Style, ...]
-    cursor: Style
-
-    def role(self, name: str) -> Style:
-        """A text style: text, dim, faint, title, key, accent, good, warning, error, chip, row."""
-        return self.roles[name]
-
+``heat7`` and ``ink7`` are the ramp's seventh bucket as background and as text; -1 is "unmeasured".
+"""
 
 # Low to high, the terminal's own colours by number: from blue to light grey they grow lighter,
 # on a Linux console as in xterm. As text, dark blue is hard to see on black.
@@ -134,8 +120,9 @@ def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
     """Return the ramps' colours and the replacement of each in 256 colours."""
     found = {}
     for theme, ramps in _EIGHT_BIT_RAMPS.items():
-        grounds = [style.bgcolor for style in palette(theme).cells[:-1]]
-        inks = [style.color for style in palette(theme).inks[:-1]]
+        styles = palette(theme)
+        grounds = [styles[f"heat{bucket}"].bgcolor for bucket in range(BUCKETS)]
+        inks = [styles[f"ink{bucket}"].color for bucket in range(BUCKETS)]
         for steps, colours in zip(ramps, (grounds, inks), strict=True):
             for bucket, colour in enumerate(colours):
                 if colour is not None and colour.triplet is not None:
@@ -145,23 +132,20 @@ def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
 
 def _true_palette(colours: Colours) -> Palette:
     ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
-    cells = [
+    heat = [
         # Black or white, the more readable one.
         Style(color="#000000" if luminance(rgb) > 0.179 else "#ffffff", bgcolor=Color.from_rgb(*rgb))
         for rgb in ramp
     ]
     # As text the darkest steps need some distance from the background.
     inks = [
-        Style(
-            color=Color.from_rgb(*mixed(rgb, parsed(colours.text), 0.18)),
-            bgcolor=Color.from_rgb(*parsed(colours.background)),
-        )
+        Style(color=Color.from_rgb(*mixed(rgb, parsed(colours.text), 0.18)), bgcolor=colours.background)
         for rgb in ramp
     ]
     nothing = Style(color=colours.dim, bgcolor=colours.background)
     return _palette(
         colours,
-        (*cells, nothing),
+        (*heat, nothing),
         (*inks, nothing),
         chip=Style(color=colours.background, bgcolor=colours.warning, bold=True),
         row=Style(bgcolor=colours.surface, bold=True),
@@ -175,12 +159,12 @@ def _ansi_palette() -> Palette:
         [f"color({few[step * len(few) // BUCKETS]})" for step in range(BUCKETS)]
         for few in (_ANSI_GROUNDS, _ANSI_TEXTS, _ANSI_INKS)
     )
-    cells = [Style(color=text, bgcolor=ground) for text, ground in zip(texts, grounds, strict=True)]
+    heat = [Style(color=text, bgcolor=ground) for text, ground in zip(texts, grounds, strict=True)]
     inks = [Style(color=ink, bgcolor="default") for ink in inks_of]
     faint = Style(color=_ANSI_COLOURS.faint, bgcolor="default")
     return _palette(
         _ANSI_COLOURS,
-        (*cells, faint),
+        (*heat, faint),
         (*inks, faint),
         chip=Style(color="default", bgcolor="default", reverse=True, bold=True),
         row=Style(bold=True),
@@ -189,30 +173,17 @@ def _ansi_palette() -> Palette:
     )
 
 
-def _palette(
-    colours: Colours,
-    cells: tuple[Style, ...],
-    inks: tuple[Style, ...],
-    *,
-    chip: Style,
-    row: Style,
-    cursor: Style,
-) -> Palette:
-    """Return a palette whose named text styles are the colours on their background."""
+def _palette(colours: Colours, heat: Sequence[Style], inks: Sequence[Style], **own: Style) -> Palette:
+    """Return the colours as text, the ramps, which end with "unmeasured", and styles of its ``own``."""
     named = {name: getattr(colours, name) for name in ("text", "dim", "faint", "good", "warning", "error")}
     named |= {"title": colours.text, "key": colours.accent, "accent": colours.accent}
-    steps = range(-1, BUCKETS)
-    roles = {
-        **{
-            name: Style(color=colour, bgcolor=colours.background, bold=name in ("title", "accent") or None)
-            for name, colour in named.items()
-        },
-        **{f"heat{step}": cells[step] for step in steps},
-        **{f"ink{step}": inks[step] for step in steps},
-        "chip": chip,
-        "row": row,
+    styles = {
+        name: Style(color=colour, bgcolor=colours.background, bold=name in ("title", "accent") or None)
+        for name, colour in named.items()
     }
-    return Palette(roles, cells, inks, cursor)
+    for step in range(-1, BUCKETS):
+        styles[f"heat{step}"], styles[f"ink{step}"] = heat[step], inks[step]
+    return styles | own
 
 
 def luminance(rgb: RGB) -> float:

@@ -269,7 +269,7 @@ class DetailsDialog(Dialog[None]):
         grid = Table.grid(padding=(0, 2))
         entries = [(clean(name), clean(text)) for name, text in self._entries]
         for name, text in entries:
-            grid.add_row(Text(name, palette(self.app.theme).role("dim")), Text(text))
+            grid.add_row(Text(name, palette(self.app.theme)["dim"]), Text(text))
         longest = [max(map(width, column)) for column in zip(*entries, strict=True)]
         with self.box(sum(longest) + 2), VerticalScroll():
             yield Static(grid)

@@ -180,6 +180,6 @@ class Editor(TextArea):
         colours = palette(self.app.theme)
         for token in _TOKENS.finditer(line.plain):
             if token.lastgroup in ("key", "dim"):
-                ink = Style(color=colours.role(token.lastgroup).color)
+                ink = Style(color=colours[token.lastgroup].color)
                 line.stylize(ink, token.start(), token.end())
         return line
