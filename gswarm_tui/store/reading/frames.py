@@ -114,7 +114,10 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     row = np.full(len(hosts.us), -1)
     row[known] = np.arange(len(known))
     of_hosts = hosts.blocks(TABLES.host, np.ones(len(known), dtype=np.intp), row, np.zeros_like(row))
-    looked, looks = process_times(reader, low - PROCESSES_US, high), processes_by_time(reader, low, high)
+    looks = processes_by_time(reader, low - PROCESSES_US, high)
+    looked: dict[int, list[int]] = {}
+    for node_id, us in sorted(looks):
+        looked.setdefault(node_id, []).append(us)
     keys = [hosts.keys(name)[known].tolist() for name in ("seq", "late_ms", "missed")]
     arrived = []
     for machine, us, at, host, seq, late_ms, missed in zip(
@@ -139,19 +142,6 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
         used = EnergyUsed(*energy[:, at, : counts[at]])
         arrived.append(FrameArrived(machine.name, us / 1e6, us / 1e6, life.name, frame, energy=used))
     return arrived
-
-
-def process_times(reader: RecordingReader, low: int, high: int) -> dict[int, list[int]]:
-    """Return the times at which each machine listed processes. Raises StoreError."""
-    seen: dict[int, list[int]] = {}
-    for node_id, us in reader.rows(
-        "SELECT DISTINCT node_id, epoch_us(ts) AS us FROM process_samples JOIN gpus USING (gpu_id) "
-        "WHERE ts > make_timestamp(?) AND ts <= make_timestamp(?) ORDER BY us",
-        low,
-        high,
-    ):
-        seen.setdefault(node_id, []).append(us)
-    return seen
 
 
 def processes_by_time(reader: RecordingReader, low: int, high: int) -> dict[tuple[int, int], Processes]:

@@ -64,6 +64,14 @@ def _rounded(value: str) -> str:
     return f"round(10 * ({value})) / 10"
 
 
+def _measures(value: str) -> str:
+    """Return the SQL of a group's number of events, and of the statistics of one of their values."""
+    return (
+        f"sum({value}) AS total, count(*) AS calls, avg({value}) AS mean, median({value}) AS middle, "
+        f"min({value}) AS least, max({value}) AS most, stddev_samp({value}::DOUBLE) AS deviation"
+    )
+
+
 def _statistics(table: str, by: str = "", more: str = "", where: str = "true", name: str = "n.name") -> str:
     """Return a query for the times of events by profile and name, and by the further keys ``by``."""
     keys = f"profile_id, name_id{', ' if by else ''}{by}"
@@ -71,14 +79,11 @@ def _statistics(table: str, by: str = "", more: str = "", where: str = "true", n
 SELECT p.file AS profile, p.node, p.rank,
        {_rounded("total * 100.0 / nullif(sum(total) OVER (PARTITION BY profile_id), 0)")} AS time_pct,
        TRY_CAST(total AS BIGINT) AS total_ns, calls, {_rounded("mean")} AS avg_ns,
-       {_rounded("middle")} AS median_ns, least_ns AS min_ns, most_ns AS max_ns,
+       {_rounded("middle")} AS median_ns, least AS min_ns, most AS max_ns,
        {_rounded("coalesce(deviation, 0)")} AS stddev_ns,
        {name} AS name, n.name AS traced_name, s.* EXCLUDE (profile_id), profile_id, p.recording_id
 FROM (
-  SELECT {keys}{more}, sum(duration_ns) AS total, count(*) AS calls, avg(duration_ns) AS mean,
-         median(duration_ns) AS middle, min(duration_ns) AS least_ns, max(duration_ns) AS most_ns,
-         stddev_samp(duration_ns::DOUBLE) AS deviation
-  FROM {table} WHERE {where} GROUP BY {keys}
+  SELECT {keys}{more}, {_measures("duration_ns")} FROM {table} WHERE {where} GROUP BY {keys}
 ) s
 JOIN profiles p USING (profile_id)
 LEFT JOIN profile_names n USING (name_id)
@@ -101,21 +106,18 @@ KERNEL_LAUNCH_SUM = _statistics(
 )
 MEMORY_TIME_SUM = _statistics("profile_memory_events")
 RANGE_SUM = _statistics("profile_range_events", by="style")
-MEMORY_SIZE_SUM = """
+MEMORY_SIZE_SUM = f"""
 SELECT p.file AS profile, p.node, p.rank, round(total / 1e6, 3) AS total_mb, calls,
        round(mean / 1e6, 3) AS avg_mb, round(middle / 1e6, 3) AS median_mb, round(least / 1e6, 3) AS min_mb,
        round(most / 1e6, 3) AS max_mb, round(coalesce(deviation, 0) / 1e6, 3) AS stddev_mb, n.name,
        profile_id, p.recording_id
 FROM (
-  SELECT profile_id, name_id, sum(bytes) AS total, count(*) AS calls, avg(bytes) AS mean,
-         median(bytes) AS middle, min(bytes) AS least, max(bytes) AS most,
-         stddev_samp(bytes::DOUBLE) AS deviation
-  FROM profile_memory_events GROUP BY ALL
+  SELECT profile_id, name_id, {_measures("bytes")} FROM profile_memory_events GROUP BY ALL
 ) s
 JOIN profiles p USING (profile_id)
 LEFT JOIN profile_names n USING (name_id)
 ORDER BY profile_id, total DESC, n.name
-"""
+"""  # noqa: S608 (own names)
 
 
 def _gpus(kernels: str) -> str:
