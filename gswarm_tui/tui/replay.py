@@ -71,11 +71,7 @@ class ReplayApp(Viewer):
         ]
 
         def save(answer: tuple[str, ...]) -> None:
-            given = zip(answer[1:], shown, (start, end), strict=True)
-            # A text that wasn't changed means the exact time, which it shows in whole seconds.
-            first, last = sorted(
-                exact if text == was else self.parse_time(text) for text, was, exact in given
-            )
+            first, last = sorted(map(self.parse_time, answer[1:]))
             if first == last:
                 self.show_notice("nothing saved: the session would end where it starts", error=True)
             else:
