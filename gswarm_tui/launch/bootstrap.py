@@ -87,42 +87,36 @@ class Bootstrap:
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
         """Return the error for a ``GSWARM-FAIL`` line."""
-        message = last_line(stderr)
-        if kind == "setup":
-            message = redact([message])[0]  # shells quote the line that failed, and events are recorded
-            reason = f"the setup failed with exit status {text}" + (f": {message}" if message else "")
-            return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY, Step.SETUP)
-        if kind == "broken":
-            remedy = "correct --agent-python" if self.agent_python else _PYTHON_REMEDY
-            reason = f"{text} can't be run as Python 3.9 or later" + (f": {message}" if message else "")
-            return LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.PYTHON)
-        if kind == "python":
-            if self.agent_python:
-                reason = f"the Python {self.agent_python}"
-                reason += f" is {_unfit(old_version)}" if old_version else " can't be run"
-                return LaunchError(clean(reason), "correct --agent-python", Retry.SLOWLY, Step.PYTHON)
-            reason = "it has no working python3"
-            if old_version:
-                reason = f"its python3 is {_unfit(old_version)}"
-            if text:
-                reason += f"; the head's own Python isn't used there, because others can change {text}"
-            return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY, Step.PYTHON)
-        if kind == "cache":
-            remedy = "free some space there, or set XDG_CACHE_HOME to a writable folder of yours on the node"
-            return LaunchError(
-                clean(f"the agent can't be unpacked in {text}"), remedy, Retry.SLOWLY, Step.UNPACK
-            )
-        if kind == "tool":
-            remedy = f"install {text} on the node, or add its folder to PATH with --setup"
-            return LaunchError(clean(f"it lacks the program {text}"), remedy, Retry.SLOWLY, Step.UNPACK)
-        if kind == "noise":
-            return LaunchError(clean(f"no agent answered, only other output: {text}"), step=Step.COMMAND)
-        return LaunchError("the agent arrived damaged", step=Step.UNPACK)
-
-
-def _unfit(version: str) -> str:
-    """Return a version of Python, which may end with the module that it lacks, and what is needed."""
-    return f"{version}, which the agent needs" if " " in version else f"{version}, and 3.9 or later is needed"
+        line = f": {message}" if (message := last_line(stderr)) else ""
+        remedy, step = "", Step.UNPACK
+        match kind:
+            case "setup":
+                line = redact([line])[0]  # shells quote the line that failed, and events are recorded
+                reason, remedy = f"the setup failed with exit status {text}{line}", "correct --setup"
+                step = Step.SETUP
+            case "broken" | "python":
+                remedy = "correct --agent-python" if self.agent_python else _PYTHON_REMEDY
+                step = Step.PYTHON
+                reason = f"the Python {self.agent_python}" if self.agent_python else "its python3"
+                if kind == "broken":
+                    reason = f"{text} can't be run as Python 3.9 or later{line}"
+                elif old_version:
+                    reason += f" is {old_version}; 3.9 or later with _ctypes is needed"
+                else:
+                    reason = f"{reason} can't be run" if self.agent_python else "it has no working python3"
+                if kind == "python" and text:
+                    reason += f"; the head's own Python isn't used there, because others can change {text}"
+            case "cache":
+                reason = f"the agent can't be unpacked in {text}"
+                remedy = "free some space there, or set XDG_CACHE_HOME to a folder of yours on the node"
+            case "tool":
+                reason = f"it lacks the program {text}"
+                remedy = f"install {text} on the node, or add its folder to PATH with --setup"
+            case "noise":
+                reason, step = f"no agent answered, only other output: {text}", Step.COMMAND
+            case _:
+                reason = "the agent arrived damaged"
+        return LaunchError(clean(reason), remedy, Retry.SLOWLY if remedy else Retry.SOON, step)
 
 
 class Greeting:

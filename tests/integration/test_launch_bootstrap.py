@@ -202,9 +202,9 @@ async def test_the_version_is_reported_if_every_python_is_too_old(
     shell = str(shutil.which("sh"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     error = await failing(shell, Bootstrap())
-    assert error.reason == "its python3 is 3.6.8, and 3.9 or later is needed"
+    assert error.reason == "its python3 is 3.6.8; 3.9 or later with _ctypes is needed"
     named = await failing(shell, Bootstrap(agent_python=str(tmp_path / "bin/python3")))
-    assert named.reason == f"the Python {tmp_path}/bin/python3 is 3.6.8, and 3.9 or later is needed"
+    assert named.reason == f"the Python {tmp_path}/bin/python3 is 3.6.8; 3.9 or later with _ctypes is needed"
 
 
 async def test_a_python_without_ctypes_is_skipped_and_reported_if_there_is_no_other(
@@ -229,7 +229,7 @@ async def test_a_python_without_ctypes_is_skipped_and_reported_if_there_is_no_ot
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     shell, version = str(shutil.which("sh")), ".".join(map(str, sys.version_info[:3]))
     error = await failing(shell, Bootstrap())
-    assert error.reason == f"its python3 is {version} without _ctypes, which the agent needs"
+    assert error.reason == f"its python3 is {version} without _ctypes; 3.9 or later with _ctypes is needed"
     assert "--agent-python" in error.remedy
     stand_in(tmp_path / "bin/python3.12", f'exec {python} "$@"')
     await speaks(shell, Bootstrap())
@@ -252,7 +252,7 @@ async def test_a_python_that_does_not_start_on_the_node_is_skipped(
     [
         (
             "[ $1 = -c ] && { echo 2.7.18; exit; }; echo 'Unknown option: -I' >&2; exit 2",
-            "the Python PYTHON is 2.7.18, and 3.9 or later is needed",
+            "the Python PYTHON is 2.7.18; 3.9 or later with _ctypes is needed",
         ),
         (
             "printf 'perl:\\nsyntax error at run.py line 1\\n' >&2; exit 255",

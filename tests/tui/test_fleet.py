@@ -109,7 +109,7 @@ async def test_node_states_are_shown_as_text() -> None:
 
 
 NO_PYTHON = (
-    "its python3 is 3.6, and 3.9 or later is needed",
+    "its python3 is 3.6; 3.9 or later with _ctypes is needed",
     "load one with --setup 'module load python', or name one with --agent-python PATH",
 )
 
