@@ -352,7 +352,9 @@ class Fleet:
         if frame.processes is not None and same_columns and PROCESSES in self.metrics:
             node.process_table = frame.processes
         logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
-        return logged + self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
+        if self._derive_events:
+            logged += self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
+        return logged
 
     def _take_in(
         self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition

@@ -51,6 +51,8 @@ class ThrottleWatch:
     ) -> list[EventLogged]:
         """Return the events of a frame; ``reasons`` holds a bit mask of ``WATCHED`` for each GPU."""
         episodes = self._episodes.setdefault(node, {})
+        if not episodes and not any(reasons):
+            return []
         logged = []
         for gpu, bits in zip(gpus, reasons, strict=True):
             episode = episodes.get(gpu.uuid)

@@ -23,6 +23,7 @@ from gswarm_agent.wire import (
     TracePart,
     TraceReport,
 )
+from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.link.link import Link
 
@@ -87,8 +88,7 @@ class RankTrace:
 
     def row(self) -> dict[str, Any]:
         """Return it as values of a message."""
-        names = "node", "pid", "rank", "state", "reason", "size", "fetched", "file", "zipped", "imported"
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name, value in vars(self).items() if name != "parts"}
 
 
 class Tracing:
@@ -307,19 +307,13 @@ class Tracing:
     def _log_result(self) -> None:
         done = [trace for trace in self.ranks() if trace.state == DONE]
         failed = [trace for trace in self.ranks() if trace.state == TRACE_FAILED]
-        message = f"{len(done)} {'trace' if len(done) == 1 else 'traces'} over {self._choice.describe()}"
+        message = f"{plural(len(done), 'trace')} over {self._choice.describe()}"
         if done:
-            size = sum(trace.zipped for trace in done)
-            shown = f"{size / 1e6:,.1f} MB" if size >= 10**6 else f"{size / 1e3:,.0f} kB"
-            message += f", {shown} in {self._folder}"
-        by_reason: dict[str, list[str]] = {}
-        for trace in failed:
-            by_reason.setdefault(trace.reason, []).append(trace.name)
+            message += f", {file_size(sum(trace.zipped for trace in done))} in {self._folder}"
         if failed:
-            message += "; not traced: " + "; ".join(
-                ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") + f" ({why})"
-                for why, names in by_reason.items()
-            )
+            first, *others = failed
+            more = f" and {len(others)} more" if others else ""
+            message += f"; not traced: {first.name} ({first.reason}){more}"
         if why := next((trace.reason for trace in done if not trace.imported), ""):
             message += f"; not imported: {why}"
         self._log(WARNING if failed or why else INFO, message)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gswarm_tui.cli import main
+from gswarm_tui.common.quantities import file_size
 from tests.integration.heads import nothing_left
 from tests.integration.test_record import record, run_beside
 from tests.kineto_standin import BASE_NS, write_trace
@@ -61,7 +62,7 @@ def test_ranks_are_traced_at_one_time_and_their_traces_are_queried_while_they_ru
     assert query(db, "SELECT DISTINCT last_rank FROM trace_waits") == [(1,)]
     (message,) = query(db, "SELECT message FROM events WHERE kind = 'trace' AND severity = 'warning'")[0]
     size = sum((Path(result["folder"]) / rank["file"]).stat().st_size for rank in traced)
-    assert message.startswith(f"2 traces over 0.2 s, {size / 1000:.0f} kB in ")
+    assert message.startswith(f"2 traces over 0.2 s, {file_size(size)} in ")
     assert "not traced: rank 2 on " in message
 
 
