@@ -141,8 +141,10 @@ class Executor:
         choice = TraceChoice(
             intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
         )
+        if self._hub.tracing is None:
+            raise IntentError("simulated nodes have no processes to trace")
         try:
-            return self._hub.start_trace(choice)
+            return self._hub.tracing.start(choice)
         except TraceError as error:
             raise IntentError(str(error)) from None
 

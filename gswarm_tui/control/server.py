@@ -227,7 +227,8 @@ class ControlServer:
                 case "nodes":
                     await send(encode({"nodes": node_rows(self._hub)}))
                 case "trace":
-                    await send(encode(self._hub.trace_state()))
+                    tracing = self._hub.tracing
+                    await send(encode({} if tracing is None else tracing.state()))
                 case "sessions":
                     await send(encode({"sessions": session_rows(self._hub)}))
                 case _ if read_only:

@@ -61,22 +61,20 @@ class EventGroup:
 
     def _places(self) -> str:
         """Return the GPUs or nodes by name in their order, or their number."""
-        gpus = list({(e.node or "", e.gpu) for e in self.events})
-        nodes = list({node for node, _ in gpus})
-        if len(gpus) <= NAMED_MOST:
-            gpus.sort(key=lambda each: (natural_key(each[0]), -1 if each[1] is None else each[1]))
-        if len(nodes) <= NAMED_MOST:
-            nodes.sort(key=natural_key)
+        gpus = {(event.node or "", event.gpu) for event in self.events}
+        nodes = {node for node, _ in gpus}
         if len(gpus) == 1:
             return f"{len(self.events):,} times"
         if any(gpu is None for _, gpu in gpus):
-            return ", ".join(nodes) if len(nodes) <= NAMED_MOST else plural(len(nodes), "node")
+            few = ", ".join(sorted(nodes, key=natural_key)) if len(nodes) <= NAMED_MOST else ""
+            return few or plural(len(nodes), "node")
+        if len(gpus) > NAMED_MOST:
+            on_nodes = f" on {plural(len(nodes), 'node')}" if len(nodes) > 1 else ""
+            return plural(len(gpus), "GPU") + on_nodes
+        named = sorted(gpus, key=lambda each: (natural_key(each[0]), each[1] or 0))
         if len(nodes) == 1:  # shown beside the message
-            few = ", ".join(f"{gpu}" for _, gpu in gpus)
-            return f"GPUs {few}" if len(gpus) <= NAMED_MOST else plural(len(gpus), "GPU")
-        if len(gpus) <= NAMED_MOST:
-            return ", ".join(f"{node}:{gpu}" for node, gpu in gpus)
-        return f"{plural(len(gpus), 'GPU')} on {plural(len(nodes), 'node')}"
+            return f"GPUs {', '.join(f'{gpu}' for _, gpu in named)}"
+        return ", ".join(f"{node}:{gpu}" for node, gpu in named)
 
 
 def _subject(event: EventLogged) -> str:

@@ -126,7 +126,7 @@ def binned(series: Series, start: float, end: float, bins: int) -> npt.NDArray[n
     out = np.full(bins, np.nan)
     if bins < 1 or end <= start or not len(times):
         return out
-    flat = values if values.ndim == 1 else _nanmean_rows(values)
+    flat = values if values.ndim == 1 else np.ma.masked_invalid(values).mean(axis=1).filled(np.nan)
     where = np.floor((times - start) / (end - start) * bins).astype(np.int64)
     good = (where >= 0) & (where < bins) & np.isfinite(flat)
     weights = weights_of(intervals)[good]
@@ -140,15 +140,6 @@ def binned(series: Series, start: float, end: float, bins: int) -> npt.NDArray[n
 def weights_of(intervals: Singles) -> Floats:
     """Return the weights of samples in a mean: their intervals in seconds, without one almost none."""
     return np.fmax(intervals.astype(np.float64), _MOMENT_S)
-
-
-def _nanmean_rows(values: Singles) -> Singles:
-    measured = np.isfinite(values)
-    counts = measured.sum(axis=1)
-    sums = np.where(measured, values, 0.0).sum(axis=1)
-    out = np.full(len(values), np.nan, dtype=np.float32)
-    np.divide(sums, counts, out=out, where=counts > 0, casting="unsafe")
-    return out
 
 
 @dataclass(frozen=True)

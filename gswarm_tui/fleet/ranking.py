@@ -81,12 +81,8 @@ def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
     if metric.kind == COUNTER or node.gpu_history is None:
         return node.gpus[:, column]
     _, series = node.gpu_history.series(column, since=now - MEAN_S)
-    values = series.astype(np.float64)
-    measured = np.isfinite(values)
+    values = np.ma.masked_invalid(series.astype(np.float64))
     if metric.unit == "bits":
-        held = np.where(measured, values, 0.0).astype(np.int64) & WATCHED
-        values = np.where(held != 0, 100.0, 0.0)
-    counts = measured.sum(axis=0)
-    means = np.full(values.shape[1], np.nan)
-    np.divide(np.where(measured, values, 0.0).sum(axis=0), counts, out=means, where=counts > 0)
+        values = np.ma.array(100.0 * ((values.filled(0).astype(np.int64) & WATCHED) != 0))
+    means: Floats = values.mean(axis=0).filled(np.nan)
     return means

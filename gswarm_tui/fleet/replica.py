@@ -24,24 +24,14 @@ from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 
-_SCALARS = (
-    "was_live",
-    "since",
-    "reason",
-    "remedy",
-    "retry_at",
-    "interval_ms",
-    "last_ts",
-    "last_arrival",
-    "frames",
-    "lost_frames",
-    "missed_ticks",
-    "late_ms",
-    "reconnects",
-    "offset_s",
-    "round_trip_s",
-)
-"""Fields of a node that are plain values."""
+_NOT_SENT = {"name", "own_memory_mib", "version", "late_logged_at", "lost_reason_logged"}
+_NOT_SENT |= {"stale_logged", "unhealthy_logged"}
+_SCALARS = {
+    name: types
+    for name, types in field_types(NodeState).items()
+    if name not in _NOT_SENT and types <= {bool, int, float, str, type(None)}
+}
+"""Fields of a node that are plain values, and their types, without those that a replica doesn't need."""
 
 
 class ReplicaError(ValueError):
@@ -115,9 +105,8 @@ def _restore_node(fleet: Fleet, node: NodeState, values: Mapping[str, Any], read
     for packed, former in ((values.get("former"), True), (values.get("hello"), False)):
         if packed is not None:
             fleet.apply(NodeIntroduced(node.name, 0.0, reader.hello(node.name, packed), former))
-    types = field_types(NodeState)
-    for name in _SCALARS:
-        if type(values[name]) not in types[name]:
+    for name, types in _SCALARS.items():
+        if type(values[name]) not in types:
             raise TypeError(f"{name} is no {type(values[name]).__name__}")
         setattr(node, name, values[name])
     node.phase = Phase(values["phase"])

@@ -12,16 +12,16 @@ class SessionNameError(ValueError):
 
 def check_name(name: str) -> None:
     """Raise SessionNameError for a name that no session can have."""
-    if len(name) > MAX_NAME:
-        raise SessionNameError(f"a session's name can have {MAX_NAME} characters; this one has {len(name):,}")
-    if not name.isprintable():
-        raise SessionNameError("a session's name must be one line of printable characters")
+    _check("name", name, MAX_NAME)
 
 
 def check_note(note: str) -> None:
     """Raise SessionNameError for a note that no session can have."""
-    if not note.isprintable():
-        raise SessionNameError("a session's note must be one line of printable characters")
-    if len(note) > MAX_NOTE:
-        why = f"a session's note can have {MAX_NOTE:,} characters; this one has {len(note):,}"
-        raise SessionNameError(why)
+    _check("note", note, MAX_NOTE)
+
+
+def _check(what: str, text: str, most: int) -> None:
+    if len(text) > most:
+        raise SessionNameError(f"a session's {what} can have {most:,} characters; this one has {len(text):,}")
+    if not text.isprintable():
+        raise SessionNameError(f"a session's {what} must be one line of printable characters")

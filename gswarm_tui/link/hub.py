@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gswarm_agent.frame import INFO, WARNING
 from gswarm_tui.fleet.events import (
@@ -27,7 +27,7 @@ from gswarm_tui.fleet.state import Fleet
 
 if TYPE_CHECKING:
     from gswarm_tui.link.link import Link
-    from gswarm_tui.link.tracing import TraceChoice, Tracing
+    from gswarm_tui.link.tracing import Tracing
 
 MAX_FLUSH_INTERVAL_S = 1.0
 STOP_FLUSH_INTERVAL_S = 0.1
@@ -233,15 +233,3 @@ class Hub:
     def warn(self, kind: str, message: str, node: str | None = None) -> None:
         """Log a warning about something that happens now."""
         self.publish(EventLogged(self.now(), kind, WARNING, message, node))
-
-    def start_trace(self, choice: TraceChoice) -> dict[str, Any]:
-        """Request a trace of the job's PyTorch processes; return its state. Raises TraceError."""
-        if self.tracing is None:
-            from gswarm_tui.link.tracing import TraceError
-
-            raise TraceError("simulated nodes have no processes to trace")
-        return self.tracing.start(choice)
-
-    def trace_state(self) -> dict[str, Any]:
-        """Return the newest trace as values of a message; empty without one."""
-        return {} if self.tracing is None else self.tracing.state()

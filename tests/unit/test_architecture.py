@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.doctor": {"gswarm_tui.common", "gswarm_tui.slurm", "gswarm_tui.store.duckdb_internals"},
     "gswarm_tui.fleet": {"gswarm_tui.common"},
     "gswarm_tui.launch": {"gswarm_agent"},
-    "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch"},
+    "gswarm_tui.link": {"gswarm_tui.common", "gswarm_tui.fleet", "gswarm_tui.launch"},
     "gswarm_tui.store": {"gswarm_tui.common"},
     "gswarm_tui.store.figures": {"gswarm_tui.fleet"},
     "gswarm_tui.store.sql": {
