@@ -127,9 +127,14 @@ class KnownIds:
             node = KnownNode(row, hello.gpus, gpu_ids)
             new_gpus = [self._gpu_row(i, node, g) for i, g in zip(gpu_ids, hello.gpus, strict=True)]
         life = None if former else hello.life
+        agent = {
+            "agent_version": hello.agent_version,
+            "simulated": hello.simulated,
+            "capabilities": json.dumps(dict(hello.capabilities), ensure_ascii=False),
+        }
         node = self.machines[key] = replace(
             node,
-            row=node.row | _host_row(hello),
+            row=node.row | asdict(hello.host) | agent,
             gpus=hello.gpus,
             life=life or node.life,
             was_live=now.was_live,
@@ -161,12 +166,6 @@ class KnownIds:
         allocated = None if granted is None or minor is None else minor in granted
         ids = {"gpu_id": gpu_id, "node_id": node.node_id, "gpu_index": index}
         return ids | facts | {"allocated": allocated}
-
-
-def _host_row(hello: Hello) -> Row:
-    capabilities = json.dumps(dict(hello.capabilities), ensure_ascii=False)
-    agent = {"agent_version": hello.agent_version, "simulated": hello.simulated, "capabilities": capabilities}
-    return asdict(hello.host) | agent
 
 
 def _link_row(node: KnownNode, life: str) -> Row:

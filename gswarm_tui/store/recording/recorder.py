@@ -344,7 +344,7 @@ class FileWriter:
 
     def _tidy(self) -> None:
         """Sum up a minute, and checkpoint before the write-ahead log grows in memory."""
-        self._roll_up()
+        self._database.roll_up()
         wal_bytes = self._database.wal_bytes()
         try:
             many_commits = wal_bytes > _MIN_WAL_BYTES and self._commits >= _COMMITS_PER_CHECKPOINT
@@ -354,14 +354,6 @@ class FileWriter:
         except StoreError as error:
             self._error = str(error)
             self._report()
-
-    def _roll_up(self, *, at_close: bool = False) -> bool:
-        """Sum up a minute; return False if none is due. Without its sums, readers take its samples."""
-        try:
-            return self._database.roll_up(at_close=at_close)
-        except StoreError as error:
-            _LOG.info("a minute has no sums: %s", error)
-            return True
 
     def _finish(self, ended_at: float | None) -> None:
         self._drain()
@@ -374,7 +366,7 @@ class FileWriter:
                 self._database.end_recording(self._known_ids.recording_id, ended_at)
             if not self._error:
                 for _ in range(_MINUTES_AT_CLOSE):
-                    if not self._roll_up(at_close=True):
+                    if not self._database.roll_up(at_close=True):
                         break
                 self._database.describe()
                 self._database.checkpoint()
