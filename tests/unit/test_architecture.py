@@ -246,7 +246,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 7_100,
     "gswarm_tui.trials": 1_425,
-    "gswarm_tui.tui": 9_350,
+    "gswarm_tui.tui": 8_925,
 }
 
 
