@@ -230,7 +230,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.common": 850,
     "gswarm_tui.control": 2_475,
     "gswarm_tui.doctor": 550,
-    "gswarm_tui.exchange": 875,
+    "gswarm_tui.exchange": 750,
     "gswarm_tui.fleet": 3_175,
     "gswarm_tui.launch": 1_675,
     "gswarm_tui.link": 1_400,
@@ -244,7 +244,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_200,
     "gswarm_tui.slurm": 500,
-    "gswarm_tui.store": 7_100,
+    "gswarm_tui.store": 6_925,
     "gswarm_tui.trials": 1_425,
     "gswarm_tui.tui": 8_925,
 }
