@@ -190,10 +190,11 @@ async def serve_profile(
     task, done = asyncio.current_task(), asyncio.Event()
 
     def read_input() -> None:
+        # The input ends right after "done": what is left to do here isn't cancelled by that.
+        asyncio.get_running_loop().remove_reader(0)
         if os.read(0, len(DONE)) == DONE:
             done.set()
         elif task is not None:  # the other end is gone
-            asyncio.get_running_loop().remove_reader(0)
             task.cancel()
 
     asyncio.get_running_loop().add_reader(0, read_input)

@@ -238,7 +238,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.playback": 500,
     "gswarm_tui.plotting": 1_450,
     "gswarm_tui.printing": 575,
-    "gswarm_tui.profiling": 1_725,
+    "gswarm_tui.profiling": 1_750,
     "gswarm_tui.reporting": 475,
     "gswarm_tui.run": 3_075,
     "gswarm_tui.schedulers": 150,
