@@ -126,6 +126,6 @@ def _why_none(running: Sequence[Head], recording: str, db: Path | None) -> str:
     problem = f"no gswarm-tui of yours on {socket.gethostname()}{which}"
     if running:
         return f"{problem}; running: {', '.join(map(describe_head, running))}."
-    if others := registry.remote_hosts():
+    if others := sorted({note.host for note in registry.remote_notes()}):
         return f"{problem}; run this command on {' or '.join(others)}, where one was started."
     return f"{problem}; run this command on the machine that runs gswarm-tui."

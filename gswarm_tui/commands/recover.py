@@ -73,7 +73,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     if not arguments.recording:
         found, unreadable = interrupted.find(*where)
-        searched = interrupted.describe_search(*where)
+        searched = arguments.db or where[0]
         return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout, searched))
     chosen = _chosen(where, arguments, given)
     log_file.begin()
@@ -87,7 +87,7 @@ def _chosen(
     from gswarm_tui.run import interrupted
 
     found, unreadable = interrupted.find(*where)
-    chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
+    chosen = interrupted.choose(found, unreadable, arguments.recording)
     return replace(chosen, trusted=arguments.trust, given=given)
 
 

@@ -113,7 +113,7 @@ class Head:
         raise RecorderError(self.describe_end())
 
     def request(self, want: str) -> dict[str, Any]:
-        """Return what it reports: its nodes, sessions or newest trace. Raises RecorderError."""
+        """Return what it reports: its nodes or newest trace. Raises RecorderError."""
         return self._request({"want": want})
 
     def carry_out(self, intent: Intent) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Import of a profile into a running recording: the command reads the report, the recorder writes the rows.
 
-After the first request, each message is one step: names, rows, or the end. Each gets a reply, and the command
-sends rows while those before are written. So a report costs the head no more than copying its columns. If the
-command goes before the end, the rows that were written are removed.
+After the first request, each message is one step: names, rows, or the end. Each gets a reply. So a report
+costs the head no more than copying its columns. If the command goes before the end, the rows that were
+written are removed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ class SentProfile:
 
     def __init__(self, head: Head, facts: ProfileFacts) -> None:
         """Begin the import. Raises RecorderError, StoreError."""
-        self._unanswered = 0
         self._connection = Connection(head, PATIENCE_S)
         try:
             begun = self._request({"want": "import", "facts": asdict(facts)})
@@ -128,11 +127,8 @@ class SentProfile:
         return found
 
     def add(self, table: TableSchema, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Send rows; their reply is awaited before the next ones. Raises RecorderError, StoreError."""
-        packed = {"table": table.name, "columns": pack_arrays(columns)}
-        self._settle()
-        self._connection.send(packed, MAX_STEP)
-        self._unanswered += 1
+        """Send rows, and wait until they are written. Raises RecorderError, StoreError."""
+        self._request({"table": table.name, "columns": pack_arrays(columns)})
 
     def finish(self, facts: ProfileFacts) -> None:
         """Add the profile itself, which makes its rows visible. Raises RecorderError, StoreError."""
@@ -142,17 +138,8 @@ class SentProfile:
         """Close the connection; without ``finish`` the recorder removes the rows."""
         self._connection.close()
 
-    def _settle(self) -> None:
-        while self._unanswered:
-            self._unanswered -= 1
-            self._receive()
-
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._settle()
-        self._connection.send(message)
-        return self._receive()
-
-    def _receive(self) -> dict[str, Any]:
+        self._connection.send(message, MAX_STEP)
         reply = self._connection.receive()
         if "error" in reply:
             raise StoreError(str(reply["error"]))

@@ -143,11 +143,6 @@ def remote_notes() -> list[RecorderNote]:
     return [note for note in notes if note is not None and note.host != socket.gethostname()]
 
 
-def remote_hosts() -> list[str]:
-    """Return the other machines on which heads of this user noted that they record."""
-    return sorted({note.host for note in remote_notes()})
-
-
 def describe_remote_writer(path: Path) -> str:
     """Describe the head on another machine that records into a file; empty if none is known."""
     for writer in remote_notes():

@@ -20,7 +20,7 @@ from gswarm_tui.control.execution import Executor
 from gswarm_tui.control.intents import Detach, IntentError, StopRecording, read_intent
 from gswarm_tui.control.messages import MAX_REQUEST, VERSION, MessageError, encode, read_message
 from gswarm_tui.control.profiles import serve_import
-from gswarm_tui.control.status import head_status, node_rows, session_rows
+from gswarm_tui.control.status import head_status, node_rows
 from gswarm_tui.control.viewers import Client, Send, Viewers
 from gswarm_tui.link.hub import Hub
 from gswarm_tui.store.errors import StoreError
@@ -229,8 +229,6 @@ class ControlServer:
                 case "trace":
                     tracing = self._hub.tracing
                     await send(encode({} if tracing is None else tracing.state()))
-                case "sessions":
-                    await send(encode({"sessions": session_rows(self._hub)}))
                 case _ if read_only:
                     raise IntentError("this screen is read-only")
                 case _:

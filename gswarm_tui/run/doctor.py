@@ -32,21 +32,16 @@ async def examine(
 
     With ``counters_only`` no samples are taken.
     """
-    ended = asyncio.Event()  # each signal would cancel anew, and cut off the end of a step
-    call_at_signals(ended.set)
     launcher = build.build_launcher(options, plan, "")
     checks = [asyncio.create_task(_check(launcher, node, limit_s)) for node in plan.nodes]
     checking = asyncio.gather(*checks)
-    ending = asyncio.create_task(ended.wait())
+    call_at_signals(checking.cancel)
     try:
-        await asyncio.wait((checking, ending), return_when=asyncio.FIRST_COMPLETED)
-        if ended.is_set():
-            return None
         checked = await checking
+    except asyncio.CancelledError:
+        return None
     finally:
-        checking.cancel()
-        ending.cancel()
-        await asyncio.gather(*checks, ending, return_exceptions=True)  # each ends its own process
+        await asyncio.gather(*checks, return_exceptions=True)  # each ends its own process
         await launcher.close()
     reached = tuple(report.node for report in checked if report.ready)
     if not reached or counters_only:

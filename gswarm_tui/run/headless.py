@@ -310,9 +310,8 @@ class Headless:
                 from gswarm_tui.run import quit_summary
 
                 figures = quit_summary.recording_figures(recorder.path, recorder.recording_id)
-                report["lines"] += [figures.line] if figures is not None else []
-                sampled = figures is None or figures.sampled
-                report["next"] = quit_summary.next_commands(recorder.path, sampled=sampled)
+                report["lines"] += [figures] if figures else []
+                report["next"] = quit_summary.next_commands(recorder.path)
             from gswarm_tui.store.recording.files import has_log
 
             sessions = len(self._hub.fleet.sessions.sessions)

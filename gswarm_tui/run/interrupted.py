@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import TextIO
 
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.common.errors import UserError, printable, quote
-from gswarm_tui.common.quantities import plural
 from gswarm_tui.launch.agent_status import NodeStatus, query_status
 from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
@@ -25,7 +24,7 @@ from gswarm_tui.run.saved_options import restore_options
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import NotARecordingError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted
+from gswarm_tui.store.recording.resume import Interrupted, interrupted
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,11 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     """
     found: list[InterruptedRun] = []
     unreadable: list[str] = []
-    for path in files(folder, db, usual):
+    # realpath raises no error for a loop of links.
+    paths = {Path(os.path.realpath(path)) for path in folder.glob("*.duckdb")} if db is None else {db}
+    if db is None and usual is not None and usual.exists():
+        paths.add(usual.resolve())
+    for path in sorted(paths):
         try:
             with closing(FileSource(path, for_people=False)) as file:
                 found += [InterruptedRun(path, recording) for recording in interrupted(file)]
@@ -103,30 +106,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     return found, unreadable
 
 
-def files(folder: Path, db: Path | None, usual: Path | None = None) -> list[Path]:
-    """Return the named file, or those of a folder and the usual one."""
-    if db is not None:
-        return [db]
-    paths = {Path(os.path.realpath(path)) for path in folder.glob("*.duckdb")}  # no error for a loop of links
-    if usual is not None and usual.exists():
-        paths.add(usual.resolve())
-    return sorted(paths)
-
-
-def describe_search(folder: Path, db: Path | None, usual: Path | None = None) -> str:
-    """Return a clause on a search that found no interrupted recording."""
-    if db is not None:
-        return f"all recordings in {db} are closed"
-    count = len(files(folder, None, usual))
-    elsewhere = "change to the folder of the recording, or name its file with --db"
-    if not count:
-        return f"{folder} has no .duckdb file; {elsewhere}"
-    return f"no recording in the {plural(count, '.duckdb file')} of {folder} was interrupted; {elsewhere}"
-
-
-def choose(
-    found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: str, looked_at: Sequence[Path] = ()
-) -> InterruptedRun:
+def choose(found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: str) -> InterruptedRun:
     """Return the recording whose uid starts with ``wanted``, or that has this number. Raises UserError."""
     matching = [run for run in found if run.interrupted.uid.startswith(wanted)]
     matching = matching or [run for run in found if str(run.interrupted.recording_id) == wanted]
@@ -134,28 +114,17 @@ def choose(
         return matching[0]
     if matching:
         raise UserError(f"{len(matching)} interrupted recordings match {quote(wanted)}; type more of the ID.")
-    for path in looked_at:
-        with suppress(StoreError), closing(FileSource(path)) as file:
-            if any(uid.startswith(wanted) for uid in closed(file)):
-                raise UserError(f"recording {quote(wanted)} in {path} is closed and needs no recovery.")
     also = f" ({unreadable[0]})" if unreadable else ""
     raise UserError(
-        f"no interrupted recording here has the ID {quote(wanted)}; gswarm-tui recover lists them, "
-        f"--db names a file elsewhere{also}."
+        f"no interrupted recording here has the ID {quote(wanted)}, and a closed one needs no recovery; "
+        f"gswarm-tui recover lists them, --db names a file elsewhere{also}."
     )
 
 
 async def show(
-    found: Sequence[InterruptedRun],
-    unreadable: Sequence[str],
-    settings: Options,
-    out: TextIO,
-    looked_at: str = "",
+    found: Sequence[InterruptedRun], unreadable: Sequence[str], settings: Options, out: TextIO, where: Path
 ) -> int:
-    """Print each interrupted recording and the state of its nodes; return the exit status.
-
-    Without one, a sentence names the file or folder that was ``looked_at``.
-    """
+    """Print each interrupted recording ``where`` it was searched, and its nodes; return the exit status."""
     for run in found:
         print(printable(_headline(run)), file=out)
         for line in await _waiting_lines(run, settings):
@@ -165,8 +134,8 @@ async def show(
     if found:
         print("gswarm-tui recover ID resumes one; with --finish it is completed and closed", file=out)
     else:
-        where = f": {looked_at}" if looked_at else ""
-        print(printable(f"{'otherwise ' if unreadable else ''}nothing to recover{where}"), file=out)
+        otherwise = "otherwise " if unreadable else ""
+        print(printable(f"{otherwise}nothing to recover in {where}; --db names another file"), file=out)
     return 0
 
 

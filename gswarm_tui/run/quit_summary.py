@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.analysis import periods
@@ -14,54 +12,31 @@ from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import duration, energy, percent, plural
 from gswarm_tui.store.querying.file_source import FileSource
 
-LONGEST_S = 5.0
-"""Limit of the query for the figures; a longer one is interrupted, and the line is left out."""
 
-
-@dataclass(frozen=True)
-class RecordingFigures:
-    """A line with the figures of a recording, and whether it has samples of any GPU."""
-
-    line: str
-    sampled: bool
-
-
-def recording_figures(path: Path, recording_id: int) -> RecordingFigures | None:
-    """Return duration, energy, mean utilisation and worst GPU of a closed recording; None if they fail."""
+def recording_figures(path: Path, recording_id: int) -> str:
+    """Return duration, energy, mean utilisation and worst GPU of a closed recording; empty if they fail."""
     try:
         with contextlib.closing(FileSource(path, for_people=False)) as source:
-            limit = threading.Timer(LONGEST_S, source.interrupt)
-            limit.start()
-            try:
-                whole = next(o for o in periods.load_recordings(source) if o.recording_id == recording_id)
-                return _figures(summarize(source, whole))
-            finally:
-                limit.cancel()
+            whole = next(o for o in periods.load_recordings(source) if o.recording_id == recording_id)
+            return _figures(summarize(source, whole))
     except (UserError, StopIteration):
-        return None
+        return ""
 
 
-def _figures(summary: Summary) -> RecordingFigures:
+def _figures(summary: Summary) -> str:
     length = duration(summary.period.seconds)
     if (whole := summary.whole) is None:
-        return RecordingFigures(f"recorded {length}, without a GPU sample", sampled=False)
+        return f"recorded {length}, without a GPU sample"
     parts = [energy(whole.energy_j), f"mean util {percent(whole.util_mean_pct)}"]
     measured = [gpu for gpu in summary.gpus if gpu.util_mean_pct is not None]
     if len(measured) > 1:
         worst = min(measured, key=lambda gpu: gpu.util_mean_pct or 0.0)
         parts.append(f"worst {printable(worst.label)} ({percent(worst.util_mean_pct)})")
-    line = f"recorded {length}, {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
-    return RecordingFigures(line, sampled=True)
+    return f"recorded {length}, {plural(whole.gpus, 'GPU')}: {', '.join(parts)}"
 
 
-def next_commands(path: Path, *, sampled: bool) -> str:
-    """Return the line that names the next commands: one to copy, with its file quoted for a shell.
-
-    A recording without samples has only its events to show.
-    """
+def next_commands(path: Path) -> str:
+    """Return the line that names the next commands: one to copy, with its file quoted for a shell."""
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
-    file = shlex.quote(str(path))
-    if not sampled:
-        return f"next: gswarm-tui sql 'FROM event_log' --db={printable(file)}"
-    return f"next: gswarm-tui summary --db={printable(file)}   (or replay, report)"
+    return f"next: gswarm-tui summary --db={printable(shlex.quote(str(path)))}   (or replay, report)"

@@ -273,7 +273,7 @@ def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, 
         assert (status, said) == (1, f"gswarm-tui: {db} {sentence}.")
         assert told(terminal, f"recover --db {db}") == (
             0,
-            f"nothing to recover: all recordings in {db} are closed",
+            f"nothing to recover in {db}; --db names another file",
         )
         assert db.read_bytes() == before
         assert ask(db, "SELECT count(*) > 0 FROM host_samples") == [(True,)]

@@ -14,7 +14,7 @@ from gswarm_tui import cli
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.run.quit_summary import RecordingFigures, next_commands, recording_figures
+from gswarm_tui.run.quit_summary import next_commands, recording_figures
 from gswarm_tui.run.session_files import write_session_files
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
@@ -48,9 +48,7 @@ def path(recording: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def test_figures_are_those_of_the_summary(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = recording_figures(path, 1)
-    assert figures is not None
-    line = figures.line
+    line = recording_figures(path, 1)
     assert cli.main(["summary", "recording 1", "--db", str(path), "--format", "csv"]) == 0
     header, *rows = (row.split(",") for row in capsys.readouterr().out.splitlines())
     summary = [dict(zip(header, row, strict=True)) for row in rows]
@@ -66,23 +64,17 @@ def test_figures_are_those_of_the_summary(path: Path, capsys: pytest.CaptureFixt
 
 def test_figures_of_a_file_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "odd.duckdb").write_text("no database")
-    assert recording_figures(tmp_path / "odd.duckdb", 1) is None
-    assert recording_figures(tmp_path / "gone.duckdb", 1) is None
+    assert recording_figures(tmp_path / "odd.duckdb", 1) == ""
+    assert recording_figures(tmp_path / "gone.duckdb", 1) == ""
 
 
-def test_recording_without_samples_points_to_its_events(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recording_without_samples_has_a_line_of_its_own(tmp_path: Path) -> None:
     recorded(tmp_path / "run.duckdb", Scene(1, 1), lambda made: made.advance(3))
-    figures = recording_figures(tmp_path / "run.duckdb", 1)
-    assert figures == RecordingFigures("recorded 3 s, without a GPU sample", sampled=False)
-    command = next_commands(tmp_path / "run.duckdb", sampled=False).removeprefix("next: ")
-    assert cli.main(shlex.split(command)[1:]) == 0
-    assert "severity  message" in capsys.readouterr().out
+    assert recording_figures(tmp_path / "run.duckdb", 1) == "recorded 3 s, without a GPU sample"
 
 
 def test_next_command_can_be_pasted_into_a_shell(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = next_commands(path, sampled=True)
+    line = next_commands(path)
     assert line == "next: gswarm-tui summary --db='a run.duckdb'   (or replay, report)"
     command = line.removeprefix("next: ").partition("   ")[0]
     assert cli.main(shlex.split(command)[1:]) == 0

@@ -272,8 +272,8 @@ def test_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
         f"{path}: recording abd2-0 is closed; 0 frames fetched from its nodes\n"
         f"{AWAY[:-1]}; it never answered during the recording\n",
     )
-    again = finished(path, "abd2-0")
-    assert again == (2, f'gswarm-tui: recording "abd2-0" in {path} is closed and needs no recovery.\n')
+    status, said = finished(path, "abd2-0")
+    assert (status, "and a closed one needs no recovery" in said) == (2, True)
 
 
 def test_recording_is_chosen_by_the_start_of_its_id_or_by_number(tmp_path: Path) -> None:
@@ -314,17 +314,17 @@ async def test_list_names_recordings_that_cannot_be_resumed_and_why(tmp_path: Pa
     leave(tmp_path / "gswarm-a.duckdb", "")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0", save_options(SETTINGS, Plan(("no/host",))))
     out = StringIO()
-    assert await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out) == 0
+    assert await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out, tmp_path) == 0
     assert "this recording has no valid saved options" in out.getvalue()
     assert "no/host: unreachable" in out.getvalue()
     out = StringIO()
-    await interrupted.show([], [], SETTINGS, out, "all recordings in run.duckdb are closed")
-    assert out.getvalue() == "nothing to recover: all recordings in run.duckdb are closed\n"
+    await interrupted.show([], [], SETTINGS, out, Path("run.duckdb"))
+    assert out.getvalue() == "nothing to recover in run.duckdb; --db names another file\n"
     out = StringIO()
-    await interrupted.show([], ["run.duckdb is in use"], SETTINGS, out)
+    await interrupted.show([], ["run.duckdb is in use"], SETTINGS, out, Path("run.duckdb"))
     assert out.getvalue().splitlines() == [
         "skipped: run.duckdb is in use",
-        "otherwise nothing to recover",
+        "otherwise nothing to recover in run.duckdb; --db names another file",
     ]
 
 

@@ -40,7 +40,7 @@ async def test_listing_a_recording_with_a_strange_id_runs_nothing_on_its_nodes(
         server.trust()
         left_open(path, uid.replace("{}", str(evil)), Path(server.config()))
         found, unreadable = interrupted.find(tmp_path, path)
-        await interrupted.show(found, unreadable, SETTINGS, out)
+        await interrupted.show(found, unreadable, SETTINGS, out, tmp_path)
     assert not evil.exists()
     assert not (tmp_path / "cache").exists(), "no agent was started"
     headline, state, _ = out.getvalue().splitlines()

@@ -197,12 +197,6 @@ def interrupted(source: QuerySource) -> list[Interrupted]:
     ]
 
 
-def closed(source: QuerySource) -> list[str]:
-    """Return the uids of a file's recordings that have an end. Raises StoreError."""
-    rows = _rows(source, "SELECT uid FROM recordings WHERE ended_at IS NOT NULL AND uid IS NOT NULL")
-    return [row["uid"] for row in rows]
-
-
 def load(source: LocalSource, known_ids: KnownIds) -> Resumed:
     """Fill the known ids from the file and return the state to resume. Raises StoreError."""
     number = known_ids.recording_id
