@@ -10,7 +10,7 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
-from gswarm_tui.fleet.events import EVENT_KINDS, json_object
+from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.first_events import first_events
@@ -80,11 +80,6 @@ def load_annotations(source: QuerySource, period: Period) -> Annotations:
         else:
             incidents.append(Incident(at, row["kind"], row["severity"], row["node"], row["gpu"]))
     return Annotations(marks, incidents, len(rows) < MOST_EVENTS)
-
-
-def kind_label(incident: Incident) -> str:
-    """Return an incident's kind as words; for one that this version doesn't know, its severity."""
-    return incident.kind.replace("_", " ") if incident.kind in EVENT_KINDS else incident.severity
 
 
 def overlapping_sessions(source: QuerySource, period: Period) -> list[OverlappingSession]:

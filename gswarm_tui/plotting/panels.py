@@ -20,8 +20,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import COUNTER, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
+from gswarm_tui.fleet.events import EVENT_KINDS
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark, kind_label
+from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark
 from gswarm_tui.plotting.grid import Floats, MetricGrid
 
 Pixels = npt.NDArray[np.uint8]
@@ -308,7 +309,9 @@ def build_lanes(
         )
     kinds: dict[str, list[tuple[float, str]]] = {}
     for incident in incidents:
-        kinds.setdefault(kind_label(incident), []).append((incident.at, incident.severity))
+        # A kind that this version doesn't know shares the lane of its severity.
+        label = incident.kind.replace("_", " ") if incident.kind in EVENT_KINDS else incident.severity
+        kinds.setdefault(label, []).append((incident.at, incident.severity))
     return lanes + [Lane(word, ticks=tuple(ticks)) for word, ticks in kinds.items()]
 
 
