@@ -13,7 +13,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.common import quantities
 from gswarm_tui.common.colours import ANSI, DARK, LIGHT, THEME_NAMES
 from gswarm_tui.tui.drawing import numbers
-from gswarm_tui.tui.drawing.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, UNMEASURED, bucket, buckets, fractions, top_of
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import palette, theme_for
 
@@ -122,10 +122,10 @@ def test_traffic_is_logarithmic_and_errors_stand_out() -> None:
 
 
 def test_block_heights_match_buckets() -> None:
-    heights = [block(step) for step in range(BUCKETS)]
+    heights = [BLOCK_OF[step] for step in range(BUCKETS)]
     assert heights == sorted(heights)
     assert len(set(heights)) == 8
-    assert block(UNMEASURED) == "–"
+    assert BLOCK_OF[UNMEASURED] == "–"
 
 
 @pytest.mark.parametrize("theme", THEME_NAMES)

@@ -187,22 +187,17 @@ class _Drawing:
                 "  " + full_status(self._picture.nodes[row], standing, pen.now), self._colours["warning"]
             )
             return
-        self._minutes(row)
+        if layout.spark:
+            self.put("  ", self._text)
+            for step in self._picture.spark(row, pen.now, layout.spark, pen.span_s).tolist():
+                self.put(" " if step < 0 else BLOCK_OF[step], self._colours[f"ink{step}"])
+            self.put(" ", self._text)
         for name in layout.hosts:
             text = host_text(name, self._picture.nodes[row].host)
             self.put(
                 f"{text:>{HOST_WIDTHS[name]}}",
                 self._colours["dim" if text == quantities.DASH else "text"],
             )
-
-    def _minutes(self, row: int) -> None:
-        """Draw the sparkline, newest at the right."""
-        if not self._layout.spark:
-            return
-        self.put("  ", self._text)
-        for step in self._picture.spark(row, self._pen.now, self._layout.spark, self._pen.span_s).tolist():
-            self.put(" " if step < 0 else BLOCK_OF[step], self._colours[f"ink{step}"])
-        self.put(" ", self._text)
 
     def _status(self, row: int, standing: Standing, start: int) -> None:
         """Write the status of a node without numbers."""

@@ -80,10 +80,5 @@ def bucket(fraction: float) -> int:
     return int(buckets(np.array([fraction]))[0])
 
 
-def block(step: int) -> str:
-    """Return a bucket's block character: eight heights, "–" where unmeasured."""
-    return "–" if step < 0 else BLOCKS[step * len(BLOCKS) // BUCKETS]
-
-
-BLOCK_OF = "".join(block(step) for step in range(BUCKETS)) + "–"
-"""``BLOCK_OF[bucket]``, the unmeasured one at -1."""
+BLOCK_OF = "".join(BLOCKS[step * len(BLOCKS) // BUCKETS] for step in range(BUCKETS)) + "–"
+"""Block character of each bucket: eight heights, and "–" at -1, where unmeasured."""

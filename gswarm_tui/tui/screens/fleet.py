@@ -350,7 +350,7 @@ class FleetScreen(ViewerScreen):
         self._choose(event.filter)
         if event.filter is not None and not self._shown:
             reason = event.filter.unknown_name(self.fleet.nodes)
-            self.query_one(FilterLine).show_no_match(event.filter, reason)
+            self.query_one(FilterLine).show_no_match(reason)
 
     def _choose(self, chosen: Filter | None) -> None:
         self._filter = chosen

@@ -96,7 +96,7 @@ class FilterLine(Vertical):
         message.show([Span(f" {HINT}", "dim")])
         return parsed
 
-    def show_no_match(self, wanted: Filter, reason: str) -> None:
+    def show_no_match(self, reason: str) -> None:
         """Show that no GPU and no node matches, and the reason where one is known."""
         words = f" nothing matches: {reason}" if reason else " nothing matches"
         self.query_one("#filter-message", Bar).show([Span(clean(words), "warning")])

@@ -242,14 +242,6 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         self._reveal()
         self._show_cursor()
 
-    def on_focus(self) -> None:
-        """Show the cursor."""
-        self.refresh()
-
-    def on_blur(self) -> None:
-        """Hide the cursor."""
-        self.refresh()
-
     def render_line(self, y: int) -> Strip:
         """Draw the heading or a row."""
         cells, theme = self.size.width, self.app.theme
