@@ -423,7 +423,7 @@ def test_invalid_saved_options_are_refused(kept: dict[str, object]) -> None:
         ("--finish", "--finish needs the ID"),
         ("--trust", "need the ID of a recording"),
         ("--user ada", "need the ID of a recording"),
-        ("a --launcher rsh", '--launcher: "rsh" isn\'t one of'),
+        ("a --launcher rsh", '--launcher: "rsh" isn\'t a launcher'),
         ("a --abandon", "--abandon closes a recording, so it needs --finish"),
         ("a b", 'unexpected argument "b"'),
         ("run.duckdb", 'takes an ID; name the file "run.duckdb" with --db'),
