@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.store.errors import StoreError
 
 
@@ -24,15 +24,13 @@ def check_output_file(
         return
     _check_folder(path, option)
     if path.is_dir():
-        raise UserError(f"{_shown(path)} is a folder; name a file in it with {option}.")
+        raise UserError(f"{path} is a folder; name a file in it with {option}.")
     if not path.exists():
         return
     if recording is not None and recording.exists() and path.samefile(recording):
-        raise UserError(f"{_shown(path)} is the recording itself; name another file with {option}.")
+        raise UserError(f"{path} is the recording itself; name another file with {option}.")
     if not force:
-        raise UserError(
-            f"{_shown(path)} exists; name another file with {option}, or replace it with --force."
-        )
+        raise UserError(f"{path} exists; name another file with {option}, or replace it with --force.")
 
 
 @contextlib.contextmanager
@@ -47,15 +45,13 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
 
     _check_folder(path)
     if path.exists() and not path.is_dir():
-        raise UserError(f"{_shown(path)} is a file, but Parquet is written to a folder; name one with -o.")
+        raise UserError(f"{path} is a file, but Parquet is written to a folder; name one with -o.")
     full = path.is_dir() and any(path.iterdir())
     if full and not force:
-        raise UserError(
-            f"{_shown(path)} isn't empty; name another folder with -o, or replace it with --force."
-        )
+        raise UserError(f"{path} isn't empty; name another folder with -o, or replace it with --force.")
     if full and not is_dataset(path):
         raise UserError(
-            f"{_shown(path)} isn't replaced, as it contains more than an export; name another folder with -o."
+            f"{path} isn't replaced, as it contains more than an export; name another folder with -o."
         )
     try:
         with tempfile.TemporaryDirectory(
@@ -68,7 +64,7 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
                 path.rename(Path(made) / "old")
             part.rename(path)
     except OSError as error:
-        raise StoreError(f"{_shown(path)} can't be written: {error.strerror or error}") from error
+        raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
 
 
 def size_of(path: Path) -> int:
@@ -79,8 +75,4 @@ def size_of(path: Path) -> int:
 
 def _check_folder(path: Path, option: str = "-o") -> None:
     if not path.parent.is_dir():
-        raise UserError(f"no folder {_shown(path.parent)}; create it, or name another one with {option}.")
-
-
-def _shown(path: Path) -> str:
-    return printable(str(path))
+        raise UserError(f"no folder {path.parent}; create it, or name another one with {option}.")

@@ -335,8 +335,6 @@ def _unexpected(word: str, parser: Parser) -> str:
     """Return a sentence on a word that a parser doesn't know."""
     if word.startswith("-"):
         option = word.partition("=")[0]
-        if option in parser._option_string_actions:
-            return f"{option} comes after --; write options before it."
         known = re.findall(r"(?<![\w-])--([a-z][a-z-]*)", parser.format_help())
         hint = nearest(option.lstrip("-"), known, "--") or "; see --help"
         return f"unknown option {quote(option)}{hint}."
