@@ -109,9 +109,10 @@ def _read(path: str) -> bytes:
 
 def why_silent(candidate: TraceCandidate) -> str:
     """Return why a rank didn't ask for a trace, and the remedy."""
-    for name in ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR"):
-        if not candidate.kineto.get(name):
-            return f"it was started without {name}; start it with gswarm-tui record"
+    if candidate.kineto.get("KINETO_USE_DAEMON") != "1":
+        return "it was started without KINETO_USE_DAEMON=1; start it with gswarm-tui record"
+    if not candidate.kineto.get("KINETO_IPC_SOCKET_DIR"):
+        return "it was started without KINETO_IPC_SOCKET_DIR; start it with gswarm-tui record"
     if not candidate.torch:
         return "it doesn't use PyTorch, or runs in a container that hides it"
     return (

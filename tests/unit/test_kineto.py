@@ -153,7 +153,7 @@ def test_torchrun_is_not_taken_for_the_rank_that_slurm_gives_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("silent", "reason"),
     [
-        (candidate(1, 0), "started without KINETO_USE_DAEMON"),
+        (candidate(1, 0), "started without KINETO_USE_DAEMON=1"),
         (candidate(1, 0, KINETO_USE_DAEMON="1"), "started without KINETO_IPC_SOCKET_DIR"),
         (
             candidate(1, 0, torch=False, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/x"),
