@@ -56,7 +56,8 @@ class Delivery:
     def start(self, start: Start) -> None:
         """Start sending the frames that the head doesn't have."""
         self._start, self._received = start, self._wall_ns()
-        self._spool.resume(dict(start.resume))
+        for life, seq in start.resume:
+            self._spool.acknowledge(life, seq)
         self._former = deque(self._spool.former_lives())
         if self._former:  # their hellos have no clock, and the head needs the time before all frames
             self._reply(start.sent, self._received)

@@ -25,7 +25,7 @@ from gswarm_agent.wire import WIRE_VERSION, Lost, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
+    from typing import Deque, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 MIB = 1024 * 1024
 FULL = "the spool of the node was full"
@@ -282,11 +282,6 @@ class Spool:
             while self._memory and self._memory[0].seq <= seq:
                 self._forget_oldest()
         self._tally.acknowledge(life, seq)
-
-    def resume(self, committed: Mapping[str, int]) -> None:
-        """Acknowledge the last sequence that a head has of each life."""
-        for life, seq in committed.items():
-            self.acknowledge(life, seq)
 
     @property
     def empty(self) -> bool:

@@ -99,12 +99,8 @@ def _resume(value: Any, what: str) -> Tuple[Tuple[str, int], ...]:
     return tuple((read_text(life, what), read_integer(seq, what)) for life, seq in pairs)
 
 
-def _groups(value: Any, what: str) -> Tuple[str, ...]:
-    return tuple(read_text(name, what) for name in read_array(value, what, MAX_GROUPS))
-
-
-def _ranks(value: Any, what: str) -> Tuple[int, ...]:
-    return tuple(read_integer(rank, what) for rank in read_array(value, what, MAX_PROCESSES))
+def _tuple(check: Callable[..., _T], longest: int, value: Any, what: str) -> Tuple[_T, ...]:
+    return tuple(check(one, what) for one in read_array(value, what, longest))
 
 
 def _data(value: Any, what: str) -> bytes:
@@ -122,8 +118,8 @@ _FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "Optional[float]": partial(optional, read_number),
     "ClockExchange": lambda value, what: read_fields(ClockExchange, value, what),
     "Tuple[Tuple[str, int], ...]": _resume,
-    "Tuple[str, ...]": _groups,
-    "Tuple[int, ...]": _ranks,
+    "Tuple[str, ...]": partial(_tuple, read_text, MAX_GROUPS),
+    "Tuple[int, ...]": partial(_tuple, read_integer, MAX_PROCESSES),
     "bytes": _data,
 }
 

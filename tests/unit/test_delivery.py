@@ -88,7 +88,8 @@ def test_every_frame_arrives_in_order_or_is_reported_lost_however_connections_br
 
         def new_life() -> Spool:
             spool = Spool(folder, 2_000)
-            spool.resume(head.committed)
+            for life, seq in head.committed.items():
+                spool.acknowledge(life, seq)
             life = f"life{len(measured)}"
             spool.begin(replace(HELLO, life=life))
             measured[life] = 0

@@ -99,7 +99,8 @@ class Lives(RuleBasedStateMachine):
         self.number, self.seq = self.number + 1, 0
         self.life = f"life{self.number}"
         self.spool = begun(self.folder, self.life, memory=3_000)
-        self.spool.resume(self.acknowledged)
+        for life, seq in self.acknowledged.items():
+            self.spool.acknowledge(life, seq)
         self.kept[self.life] = []
 
     @rule(count=st.integers(1, 40))
@@ -251,7 +252,7 @@ def test_a_killed_life_leaves_its_count_until_that_is_acknowledged(folder: Folde
         killed.put(frame(seq))
     killed.acknowledge("one", 4)
     again = Spool(folder)
-    again.resume({"one": 6})
+    again.acknowledge("one", 6)
     again.begin(replace(HELLO, life="two"))
     assert again.former_lives() == ["one"]
     assert gaps(again, "one") == [(0, Lost("one", 10, 10**18 + 10, ENDED))]
