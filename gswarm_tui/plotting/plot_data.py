@@ -79,7 +79,12 @@ def load_plot_data(
     ]
     missing = [one for one in choices if one not in measured]
     if not measured or (missing and all_of_them):
-        raise NothingMeasuredError(_nothing(source, period, missing))
+        names = ", ".join(one.metric.short for one in missing)
+        raise NothingMeasuredError(
+            f"{quote(period.name)} in {source.path} has no samples of {names}; "
+            f"gswarm-tui sql 'FROM event_log' --db={shlex.quote(str(source.path))} lists its events, "
+            "and the column capabilities of the table nodes says what can't be measured."
+        )
     return PlotData(
         period=period,
         running=source.running and period.ended_at is None,
@@ -95,31 +100,11 @@ def load_plot_data(
     )
 
 
-_FRAMES = """
-SELECT count(*) FROM host_samples h JOIN nodes n USING (node_id)
-WHERE n.recording_id = ? AND h.ts >= ?::TIMESTAMP AND h.ts < ?::TIMESTAMP
-"""
 _DEVICES = f"""
 SELECT count(DISTINCT n.node), count(DISTINCT (n.node, g.uuid)), list(DISTINCT g.name ORDER BY g.name)
 FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.{MINE}
 WHERE n.recording_id = ?
 """  # noqa: S608 (own names)
-
-
-def _nothing(source: QuerySource, period: Period, missing: Sequence[MetricChoice]) -> str:
-    [(frames,)] = source.query(_FRAMES, period.recording_id, period.started_at, period.until).rows()
-    if not frames:
-        return (
-            f"{quote(period.name)} in {source.path} has no data: no node was measured in it; "
-            f"gswarm-tui sql 'FROM event_log' --db={shlex.quote(str(source.path))} lists its events."
-        )
-    *first, last = (one.metric.short for one in missing)
-    names = f"{', '.join(first)} and {last}" if first else last
-    were = "was" if len(missing) == 1 else "were"
-    return (
-        f"{names} {were} never measured in {quote(period.name)}; "
-        "the column capabilities of the table nodes may hold the reason."
-    )
 
 
 def _devices(source: QuerySource, period: Period) -> str:

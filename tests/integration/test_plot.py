@@ -336,8 +336,8 @@ def test_command_says_what_the_plot_leaves_out(
     [
         (["--metric", "utl"], 'unknown metric "utl"; perhaps you meant util.'),
         (["--metric", "zzzz"], 'unknown metric "zzzz"; choose from util, memutil, mem,'),
-        (["--metric", "power"], 'power was never measured in "train"'),
-        (["--metric", "util,power,diskr"], 'power and diskr were never measured in "train"'),
+        (["--metric", "power"], "has no samples of power; gswarm-tui sql 'FROM event_log'"),
+        (["--metric", "util,power,diskr"], "has no samples of power, diskr; gswarm-tui sql 'FROM event_log'"),
         (["--heatmap", "reasons"], "reasons is a set of reasons; draw the shares of time thrpower, thrtherm"),
         (["--value", "loss"], 'no mark of "train" has a value "loss"; there are none.'),
         (["-o", "x.gif"], 'x.gif has the suffix ".gif"; name a .pdf, .png or .svg file.'),
@@ -362,9 +362,7 @@ def test_session_without_data_prints_one_sentence(tmp_path: Path) -> None:
     record(path, [introduced(), *frames, *events])
     with pytest.raises(UserError, match=r'^"empty" has no data: it ended when it began\.$'):
         material(path, "empty")
-    with pytest.raises(
-        UserError, match=r'^"later" in .*run\.duckdb has no data: no node was measured in it; gswarm-tui sql'
-    ):
+    with pytest.raises(UserError, match=r'^"later" in .*run\.duckdb has no samples of util; gswarm-tui sql'):
         material(path, "later")
 
 
