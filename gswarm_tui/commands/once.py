@@ -36,15 +36,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     plan = resolve_nodes(options, environ, Slurm())
     log = log_file.begin()
     describe, write = _format(chosen, plan)
-    seen = event_loop.run(look(options, plan, chosen.timeout, describe))
-    if seen.seen is None:
+    seen, silent, problem = event_loop.run(look(options, plan, chosen.timeout, describe))
+    if seen is None:
         return INTERRUPTED
-    write(seen.seen)
-    if seen.silent:
-        print_notice(f"no data from {plural(len(seen.silent), 'node')}: {hosts.fold(seen.silent)}.")
-    if seen.problem:
-        print_notice(f"{seen.problem} (log: {log})")
-    return 1 if seen.silent or seen.problem else 0
+    write(seen)
+    if silent:
+        print_notice(f"no data from {plural(len(silent), 'node')}: {hosts.fold(silent)}.")
+    if problem:
+        print_notice(f"{problem} (log: {log})")
+    return 1 if silent or problem else 0
 
 
 def _print_sentences(sentences: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gswarm_tui.control.client import CANCELLED, Connection, Head, result_of
 from gswarm_tui.control.intents import RecorderError, RefusedError
@@ -18,29 +18,16 @@ if TYPE_CHECKING:
     from gswarm_tui.store.querying.arrays import Arrays
 
 
-class QueryRequest(Protocol):
-    """A query that was sent, whose replies ``receive`` returns in any thread."""
-
-    def receive(self) -> dict[str, Any]:
-        """Return the next reply. Raises RecorderError without one."""
-
-    def cancel(self) -> None:
-        """Cancel the query, from any thread; ``receive`` returns at once then."""
-
-    def close(self) -> None:
-        """Let the recorder forget the query."""
-
-
 class RecorderSource:
     """Query source of a running recording; ``send`` sends a query. Call it outside an event loop."""
 
     running = True
 
-    def __init__(self, path: Path, send: Callable[[dict[str, Any]], QueryRequest]) -> None:
+    def __init__(self, path: Path, send: Callable[[dict[str, Any]], _Request]) -> None:
         self.path = path
         self._send = send
         self._lock = threading.Lock()
-        self._open: set[QueryRequest] = set()
+        self._open: set[_Request] = set()
 
     @classmethod
     def of_recorder(cls, recorder: Recorder) -> RecorderSource:
@@ -64,7 +51,7 @@ class RecorderSource:
         head = self._receive(request)
         return Result(head["names"], head["types"], self._batches(request), lambda: self._close(request))
 
-    def _batches(self, request: QueryRequest) -> Iterator[list[tuple[Any, ...]]]:
+    def _batches(self, request: _Request) -> Iterator[list[tuple[Any, ...]]]:
         try:
             while "end" not in (reply := self._receive(request)):
                 yield [tuple(row) for row in reply["rows"]]
@@ -81,7 +68,7 @@ class RecorderSource:
         finally:
             self._close(request)
 
-    def _request(self, want: str, sql: str, values: tuple[object, ...]) -> QueryRequest:
+    def _request(self, want: str, sql: str, values: tuple[object, ...]) -> _Request:
         try:
             request = self._send({"want": want, "sql": sql, "values": list(values)})
         except RecorderError as error:
@@ -90,14 +77,14 @@ class RecorderSource:
             self._open.add(request)
         return request
 
-    def _receive(self, request: QueryRequest) -> dict[str, Any]:
+    def _receive(self, request: _Request) -> dict[str, Any]:
         try:
             return result_of(request.receive())
         except RecorderError as error:
             self._close(request)
             raise (QueryError if isinstance(error, RefusedError) else StoreError)(str(error)) from None
 
-    def _close(self, request: QueryRequest) -> None:
+    def _close(self, request: _Request) -> None:
         with self._lock:
             self._open.discard(request)
         request.close()
@@ -136,3 +123,7 @@ class _StreamedRequest:
     def close(self) -> None:
         if not self._recorder.loop.is_closed():
             self._recorder.loop.call_soon_threadsafe(self._cancel)
+
+
+_Request = Connection | _StreamedRequest
+"""A query that was sent, whose replies ``receive`` returns in any thread."""

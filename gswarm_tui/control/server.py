@@ -223,7 +223,8 @@ class ControlServer:
                 case "arrays":
                     await self._arrays(request, send)
                 case "status":
-                    await send(encode(self._status()))
+                    path = None if self._recording is None else self._recording.path
+                    await send(encode(head_status(self._hub, path, self._uid, self._label)))
                 case "nodes":
                     await send(encode({"nodes": node_rows(self._hub)}))
                 case "trace":
@@ -272,10 +273,6 @@ class ControlServer:
             "recording_id": 0 if recording is None else recording.recording_id,
             "alone": self._listening is None,
         }
-
-    def _status(self) -> dict[str, Any]:
-        path = None if self._recording is None else self._recording.path
-        return head_status(self._hub, path, self._uid, self._label)
 
     async def _query(self, request: dict[str, Any], send: Send) -> None:
         """Send the columns, the rows in batches, and an end. Raises QueryError, StoreError."""

@@ -24,8 +24,7 @@ from gswarm_tui.common.paths import working_folder
 from gswarm_tui.common.processes import run_in_background
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import NOTES, write_note
-from gswarm_tui.run.saved_options import save_options
+from gswarm_tui.run.saved_options import NOTES, save_options, write_note
 
 if TYPE_CHECKING:
     from gswarm_tui.fleet.events import RecorderStatus

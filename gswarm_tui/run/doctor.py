@@ -48,10 +48,10 @@ async def examine(
         return list(checked)
     from gswarm_tui.fleet.snapshot import node_objects
 
-    looked = await look(options, dataclasses.replace(plan, nodes=reached), limit_s, node_objects)
-    if looked.seen is None:
+    found, _, _ = await look(options, dataclasses.replace(plan, nodes=reached), limit_s, node_objects)
+    if found is None:
         return None
-    seen = {node["node"]: node for node in looked.seen}
+    seen = {node["node"]: node for node in found}
     return [_sampled(report, seen[report.node]) if report.node in seen else report for report in checked]
 
 

@@ -23,7 +23,7 @@ from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import remove_note
+from gswarm_tui.run.saved_options import remove_note
 from gswarm_tui.server.tokens import remove_tokens
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError

@@ -303,7 +303,7 @@ class Headless:
         report["status"] = 1 if report["problems"] else 0
         if recorder is not None and ended.status is not None:
             if not ended.holding and not ended.status.error:
-                from gswarm_tui.run.resume_notes import remove_note
+                from gswarm_tui.run.saved_options import remove_note
 
                 remove_note(self.uid)
             if self._control is not None and self._control.screens and not report["problems"]:
@@ -423,7 +423,6 @@ def _interrupted_message(recorder: FileWriter) -> str:
     if not (unended := recorder.interrupted):
         return ""
     newest = unended[-1]
+    count = plural(len(unended), "interrupted recording")
     recover = f"`gswarm-tui recover {short_id(newest)} --db {shlex.quote(str(recorder.path))}` resumes it"
-    if len(unended) == 1:
-        return f"interrupted recording of {began(newest)}: {recover}"
-    return f"{len(unended)} interrupted recordings, the last of {began(newest)}: {recover}"
+    return f"{count}, the last of {began(newest)}: {recover}"

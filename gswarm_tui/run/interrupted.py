@@ -19,8 +19,7 @@ from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import read_note
-from gswarm_tui.run.saved_options import restore_options
+from gswarm_tui.run.saved_options import read_note, restore_options
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import NotARecordingError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.plain_text import silent_nodes
@@ -29,21 +28,13 @@ INTERVAL_MS = 100
 POLL_S = 0.01
 
 
-@dataclass(frozen=True)
-class Look(Generic[T]):
-    """Result of a look at the fleet: its values (None after a signal), nodes without values, the problem."""
-
-    seen: T | None
-    silent: tuple[str, ...]
-    problem: str
-
-
 async def look(
     options: Options, plan: Plan, limit_s: float, describe: Callable[[Fleet, float], T]
-) -> Look[T]:
+) -> tuple[T | None, list[str], str]:
     """Look at the plan's nodes until each sent two samples or failed, ``limit_s`` at most. Records nothing.
 
-    ``describe`` gets the fleet and the time before the agents are stopped.
+    ``describe`` gets the fleet and the time before the agents are stopped. Returns its result, None after a
+    signal; the nodes without samples; and a sentence if something failed.
     """
     options = options._replace(interval_ms=INTERVAL_MS)
     ended = asyncio.Event()
@@ -62,7 +53,7 @@ async def look(
         silent[:] = silent_nodes(hub.fleet, hub.now())
 
     result = await Lifetime(hub, launcher, None).run(wait())
-    return Look(seen[0] if seen else None, tuple(silent), result.problem)
+    return seen[0] if seen else None, silent, result.problem
 
 
 async def _settled(hub: Hub, ended: asyncio.Event, limit_s: float) -> None:

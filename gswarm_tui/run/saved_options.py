@@ -1,26 +1,29 @@
 """Options saved in a recording, from which it is resumed after its head was killed.
 
-The text of ``--setup`` may contain secrets: it is kept in the state folder (``resume_notes``), and a
-recording holds only whether there was one. Values pass the checks of the command line, because anybody may
-have written the file.
+Anybody may have written a recording, so values pass the checks of the command line, and a private note in the
+state folder holds the options with which this user started it: by it ``recover`` knows this user's own. The
+note also has the text of ``--setup``, which may contain secrets; a recording holds only whether there was
+one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.private_files import PrivateFolder
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import NOTES
 from gswarm_tui.slurm.jobs import Job
 
 T = TypeVar("T")
 
+NOTES = PrivateFolder("open")
 _TEXTS = ("user", "jump", "agent_python")
 
 
@@ -109,3 +112,30 @@ def _job(job: Sequence[Any], nodes: tuple[str, ...], saved: Mapping[str, Any]) -
 
 def _parsed(parse: Callable[[str], T], value: object) -> T | None:
     return None if value is None else parse(str(value))
+
+
+# Notes
+
+
+def write_note(uid: str, options: Mapping[str, Any], setup: str) -> None:
+    """Write the note of an open recording, readable by this user alone. Raises OSError, UserError.
+
+    ``setup`` is its setup command, which may contain secrets, empty without one.
+    """
+    content = {"uid": uid, "options": options, "setup": setup}
+    NOTES.write(f"{uid}.json", json.dumps(content).encode())
+
+
+def read_note(uid: str, options: Mapping[str, Any]) -> str | None:
+    """Return the setup of a recording that this user started with these options; None without a note."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(NOTES.read(f"{uid}.json"))
+        if (found["uid"], found["options"]) == (uid, options):
+            return str(found["setup"])
+    return None
+
+
+def remove_note(uid: str) -> None:
+    """Remove the note of a recording that was closed, if there is one."""
+    with suppress(OSError):
+        NOTES.remove(f"{uid}.json")

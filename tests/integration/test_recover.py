@@ -37,8 +37,7 @@ from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import write_note
-from gswarm_tui.run.saved_options import restore_options, save_options
+from gswarm_tui.run.saved_options import restore_options, save_options, write_note
 from gswarm_tui.server.tokens import read_tokens, token_path
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import FileWriter

@@ -20,8 +20,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import NOTES
-from gswarm_tui.run.saved_options import save_options
+from gswarm_tui.run.saved_options import NOTES, save_options
 from gswarm_tui.store.recording.recorder import FileWriter
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.recorders import kill_recorder

@@ -16,7 +16,7 @@ from gswarm_tui.options.arguments import Options, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import NOTES, read_note, remove_note, write_note
+from gswarm_tui.run.saved_options import NOTES, read_note, remove_note, write_note
 from gswarm_tui.store.recording.recorder import FileWriter
 
 SETUP = "curl -u me:hunter2zq7 https://host/env; export DB_PASS=hunter2zq7; my_own_login hunter2zq7"
