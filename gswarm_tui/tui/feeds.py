@@ -24,7 +24,6 @@ class RecorderClient(Run, Protocol):
     connected: bool
     ended: bool
     gone: bool
-    alone: bool
     interruption: str
 
     @property
@@ -103,8 +102,6 @@ class LiveFeed:
         if not self._starts_it:
             place = f" to {clean(run.place)}" if run.place else ""
             since = f"attached{place}{', read-only' * run.read_only} · {since}"
-        elif run.alone:
-            since += " · nobody else can attach"
         return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
 
