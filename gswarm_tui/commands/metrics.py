@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gswarm_agent.metrics import ALL_GROUPS, METRIC_GROUPS
 from gswarm_tui.commands.head_choice import choose_head, head_parser, print_reply
@@ -24,24 +24,18 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     parser.add_argument("groups", nargs="?", metavar="GROUPS", help="groups, as core,pcie or +pcie,-host")
     # argparse would take -host for an option.
-    changed = [word for word in args if re.fullmatch(r"[+-][a-z]\w+(,[+-][a-z]\w+)*", word)]
-    arguments = parser.read([word for word in args if word not in changed])
-    if changed and (arguments.groups is not None or len(changed) > 1):
+    words = [word for word in args if re.match(r"[+-][a-z]\w", word)]
+    arguments = parser.read([word for word in args if word not in words])
+    words += [] if arguments.groups is None else [arguments.groups]
+    if len(words) > 1:
         raise UsageError("name all groups to switch in one word: +pcie,-host.")
-    if arguments.groups is not None and re.search(r"^\s*$|(^|,)[+-]", arguments.groups):
-        raise UsageError(
-            f"{quote(arguments.groups)}: write all groups that are on, as core,pcie, or +pcie,-host."
-        )
-    try:
-        wanted = None if arguments.groups is None else values.metric_groups(arguments.groups)
-        on, off = _switched(changed[0]) if changed else ((), ())
-    except ValueError as error:
-        raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
     measured = head.status["metrics"]
-    if changed:
-        wanted = tuple(name for name in ALL_GROUPS if name in {*measured, *on} - {*off})
-    if wanted is not None:
+    if words:
+        try:
+            wanted = _wanted(words[0], measured)
+        except ValueError as error:
+            raise UsageError(f"{error}.") from None
         measured = head.carry_out(ChangeMetrics(wanted))["groups"]
     states = {name: name in measured for name in METRIC_GROUPS}
     lines = [f"{'on ' if on else 'off'}  {name:10} {METRIC_GROUPS[name]}" for name, on in states.items()]
@@ -49,12 +43,18 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _switched(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the groups that a word such as +pcie,-host switches on and off. Raises ValueError."""
-    signed = word.split(",")
-    on = [name[1:] for name in signed if name.startswith("+")]
-    off = [name[1:] for name in signed if name.startswith("-")]
-    values.metric_groups(",".join([*on, *off]))
+def _wanted(word: str, measured: Collection[str]) -> tuple[str, ...]:
+    """Return the groups that are on after a word such as core,pcie or +pcie,-host. Raises ValueError."""
+    names = [name.strip() for name in word.split(",")]
+    signed = [name for name in names if name.startswith(("+", "-"))]
+    if not word.strip() or 0 < len(signed) < len(names):
+        raise ValueError(f"{quote(word)}: write all groups that are on, as core,pcie, or +pcie,-host")
+    if not signed:
+        return values.metric_groups(word)
+    values.metric_groups(",".join(name[1:] for name in signed))
+    off = {name[1:] for name in signed if name.startswith("-")}
     if "core" in off:
         raise ValueError("the group core is always on")
-    return tuple(on), tuple(off)
+    return tuple(
+        name for name in ALL_GROUPS if name not in off and (name in measured or f"+{name}" in signed)
+    )
