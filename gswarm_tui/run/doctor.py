@@ -34,10 +34,15 @@ async def examine(
     """
     launcher = build.build_launcher(options, plan, "")
     checks = [asyncio.create_task(_check(launcher, node, limit_s)) for node in plan.nodes]
-    checking = asyncio.gather(*checks)
-    call_at_signals(checking.cancel)
+
+    def stop() -> None:
+        for check in checks:
+            if not check.cancelling():  # a second signal would cut off the end of a step
+                check.cancel()
+
+    call_at_signals(stop)
     try:
-        checked = await checking
+        checked = await asyncio.gather(*checks)
     except asyncio.CancelledError:
         return None
     finally:

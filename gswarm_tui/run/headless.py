@@ -119,7 +119,9 @@ class Headless:
         if start.resumed is not None:
             self.uid = start.resumed.uid
             if start.resumed.path is not None:
-                chosen = _interrupted(start.resumed.path, start.resumed.uid)
+                from gswarm_tui.run import interrupted
+
+                chosen = interrupted.choose(*interrupted.find(Path(), start.resumed.path), start.resumed.uid)
                 # Not the options in the file: others may have replaced them, and they can run commands.
                 self.options = chosen.measuring_as_before(self.options)
         self._hub = build.build_hub(self.options, self.plan)
@@ -402,13 +404,6 @@ def written_line(status: RecorderStatus, sessions: int) -> str:
     return printable(
         f"{status.path}: {plural(status.rows, 'row')} in {status.file_bytes / 1e6:.1f} MB{named}"
     )
-
-
-def _interrupted(path: Path, uid: str) -> InterruptedRun:
-    from gswarm_tui.run import interrupted
-
-    found, unreadable = interrupted.find(Path(), path)
-    return interrupted.choose(found, unreadable, uid)
 
 
 def _interrupted_message(recorder: FileWriter) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 
 from gswarm_tui.common.errors import UserError
@@ -44,9 +43,5 @@ async def follow(
                 hub.set_job_end(at)
             if not end.running:
                 ended()
-        await sleep(_pause(math.inf if ends_at is None else ends_at - hub.now()))
-
-
-def _pause(left_s: float) -> float:
-    """Return the seconds until the next poll of a job that ends in ``left_s``."""
-    return POLL_S if left_s < 0 else max(POLL_SOONEST_S, min(POLL_S, left_s / 2))
+        left_s = -1.0 if ends_at is None else ends_at - hub.now()
+        await sleep(POLL_S if left_s < 0 else max(POLL_SOONEST_S, min(POLL_S, left_s / 2)))

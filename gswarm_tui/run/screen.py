@@ -139,13 +139,11 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
     for task in (following, signals):
         task.cancel()
     await asyncio.gather(following, signals, return_exceptions=True)
+    if isinstance(problem, UserError):
+        raise problem
     if problem is not None:
-        if not isinstance(problem, UserError):
-            _LOG.error("the client failed", exc_info=problem)
-            raise UserError(f"internal error of the screen, see the log; recording continues: {problem}.")
-        error = UserError(str(problem))
-        error.exit_status = 1
-        raise error
+        _LOG.error("the client failed", exc_info=problem)
+        raise UserError(f"internal error of the screen, see the log; recording continues: {problem}.")
     return app.return_code or 0
 
 
