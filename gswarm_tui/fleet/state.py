@@ -270,14 +270,9 @@ class Fleet:
         if node.former is not None and node.former.life == hello.life:
             node.former = None
         self._adopt(node, hello)
-        logged = [
-            EventLogged(event.at, "unmeasured", INFO, f"{what}: {why}"[:MAX_MESSAGE], event.node)
-            for what, why in hello.capabilities.items()
-            if what in OF_A_WHOLE_NODE and (known is None or known.capabilities.get(what) != why)
-        ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
-            logged.append(EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))
-        return lost + logged
+            lost.append(EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))
+        return lost
 
     def _check_interrupted_run(self, node: NodeState, life: str, *, current: bool) -> list[EventLogged]:
         """Return an event if the interrupted agent run is lost: agents announce former runs first."""
