@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -142,21 +141,13 @@ def weights_of(intervals: Singles) -> Floats:
     return np.fmax(intervals.astype(np.float64), _MOMENT_S)
 
 
-@dataclass(frozen=True)
-class NodeHistory:
-    """A node's history."""
-
-    gpus: History
-    host: History
-
-
 HISTORY_BYTES = 53 * 1024 * 1024
 HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
 
 
-def empty_history(nodes: int, gpus: int) -> NodeHistory:
-    """Return the empty history of a node with ``gpus`` GPUs in a fleet of ``nodes`` nodes."""
+def empty_history(nodes: int, gpus: int) -> tuple[History, History]:
+    """Return empty histories of the ``gpus`` GPUs and the host of a node in a fleet of ``nodes`` nodes."""
     a_tick = nodes * max(gpus, 1) * len(GPU_COLUMNS) * VALUE_BYTES
     length = min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
-    return NodeHistory(History(length, gpus, len(GPU_COLUMNS)), History(length, 1, len(HOST_COLUMNS)))
+    return History(length, gpus, len(GPU_COLUMNS)), History(length, 1, len(HOST_COLUMNS))

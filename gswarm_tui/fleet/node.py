@@ -16,7 +16,7 @@ from gswarm_tui.fleet.blocks import plausible_processes
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
 from gswarm_tui.fleet.events import GpuKey, Phase
 from gswarm_tui.fleet.frame_values import REASONS, FrameValues
-from gswarm_tui.fleet.history import Floats, History, NodeHistory
+from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
@@ -229,7 +229,7 @@ class NodeState:
             self.gpu_history.append(ts, interval_s, samples.gpus)
             self.host_history.append(ts, interval_s, samples.host[np.newaxis])
 
-    def set_history(self, history: NodeHistory) -> None:
-        """Replace the history."""
-        self.gpu_history, self.host_history = history.gpus, history.host
+    def set_history(self, gpus: History, host: History) -> None:
+        """Replace the histories."""
+        self.gpu_history, self.host_history = gpus, host
         self.version += 1

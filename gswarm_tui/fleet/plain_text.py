@@ -17,7 +17,7 @@ from gswarm_tui.fleet.totals import Totals, totals
 
 _WITH_VALUES = (Standing.LIVE, Standing.STALE)
 MOST_NAMED = 8
-"""Nodes or GPUs that a sentence about several names, and errors of one node."""
+"""Nodes or GPUs that a sentence about several names."""
 
 
 def silent_nodes(fleet: Fleet, now: float) -> list[str]:
@@ -52,19 +52,17 @@ def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
 
 
 def _errors(fleet: Fleet) -> list[str]:
-    """Return the sentences of the logged errors by node, without those of links."""
-    errors: dict[str, list[str]] = {}
+    """Return a sentence on the last logged error of each node, and how many came before; none of links."""
+    counts: Counter[str] = Counter()
+    lines: dict[str, str] = {}
     for event in fleet.event_log:
         if event.severity == ERROR and event.kind not in (LINK_LOST, UNREACHABLE):
             subject = event.node or event.kind
-            facts = ["" if event.gpu is None else f"GPU {event.gpu}", event.message]
-            errors.setdefault(subject, []).append(_sentence(subject, facts))
-    lines = []
-    for subject, sentences in errors.items():
-        lines += sentences[:MOST_NAMED]
-        if (more := len(sentences) - MOST_NAMED) > 0:
-            lines.append(_sentence(subject, [f"{more:,} more errors"]))
-    return lines
+            earlier = f"after {plural(counts[subject], 'other error')}" if counts[subject] else ""
+            counts[subject] += 1
+            gpu = "" if event.gpu is None else f"GPU {event.gpu}"
+            lines[subject] = _sentence(subject, [gpu, event.message, earlier])
+    return list(lines.values())
 
 
 def _first(names: list[str]) -> str:

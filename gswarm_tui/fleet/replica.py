@@ -147,10 +147,10 @@ def restore_history(fleet: Fleet, values: Sequence[Any]) -> None:
         name, *parts = values
         node = fleet.nodes[name]
         new = empty_history(len(fleet.nodes), len(node.facts))
-        for history, (times, intervals, tables) in zip((new.gpus, new.host), parts, strict=True):
+        for history, (times, intervals, tables) in zip(new, parts, strict=True):
             at = np.frombuffer(times, dtype=np.float64)
             table = np.frombuffer(tables, dtype=np.float32).reshape(len(at), *history.shape)
             history.extend(at, np.frombuffer(intervals, dtype=np.float32), table)
     except (KeyError, TypeError, ValueError) as error:
         raise ReplicaError(f"invalid history of a node: {error}") from None
-    node.set_history(new)
+    node.set_history(*new)

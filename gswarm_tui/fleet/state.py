@@ -300,7 +300,7 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            node.set_history(empty_history(len(self.nodes), count))
+            node.set_history(*empty_history(len(self.nodes), count))
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
         granted = self.allocation.get(name)
