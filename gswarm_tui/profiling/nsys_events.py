@@ -105,10 +105,11 @@ class NsysEvents:
     def _memory(self, table: str) -> None:
         labels = self._export.labels("ENUM_CUDA_MEMCPY_OPER")
         operations = {key: f"[CUDA memcpy {label}]" for key, label in labels.items()} or _MEMORY_OPERATIONS
+        # Memory sets have no kind.
+        unknown = _MEMSET if table.endswith("MEMSET") else _UNKNOWN_COPY
         names = ("start", "end", "copyKind?", "bytes", *_ON_GPU)
         for start, end, kind, size, device, stream, process, correlation in self._batches(table, names):
-            # Memory sets have no kind.
-            texts = [_MEMSET if one < 0 else operations.get(one, _UNKNOWN_COPY) for one in kind.tolist()]
+            texts = [operations.get(one, unknown) for one in kind.tolist()]
             self._add(
                 PROFILE_MEMORY_EVENTS, table, start, end,
                 name_id=self._texts(texts), bytes=size,
