@@ -7,12 +7,14 @@ import base64
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gswarm_tui.common.errors import print_notice
 from gswarm_tui.profiling.slurm_commands import KeptCommand, ProfileError, kept, last_line, with_errors
 from gswarm_tui.slurm.jobs import Job, Slurm, SlurmError
 
+_REPLY_S = 30.0
+"""Longest reply of Slurm: a controller that is slow for a moment mustn't end a job that waited for hours."""
 _PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
 _GRANTED = "GSWARM-GRANTED "
 # The variables that salloc sets decide how its user's srun starts tasks, so srun gets them here, too.
@@ -31,15 +33,25 @@ class Allocation:
     def step(self, *options: str) -> list[str]:
         """Return the beginning of a command that runs a step, beside others that run."""
         variables = [f"{name}={value}" for name, value in self.environ.items()]
-        return ["env", *variables, "srun", f"--jobid={self.job.job_id}", "--overlap", "--quiet", *options]
+        group = self.job.het_groups.get(self.job.nodes[0])
+        component = [] if group is None else [f"--het-group={group}"]
+        job = [f"--jobid={self.job.job_id}", *component]
+        return ["env", *variables, "srun", *job, "--overlap", "--quiet", *options]
 
 
 async def find_job(job_id: str, environ: Mapping[str, str] | None = None) -> Allocation:
-    """Return the nodes of a running job of the user. Raises ProfileError."""
+    """Return the nodes of a running job of the user. Raises ProfileError.
+
+    Of a heterogeneous job these are the nodes of the first component, as a step of srun runs in one.
+    """
     try:
-        return Allocation(await asyncio.to_thread(Slurm().job, job_id), environ or {})
+        job = await asyncio.to_thread(Slurm(timeout_s=_REPLY_S).job, job_id)
     except SlurmError as error:
         raise ProfileError(str(error)) from None
+    group = job.het_groups.get(job.nodes[0])
+    nodes = tuple(node for node in job.nodes if job.het_groups.get(node) == group)
+    gpus = {node: minors for node, minors in job.gpus.items() if node in nodes}
+    return Allocation(replace(job, nodes=nodes, gpus=gpus), environ or {})
 
 
 @asynccontextmanager

@@ -110,7 +110,8 @@ _ENDINGS = {
 class Slurm:
     """Queries the Slurm cluster of this machine with ``scontrol`` and ``squeue``."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self._environ = dict(os.environ if environ is None else environ)
         self._environ["SLURM_TIME_FORMAT"] = "standard"
 
@@ -191,8 +192,9 @@ class Slurm:
             return None
         return match[1] if match else None
 
-    def _run(self, *command: str, timeout: float = _TIMEOUT_S, partly: bool = False) -> str:
+    def _run(self, *command: str, timeout: float | None = None, partly: bool = False) -> str:
         """Run a command and return its standard output; with ``partly`` also if it failed after some."""
+        timeout = timeout or self._timeout_s
         try:
             done = run_program(command, self._environ, timeout_s=timeout)
         except FileNotFoundError:
