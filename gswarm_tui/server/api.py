@@ -51,7 +51,7 @@ _EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-
 def api_router(
     attached: Recorder, requests: RecorderRequests, stream: FrameStream, exports: SessionExports
 ) -> APIRouter:
-    """Return the calls of ``/api/v1`` on an attached run."""
+    """Return the calls of ``/api/v1`` on a recorder."""
     router = APIRouter(prefix="/api/v1", tags=["api/v1"], responses=problems())
     calls = _ApiCalls(attached, requests, stream, exports)
     router.get("/recording", response_model=dict[str, Any])(calls.recording)

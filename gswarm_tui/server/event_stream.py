@@ -25,7 +25,7 @@ Metrics = frozenset[str] | None
 
 
 class FrameStream:
-    """Messages about an attached run for any number of readers."""
+    """Messages about a recorder for any number of readers."""
 
     def __init__(self, attached: Recorder, tokens: Tokens) -> None:
         self._attached = attached

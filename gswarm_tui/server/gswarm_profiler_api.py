@@ -72,7 +72,7 @@ class TimeConsumption(BaseModel):
 def gswarm_profiler_router(
     attached: Recorder, requests: RecorderRequests, exports: SessionExports
 ) -> APIRouter:
-    """Return gswarm-profiler's calls on an attached run."""
+    """Return gswarm-profiler's calls on a recorder."""
     router = APIRouter(tags=["gswarm-profiler"], responses=problems())
     calls = _ProfilerCalls(attached, requests, exports)
     router.get("/")(calls.info)
