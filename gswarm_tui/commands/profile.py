@@ -22,6 +22,7 @@ from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report
 from gswarm_tui.profiling.login_node import profile_there, read_arguments, serve_profile
 from gswarm_tui.profiling.profile_run import ProfileResult, command_line, node_and_rank, run_profile
+from gswarm_tui.profiling.shims import run_shim, write_shims
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.errors import StoreError
@@ -29,6 +30,7 @@ from gswarm_tui.store.recording.files import is_database
 
 T = TypeVar("T")
 
+GIVEN_BACK = "the nodes are given back"
 COSTS = {
     "nsys": "its processes may run a few percent slower while it captures",
     "ncu": "it runs each kernel several times, so the run's times don't count",
@@ -49,6 +51,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         options = parse_profile(read_arguments(), environ)
         served = serve_profile(options, token, _Sessions(options, environ).running)
         return asyncio.run(_until_signal(served, _after(options)))
+    if options.shim is not None and options.shims is not None:
+        words, setup = [options.shim, *options.command], options.run.setup or ""
+        shim = run_shim(words, options.shims, options.salloc, setup)
+        return asyncio.run(_until_signal(shim, GIVEN_BACK))
+    if options.shims is not None:
+        for path in write_shims(options.shims):
+            print(path)
+        return 0
     if options.imports and options.db is not None and options.db.exists() and not is_database(options.db):
         raise UserError(f"--db: {printable(str(options.db))} isn't a recording; name another file.")
     result, recording = _profile(options, environ)
@@ -108,7 +118,7 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[Profi
 
 
 def _after(options: ProfileOptions) -> str:
-    return "the nodes are given back" if options.job is None else f"job {options.job} continues"
+    return GIVEN_BACK if options.job is None else f"job {options.job} continues"
 
 
 class _Sessions:

@@ -94,7 +94,7 @@ async def run_profile(
 
 
 def _words(options: ProfileOptions, allocation: Allocation, token: str, folder: Path) -> list[str]:
-    """Return the command that runs the profiler on all nodes, in login shells if there is a setup."""
+    """Return the command that runs the profiler on all nodes."""
     if options.tool == "ncu":
         tool = ["ncu", "--target-processes=all", "--force-overwrite", *options.tool_options, "--export"]
     else:
@@ -110,10 +110,15 @@ def _words(options: ProfileOptions, allocation: Allocation, token: str, folder: 
     ranks = ",".join(["", *map(str, options.ranks), ""]) if options.ranks else "all"
     return [
         *allocation.step(*ntasks, "--unbuffered"),
-        *("bash", *(["-l"] if options.run.setup else []), "-c", RUN, "gswarm-profile"),
+        *shell(RUN, options.run.setup),
         *(token, str(folder), ranks, str(len(tool)), *tool),
         *options.command,
     ]
+
+
+def shell(script: str, setup: str | None) -> list[str]:
+    """Return the words that run a script, in a login shell for the setup."""
+    return ["bash", *(["-l"] if setup else []), "-c", script, "gswarm-profile"]
 
 
 def _explain(options: ProfileOptions, folder: Path) -> None:
