@@ -49,7 +49,8 @@ _LOG = logging.getLogger(__name__)
 class ControlServer:
     """Server for a recorder's clients; ``recording`` is None without a recording.
 
-    ``end`` ends the recorder for a reason, ``detach`` lets it go on without a
+    ``listening`` is None where no private folder can be had: then there is only the ``first`` client, whose
+    connection was made before. ``end`` ends the recorder for a reason, ``detach`` lets it go on without a
     screen, ``attended`` is called when a screen comes or goes. ``label`` is what the nodes belong to, such
     as "job 4711", and ``job_id`` their Slurm job.
     """
@@ -58,7 +59,7 @@ class ControlServer:
         self,
         hub: Hub,
         recording: FileWriter | None,
-        listening: registry.Listening,
+        listening: registry.Listening | None,
         environ: Mapping[str, str],
         *,
         uid: str,
@@ -101,8 +102,9 @@ class ControlServer:
             serving = asyncio.create_task(self._accept(*streams), name="first client")
             serving.add_done_callback(lambda _: self._attended())
             self._tasks.append(serving)
-        await self._listen(self._listening)
-        self._tasks.append(asyncio.create_task(self._stay_reachable(self._listening)))
+        if self._listening is not None:
+            await self._listen(self._listening)
+            self._tasks.append(asyncio.create_task(self._stay_reachable(self._listening)))
 
     async def _listen(self, listening: registry.Listening) -> None:
         listening.socket.setblocking(False)
@@ -110,7 +112,7 @@ class ControlServer:
 
     def _leave_note(self) -> Path | None:
         """Note where the recorder is for this user's other machines."""
-        if self._recording is None:
+        if self._recording is None or self._listening is None:
             return None
         name, nodes = self._listening.folder.name, list(self._hub.fleet.nodes)
         return registry.leave_note(name, self._recording.path, self._uid, self._label, nodes)
@@ -147,7 +149,8 @@ class ControlServer:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._note is not None:
             self._note.unlink(missing_ok=True)
-        self._listening.close()
+        if self._listening is not None:
+            self._listening.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (client := asyncio.current_task()) is None:
@@ -260,7 +263,7 @@ class ControlServer:
             writer.write(encode({"error": reason, "kind": "store"}))
 
     def _describe(self) -> dict[str, Any]:
-        """Return what viewers have to know about the recording."""
+        """Return what viewers have to know about the recording; ``alone`` if nobody else can attach."""
         recording = self._recording
         return {
             "label": self._label,
@@ -268,6 +271,7 @@ class ControlServer:
             "path": "" if recording is None else str(recording.path),
             "uid": self._uid,
             "recording_id": 0 if recording is None else recording.recording_id,
+            "alone": self._listening is None,
         }
 
     async def _query(self, request: dict[str, Any], send: Send) -> None:

@@ -69,7 +69,7 @@ class RecorderStart(NamedTuple):
     why_resumed: str
     opened: Callable[[OpenRecording], None]
     end: int
-    listening: Listening
+    listening: Listening | None
     first: socket.socket | None
 
 
@@ -151,7 +151,7 @@ class Headless:
         if self.name and self.name not in {session.name for session in hub.fleet.sessions.running}:
             Executor(hub, recorded=True).carry_out(StartSession(self.name))
         hub.sinks.append(self)
-        self._publish_notices(recorder)
+        self._publish_notices(recorder, start)
         launcher = build.build_launcher(options, plan, "" if recorder is None else self.uid)
         build.add_links(hub, launcher, options, recorder)
         self._refuse_counters()
@@ -222,13 +222,19 @@ class Headless:
                     raise
             await asyncio.sleep(READERS_EVERY_S)
 
-    def _publish_notices(self, recorder: FileWriter | None) -> None:
+    def _publish_notices(self, recorder: FileWriter | None, start: RecorderStart) -> None:
         hub = self._hub
         if self.plan.notice:
             hub.log("notice", self.plan.notice)
         if recorder is not None and (message := _interrupted_message(recorder)):
             print_notice(message)
             hub.warn("interrupted", message)
+        if start.listening is None:
+            hub.warn(
+                "notice",
+                "nobody else can attach, and commands can't reach this recording: neither the runtime folder "
+                "nor /tmp nor the home folder can have a private folder",
+            )
 
     def _refuse_counters(self) -> None:
         """Switch off counters that may not be read, as in a resumed recording whose job has ended."""

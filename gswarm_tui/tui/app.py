@@ -412,8 +412,8 @@ class GswarmApp(Viewer):
         """Close the screen and leave the recorder running."""
         if not self.starts_it:
             self.show_notice("q closes this screen; recording continues")
-        elif self._why_not_detached:
-            self.show_notice(f"can't detach: {self._why_not_detached}", error=True)
+        elif why := self._why_not_detached or ("nobody else could attach" if self.live.alone else ""):
+            self.show_notice(f"can't detach: {why}", error=True)
         else:
             self.run_worker(self._leave_recorder())
 

@@ -24,6 +24,7 @@ class RecorderClient(Run, Protocol):
     connected: bool
     ended: bool
     gone: bool
+    alone: bool
     interruption: str
 
     @property
@@ -102,6 +103,8 @@ class LiveFeed:
         if not self._starts_it:
             place = f" to {clean(run.place)}" if run.place else ""
             since = f"attached{place}{', read-only' * run.read_only} · {since}"
+        elif run.alone:
+            since += " · nobody else can attach"
         return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
 
