@@ -19,6 +19,7 @@ from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.lifetime import delay_garbage_collection, return_freed_arrays
 from gswarm_tui.run.plan import require_terminal, title
 from gswarm_tui.run.start import recorder_log, start_recorder
+from gswarm_tui.run.starter import report_recorder
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
@@ -45,8 +46,12 @@ def record_and_show(headless: Headless, recording: OpenRecording | None = None) 
     require_terminal(sys.stdin, sys.stdout)
     uid = headless.uid if recording is None else recording.uid
     connection = start_recorder(headless, recording)
+    report_recorder(uid[:8])
     log_file.begin()
-    return event_loop.run(_record_and_show(headless, uid, connection))
+    try:
+        return event_loop.run(_record_and_show(headless, uid, connection))
+    finally:
+        report_recorder("")
 
 
 async def _record_and_show(headless: Headless, uid: str, connection: socket.socket) -> int:
@@ -68,6 +73,7 @@ async def _record_and_show(headless: Headless, uid: str, connection: socket.sock
     status = await _show(client, app)
     if app.return_value == LEFT:
         return status
+    report_recorder("")
     if app.return_value == DETACHED:
         print_notice(
             f"recording continues: gswarm-tui attach {uid[:8]} shows it, "

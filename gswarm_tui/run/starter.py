@@ -20,27 +20,34 @@ _LEAVE_SCREEN = (
     b"\x1b[?2026l\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"
     b"\x1b[?2004l\x1b[?1004l\x1b[?2048l\x1b[<u\x1b[?7h\x1b[0m\x1b[?1049l\x1b[?25h"
 )
+_report_to = -1
 
 
 def supervise() -> int | None:
     """Fork; return None in the child, which shows the screen, and its exit status in the parent."""
+    global _report_to
     if not (os.isatty(0) and os.isatty(1)):
         return None
     settings = termios.tcgetattr(0)
+    reports, _report_to = os.pipe()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     if (child := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return None
     while (status := _wait(child)) is None:
         continue
-    if status >= 0:
-        return status
-    # Where another program uses the terminal by now, tcsetattr stops this process until it is in front again.
-    with suppress(OSError, termios.error):
-        termios.tcsetattr(0, termios.TCSAFLUSH, settings)
-        os.write(1, _LEAVE_SCREEN)
-    print_notice("recording goes on: gswarm-tui attach shows it; a demo, a replay or --no-record ended")
-    return 128 - status
+    os.set_blocking(reports, False)
+    recorder = b""
+    with suppress(BlockingIOError):
+        recorder = os.read(reports, 1 << 12).rpartition(b"\n")[2]
+    if status < 0 or recorder:
+        # Where another program uses the terminal by now, tcsetattr stops this process until it is in front.
+        with suppress(OSError, termios.error):
+            termios.tcsetattr(0, termios.TCSAFLUSH, settings)
+            os.write(1, _LEAVE_SCREEN)
+    if recorder:
+        print_notice(f"recording goes on: gswarm-tui attach {os.fsdecode(recorder)}")
+    return status if status >= 0 else 128 - status
 
 
 def _wait(child: int) -> int | None:
@@ -57,3 +64,9 @@ def _wait(child: int) -> int | None:
         os.kill(child, signal.SIGCONT)
         return None
     return os.waitstatus_to_exitcode(status) if pid else None
+
+
+def report_recorder(recorder: str) -> None:
+    """Tell the parent which recorder goes on if this process dies now; empty for none."""
+    if _report_to >= 0:
+        os.write(_report_to, b"\n" + os.fsencode(recorder))
