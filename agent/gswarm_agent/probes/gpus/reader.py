@@ -1,9 +1,9 @@
 """The agent's side of the process that reads the GPUs: requests, answers, and the end of one that hangs.
 
 If a call for a GPU doesn't return, the process is killed and not waited for, since a process inside the
-driver may not die. The next one leaves that GPU out, and tries it again after a minute; if it still hangs,
-after two, four and more minutes, because the node's other GPUs are late meanwhile. The same holds for a
-process in /proc that hangs its readers. The driver as a whole is tried again each minute.
+driver may not die. The next one leaves that GPU out, and tries it again each minute; while it still hangs,
+the node's other GPUs are late by seconds at each try. The same holds for a process in /proc that hangs its
+readers, and for the driver as a whole.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ START_S = 10.0
 PATIENCE_S = 2.0
 """Time limit for the calls that read one GPU or process once."""
 RETRY_NS = 60 * SECOND_NS
-"""Pause before what hung is tried again the first time."""
-LONGEST_RETRY_NS = 3600 * SECOND_NS
+"""Pause before what hung is tried again."""
 _PROCESSES_NS = 1_950_000_000
 """Processes are read every other second (a little more often, so that ticks of one second find them due).
 
@@ -128,7 +127,6 @@ class GpuReader:
         self._reasons: Dict[int, Dict[str, str]] = {}
         self._hanging: Dict[Place, str] = {}  # why a GPU or process doesn't answer
         self._left_out: Dict[Place, int] = {}  # when it is tried again
-        self._pauses: Dict[Place, int] = {}  # the last pause before that
         self._start_at = 0
         self._places: List[Tuple[int, Place]] = []
         self._before_ns = self._now_ns = time.monotonic_ns()
@@ -304,9 +302,7 @@ class GpuReader:
             failed = [(index, 0) for index in range(len(self.facts))]
         for each in failed:
             if place not in (DRIVER, IDLE):
-                pause = min(LONGEST_RETRY_NS, 2 * self._pauses.get(each, RETRY_NS // 2))
-                self._pauses[each] = pause
-                self._left_out[each] = self._now_ns + pause
+                self._left_out[each] = self._now_ns + RETRY_NS
             if each in self._hanging:
                 continue
             self._hanging[each] = reason
