@@ -122,7 +122,10 @@ def _scaling_columns(results: TrialResults) -> tuple[_Column, ...]:
         measured,
         ("±", lambda row: DASH if row.spread is None else f"{100 * row.spread:.1f} %"),
         ("speed-up", lambda row: formatted(row.speed_up, "{:.2f} ×")),
-        ("efficiency", lambda row: f"{KNEE} " * (row is results.knee) + formatted(row.efficiency, "{:.1%}")),
+        (
+            "efficiency",
+            lambda row: (f"{KNEE} " if row is results.knee else "") + formatted(row.efficiency, "{:.1%}"),
+        ),
         ("GPU time", lambda row: gpu_time(row.gpu_s).replace("GPU-", "")),
         ("energy", lambda row: energy(row.energy_j)),
     )
