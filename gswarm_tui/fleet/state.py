@@ -49,8 +49,6 @@ from gswarm_tui.fleet.throttling import ThrottleWatch
 EVENTS_KEPT = 5000
 MAX_MESSAGE = 500
 """Maximum characters in the message of a node's event; agents send shorter ones."""
-OF_A_WHOLE_NODE = ("gpu", "processes", "traces")
-"""Capabilities that are logged where a node lacks them; single metrics are not."""
 BATCH_FRAMES = 128
 """Frames that are added to the history at once."""
 LATE_QUIET_S = 30.0

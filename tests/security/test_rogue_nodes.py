@@ -93,7 +93,11 @@ def test_message_that_no_agent_sends_ends_the_link_with_the_reason(recording: Pa
 
 
 def test_node_cant_fill_the_tables_of_agent_runs_and_links(recording: Path) -> None:
-    assert query(recording, "SELECT count(*) < 260 FROM links") == [(True,)]
+    ((refusals,),) = events(
+        recording, "count(*)", "kind IN ('link_lost', 'unreachable') AND node = 'lost-runs'"
+    )
+    most = len(LIES) + 1 + 64 * (int(str(refusals)) + 1)  # a run of each node, and 64 at each attempt
+    assert query(recording, "SELECT count(*) FROM links")[0][0] <= most
     assert query(recording, "SELECT count(*) < 150_000 FROM gpu_links") == [(True,)]
 
 
