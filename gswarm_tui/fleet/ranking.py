@@ -83,6 +83,7 @@ def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
     _, series = node.gpu_history.series(column, since=now - MEAN_S)
     values = np.ma.masked_invalid(series.astype(np.float64))
     if metric.unit == "bits":
-        values = np.ma.array(100.0 * ((values.filled(0).astype(np.int64) & WATCHED) != 0))
+        held = (values.filled(0).astype(np.int64) & WATCHED) != 0
+        values = np.ma.array(100.0 * held, mask=values.mask)
     means: Floats = values.mean(axis=0).filled(np.nan)
     return means

@@ -72,6 +72,17 @@ def test_only_the_gpus_of_the_job_are_ranked() -> None:
     assert node.order(GpuRanking(node.metric)) == [2, 0]
 
 
+def test_a_gpu_without_clock_reasons_has_no_share() -> None:
+    node = Measured(2, "clock_reasons")
+    assert all(np.isnan(gpu.mean) for gpu in GpuRanking(node.metric).update(node.fleet.nodes.values(), T0))
+    node.report(None, 0x1, seconds=5)
+    shares = {
+        gpu.row: gpu.mean for gpu in GpuRanking(node.metric).update(node.fleet.nodes.values(), node.now)
+    }
+    assert np.isnan(shares[0])
+    assert shares[1] == 0
+
+
 def test_clock_reasons_are_the_share_of_throttled_samples() -> None:
     node = Measured(2, "clock_reasons")
     node.report(0x1, 0x4, seconds=30)
