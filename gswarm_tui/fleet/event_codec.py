@@ -89,7 +89,7 @@ class EventReader:
             elif kind is MetricsChanged:
                 fields[1] = tuple(fields[1])
             event: Event = typed(kind, *fields)
-        except (ValueError, TypeError, KeyError, WireError) as error:
+        except (ValueError, TypeError, LookupError, WireError) as error:
             raise EventError(f"invalid event: {error}") from None
         return event
 

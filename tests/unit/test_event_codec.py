@@ -93,11 +93,12 @@ def test_frames_of_a_former_and_the_present_agent_run_may_alternate() -> None:
         [99],
         ["LinkChanged", "n1", 1.0, "dancing", "", "", None],
         ["LinkMeasured", "n1"],
+        ["FrameArrived", "n1"],
         ["FrameArrived", "n1", 1.0, 1.0, "unknown run", b"", 0.0],
         ["NodeIntroduced", "n1", 1.0, b"no hello", False],
         ["1"],
     ],
-    ids=["nothing", "unknown kind", "unknown phase", "fields missing", "no hello", "no message", "a text"],
+    ids=["nothing", "kind", "phase", "fields missing", "frame missing", "no hello", "no message", "a text"],
 )
 def test_invalid_values_are_refused(values: list[Any]) -> None:
     with pytest.raises(EventError):
