@@ -112,7 +112,9 @@ def parse_head_time(text: str | None, head: Head) -> float | None:
     if text is None:
         return None
     try:
-        return parse_time(text, start=head.status["started_at"], end=head.status.get("now", time.time()))
+        return parse_time(
+            text, start=head.status.get("started_at", 0.0), end=head.status.get("now", time.time())
+        )
     except TimeInputError as error:
         raise UsageError(f"--at: {error}.") from None
 

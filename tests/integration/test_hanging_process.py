@@ -72,6 +72,7 @@ def test_commands_report_a_suspended_head(
                 ["sql", "SELECT 1"],
                 ["summary"],
                 ["mark", "here"],
+                ["mark", "here", "--at", "-2s"],
                 ["status"],
                 ["session", "stop"],
                 ["interval"],
