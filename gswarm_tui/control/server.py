@@ -165,6 +165,9 @@ class ControlServer:
             self._refuse(writer, "the running gswarm-tui ended before it replied; run the command again")
         except MessageError as error:
             self._refuse(writer, f"the running gswarm-tui closed the connection: {error}")
+        except Exception as error:
+            _LOG.exception("an import failed")
+            self._refuse(writer, f"the running gswarm-tui failed to reply ({type(error).__name__})")
         finally:
             self._clients.discard(client)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()

@@ -80,6 +80,19 @@ async def test_an_import_into_a_recording_that_ends_fails_in_a_sentence(
     assert query(path, "SELECT count(*) FROM profiles") == [(0,)]
 
 
+async def test_an_import_that_fails_in_the_recorder_says_so(
+    running: RunningHead, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    facts = read_facts(NsysExport(write_standin(tmp_path / "standin.sqlite"), "standin"), "standin.sqlite")
+    (head,) = await asyncio.to_thread(running_heads, environ)
+    sent = await asyncio.to_thread(SentProfile, head, facts)
+    invalid = {"table": PROFILE_API_EVENTS.name, "columns": {"start_ns": ["no type", b"", None]}}
+    with pytest.raises(StoreError, match=r"failed to reply \(TypeError\)"):
+        await asyncio.to_thread(sent._request, invalid)
+    sent.close()
+    await running.close()
+
+
 def test_rows_that_a_killed_recorder_left_are_removed_when_the_file_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     Database(path).close()
