@@ -165,7 +165,7 @@ class Recorder:
             self._writer.close()
         self._reader = self._writer = None
         for reply in list(self._waiting.values()):
-            reply({"error": NOT_CONNECTED, "kind": "store"})
+            reply(self._unanswered())
         self._waiting.clear()
 
     async def _receive(self) -> dict[str, Any]:
@@ -181,6 +181,9 @@ class Recorder:
             raise RecorderError(why) from None
         except MessageError as error:
             raise RecorderError(f"{self._subject()} sent an invalid message: {error}") from None
+
+    def _unanswered(self) -> dict[str, Any]:
+        return {"error": ENDED if self.ended else NOT_CONNECTED, "kind": "store"}
 
     def _subject(self) -> str:
         return f"the recorder on {self.place}" if self.place else "the recorder"
@@ -251,7 +254,7 @@ class Recorder:
         """Send a request; ``reply`` gets each message of its reply. Return what cancels it."""
         number = next(self._numbers)
         if self._writer is None:
-            reply({"error": ENDED if self.ended else NOT_CONNECTED, "kind": "store"})
+            reply(self._unanswered())
             return lambda: None
         self._waiting[number] = reply
         self._writer.write(encode(message | {"number": number, "version": VERSION}))
