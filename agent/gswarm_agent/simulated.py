@@ -126,6 +126,8 @@ class SimulatedNode:
         system = 1 + 4 * level + 6 * writing + 2 * starved
         iowait = 34 * starved * (0.7 + 0.3 * noise(key + 10, t)) + 6 * writing
         fabric = 42_000 * level * (0.85 + 0.15 * noise(key + 11, t))
+        cycles, ipc = 3.4 * _CPUS * (0.03 + 0.26 * level), 0.6 + 0.9 * level
+        traffic = 4_000 + 61_000 * level + 30_000 * starved
         return {
             "cpu_pct": user + system,
             "cpu_user_pct": user,
@@ -144,6 +146,15 @@ class SimulatedNode:
             "psi_cpu_pct": 1.5 * level,
             "psi_memory_pct": 0.0,
             "psi_io_pct": min(100.0, 70 * starved + 22 * writing),
+            "instructions_g_s": cycles * ipc,
+            "cycles_g_s": cycles,
+            "ipc": ipc,
+            "flops_g_s": 0.4 + 30 * level,
+            "memory_bandwidth_mb_s": traffic,
+            "llc_misses_m_s": traffic / 150,
+            "page_faults_s": 900 + 22_000 * (1 - warm),
+            "context_switches_s": 6_000 + 31_000 * level,
+            "cpu_migrations_s": 40 + 260 * level,
         }
 
     def _processes(self, t: float, first: bool) -> Tuple[ProcessSample, ...]:

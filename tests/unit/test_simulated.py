@@ -10,6 +10,7 @@ import pytest
 
 from gswarm_agent.frame import Row
 from gswarm_agent.metrics import (
+    ALL_GROUPS,
     COUNTER,
     GPU_COLUMNS,
     GPU_METRICS,
@@ -59,6 +60,13 @@ def test_seed_name_and_time_determine_everything() -> None:
     late.read(88 * SECOND)
     assert late.read(89 * SECOND).gpus == readings(simulation, 90)[-1].gpus
     assert SimulatedNode(simulation).facts() == SimulatedNode(simulation).facts()
+
+
+def test_all_groups_that_can_be_switched_on_have_values() -> None:
+    node = SimulatedNode(fleet(1)[0])
+    node.switch(ALL_GROUPS)
+    found = [node.read(second * SECOND) for second in (60, 61)]
+    assert not [name for name in HOST_COLUMNS if not host_column(found, name)]
 
 
 def test_another_seed_or_name_is_another_node() -> None:
