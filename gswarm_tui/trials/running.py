@@ -276,7 +276,7 @@ class TrialRecorder:
         except RefusedError as error:
             raise TrialError(f"the recorder refused a step of the trial: {error}.") from None
         except RecorderError as error:
-            raise StoppedTrialError(f"the recorder of this trial doesn't answer: {error}.") from None
+            raise StoppedTrialError(f"a step of the trial wasn't recorded: {error}.") from None
 
     def _head(self) -> Head:
         """Return the recorder, which may just be restarted. Raises StoppedTrialError."""
