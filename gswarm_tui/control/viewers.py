@@ -36,10 +36,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class Client:
-    """One client's connection, and its requests by number, None for its only one.
+    """One client's connection and its running requests.
 
-    A viewer that is ``following`` is sent events, else it needs the state first. ``screen``: somebody looks
-    at it, in a terminal or a browser.
+    Each request has a number, which its replies repeat, and ``{"cancel": number}`` cancels it. A request
+    without a number gets bare replies; a client can have one of these at a time. A viewer that is
+    ``following`` is sent events, else it needs the state first. ``screen``: somebody looks at it, in a
+    terminal or a browser.
     """
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
