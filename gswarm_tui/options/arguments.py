@@ -348,8 +348,8 @@ def _unexpected(word: str, parser: Parser) -> str:
         return f"the command {word} comes first: gswarm-tui {word} [options]."
     if word in GSWARM_PROFILER_COMMANDS:
         return (
-            f"{word} is a command of gswarm-profiler; here record and recording stop start and end a "
-            "recording, session start and session stop a session, and summary and plot describe it."
+            f"{word} is a command of gswarm-profiler; here `record` and `recording stop` start and end a "
+            "recording, `session start` and `session stop` a session, and `summary` and `plot` describe it."
         )
     hint = nearest(word, COMMAND_NAMES) or "; name nodes with --nodes, or see the commands in --help"
     return f"unexpected argument {quote(word)}{hint}."
