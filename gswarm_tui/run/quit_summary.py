@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 from pathlib import Path
 
 from gswarm_tui.analysis import periods
@@ -12,13 +13,21 @@ from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import duration, energy, percent, plural
 from gswarm_tui.store.querying.file_source import FileSource
 
+LONGEST_S = 5.0
+"""Limit of the query for the figures; a longer one is interrupted, and the line is left out."""
+
 
 def recording_figures(path: Path, recording_id: int) -> str:
     """Return duration, energy, mean utilisation and worst GPU of a closed recording; empty if they fail."""
     try:
         with contextlib.closing(FileSource(path, for_people=False)) as source:
-            whole = next(o for o in periods.load_recordings(source) if o.recording_id == recording_id)
-            return _figures(summarize(source, whole))
+            limit = threading.Timer(LONGEST_S, source.interrupt)
+            limit.start()
+            try:
+                whole = next(o for o in periods.load_recordings(source) if o.recording_id == recording_id)
+                return _figures(summarize(source, whole))
+            finally:
+                limit.cancel()
     except (UserError, StopIteration):
         return ""
 
