@@ -106,6 +106,16 @@ def test_a_file_with_a_write_ahead_log_is_not_rewritten(path: Path) -> None:
         assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
 
 
+def test_a_recording_that_was_moved_and_linked_is_not_rewritten(path: Path) -> None:
+    fragmented(path)
+    database = Database(path)
+    database.checkpoint()
+    path.symlink_to(path.rename(path.with_name("moved.duckdb")))
+    database.rewrite(60)
+    database.close()
+    assert path.is_symlink()
+
+
 _COMPACTOR = """
 import sys, threading
 from tests.integration.test_store_rewrite import *

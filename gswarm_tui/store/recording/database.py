@@ -281,9 +281,9 @@ class Database:
         Not while its write-ahead log has content, for links, for files with other tables or columns than
         ours, or when the disk is nearly full.
         """
-        if self.wal_bytes() or self.path.stat().st_nlink != 1 or _inode(self.path) != self._inode:
+        if self.path.is_symlink() or self.path.stat().st_nlink != 1 or _inode(self.path) != self._inode:
             return False
-        if not _MIN_REWRITE_BYTES < self.bytes() <= _MAX_REWRITE_BYTES:
+        if self.wal_bytes() or not _MIN_REWRITE_BYTES < self.bytes() <= _MAX_REWRITE_BYTES:
             return False
         if shutil.disk_usage(self.path.parent).free < _FREE_SPACE_FACTOR * self.bytes():
             return False
