@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import duckdb
@@ -16,6 +17,8 @@ import pytest
 
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import SessionStarted
+from tests.bench.processes import cpu_s
+from tests.terminal import pause
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 ROOT = Path(__file__).parents[2]
@@ -165,6 +168,9 @@ def test_ctrl_c_ends_a_query_at_once(path: Path) -> None:
         assert process.stdout is not None
         for _ in range(4):  # the first answer, and the line between the two
             process.stdout.readline()
+        used_s, began = cpu_s(process.pid), time.monotonic()
+        while cpu_s(process.pid) < used_s + 0.2:  # the query computes
+            pause(began)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     finally:
