@@ -79,7 +79,7 @@ def _command(command: Command, args: Sequence[str]) -> int:
     status = 0
     try:
         status = cast(int, module.run(args, os.environ))
-        sys.stdout.flush()  # now, as Python reports what fails at its own end with a traceback
+        sys.stdout.flush()  # at its exit Python would print a traceback
     except BrokenPipeError:  # as with `| head`
         _print_nowhere()
     except OSError as error:

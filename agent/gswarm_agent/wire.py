@@ -332,7 +332,7 @@ class Unpacker:
         self._inflate = zlib.decompressobj(-_WINDOW_BITS)
 
     def unpack(self, chunk: bytes) -> bytes:
-        """Return the messages of a chunk, which comes without its length. Raises WireError."""
+        """Decompress a chunk, given without its length, into its messages. Raises WireError."""
         most = min(MAX_CHUNK, MAX_RATIO * len(chunk))
         try:
             unpacked = self._inflate.decompress(chunk, most + 1)

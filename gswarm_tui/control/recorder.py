@@ -31,7 +31,7 @@ from gswarm_tui.fleet.state import Fleet
 
 FIRST_STATE_S = 30.0
 SILENT_S = 30.0
-"""A recorder sends something each second, or the connection is dead."""
+"""Silence after which a connection counts as dead: a recorder sends something each second."""
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 """Pauses before reconnecting; the last one repeats."""
 NOT_CONNECTED, ENDED = "not connected to the recorder", "the recording has ended"
@@ -58,7 +58,7 @@ class Route(Protocol):
         """Return why the last connection ended, as a clause; empty if nothing is known of it."""
 
     async def close(self) -> None:
-        """End what the last connection left."""
+        """End what is left of the last connection."""
 
 
 class Recorder:

@@ -31,7 +31,7 @@ class EnergyUsed(NamedTuple):
         return cls(*np.full((2, frame.gpus.count), np.nan))
 
     def within(self, ts: float, start: float, until: float) -> Floats:
-        """Return the parts (mJ) that lie in a period, for a frame at ``ts``; 0 where unknown."""
+        """Return each GPU's energy (mJ) within a period, for a frame at ``ts``; 0 where unknown."""
         covers_s = self.ms / 1000
         with np.errstate(invalid="ignore", divide="ignore"):
             inside = min(ts, until) - np.maximum(ts - covers_s, start)

@@ -37,7 +37,7 @@ async def examine(
 
     def stop() -> None:
         for check in checks:
-            if not check.cancelling():  # a second signal would cut off the end of a step
+            if not check.cancelling():  # a second cancellation would interrupt the cleaning up
                 check.cancel()
 
     call_at_signals(stop)

@@ -41,7 +41,7 @@ def supervise() -> int | None:
     with suppress(BlockingIOError):
         recorder = os.read(reports, 1 << 12).rpartition(b"\n")[2]
     if status < 0 or recorder:
-        # Where another program uses the terminal by now, tcsetattr stops this process until it is in front.
+        # In the background, tcsetattr stops this process until it is in the foreground again.
         with suppress(OSError, termios.error):
             termios.tcsetattr(0, termios.TCSAFLUSH, settings)
             os.write(1, _LEAVE_SCREEN)

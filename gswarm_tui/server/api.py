@@ -231,7 +231,7 @@ class _ApiCalls:
         return models.MetricGroups(groups=row["groups"])
 
     async def _change(self, intent: Callable[[], Intent]) -> dict[str, Any]:
-        """Let the recorder carry out an intent; one that can't be made is an invalid request."""
+        """Send an intent to the recorder; one with invalid values is answered with status 400."""
         try:
             made = intent()
         except IntentError as error:

@@ -73,7 +73,7 @@ class ToolProcess:
 
     def lines(self) -> List[str]:
         """Return the lines that have come; sets ``ended`` at its end. Raises ToolError for endless output."""
-        # Not the pipe's end: the program that it measures has the pipe, too, and may outlive it.
+        # The measured program has the pipe, too, and may outlive perf: the pipe's end says nothing.
         self.ended = self._process.poll() is not None
         taken = bytearray(self._rest)
         while len(taken) < _MOST_UNREAD:

@@ -71,7 +71,7 @@ class _TrackedProcess:
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
     def open(self) -> None:
-        """Read it for the first time. Raises as ``parse_process_stat``."""
+        """Read the process's files for the first time. Raises as ``parse_process_stat``."""
         self.stat = parse_process_stat(read_start(f"{self._folder}/stat"))
         status = read_start(f"{self._folder}/status")
         self.user = user_name(parse_process_uid(status)) if status else None

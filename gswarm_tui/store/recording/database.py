@@ -295,7 +295,7 @@ class Database:
 
         The database must be closed afterwards.
         """
-        # Between two statements an interruption has no effect, and the rewrite takes its time.
+        # The timer can't interrupt between two statements; the rewrite then takes longer.
         late = threading.Timer(timeout_s, self._connection.interrupt)
         late.daemon = True
         execute, copy = self._connection.execute, rewrite_path(self.path)

@@ -134,7 +134,7 @@ MEANINGS = {
     "short_name": "Name of the kernel without its arguments",
     "traced_name": "Name of the call as it was traced, with the version of its layer",
     "layer": "Layer of the call: CUDA runtime, CUDA driver, CUDA backtrace or OS runtime",
-    "time_pct": "Share in the profile's total of this view [%]",
+    "time_pct": "Share of the profile's total in this view [%]",
     "total_ns": "Time of all [ns]",
     "calls": "Number of calls, launches or operations",
     "avg_ns": "Mean time [ns]",
