@@ -79,7 +79,8 @@ def _command(command: Command, args: Sequence[str]) -> int:
     status = 0
     try:
         status = cast(int, module.run(args, os.environ))
-        sys.stdout.flush()  # at its exit Python would print a traceback
+        # Output that can't be written fails here: at its exit Python would print a traceback for it.
+        sys.stdout.flush()
     except BrokenPipeError:  # as with `| head`
         _print_nowhere()
     except OSError as error:

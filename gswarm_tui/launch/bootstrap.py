@@ -91,7 +91,8 @@ class Bootstrap:
         remedy, step = "", Step.UNPACK
         match kind:
             case "setup":
-                line = redact([line])[0]  # shells quote the line that failed, and events are recorded
+                # A shell quotes the line of the setup that failed, and the event with it is recorded.
+                line = redact([line])[0]
                 reason, remedy = f"the setup failed with exit status {text}{line}", "correct --setup"
                 step = Step.SETUP
             case "broken" | "python":

@@ -37,7 +37,8 @@ async def examine(
 
     def stop() -> None:
         for check in checks:
-            if not check.cancelling():  # a second cancellation would interrupt the cleaning up
+            # A second Ctrl-C doesn't cancel a check again: that would interrupt how it ends its own process.
+            if not check.cancelling():
                 check.cancel()
 
     call_at_signals(stop)

@@ -22,16 +22,12 @@ def write_session_files(recording: Path, session: str, name: str) -> tuple[str, 
     Raises:
         UserError: a command failed; the message is the command's.
     """
-    stem = _free_stem(file_name(name))
+    first = file_name(name)
+    stems = (first if number == 1 else f"{first}-{number}" for number in count(1))
+    stem = next(each for each in stems if not any(Path(f"{each}{suffix}").exists() for _, suffix in KINDS))
     files = tuple(f"{stem}{suffix}" for _, suffix in KINDS)
     for (word, _), file in zip(KINDS, files, strict=True):
         done = run_program(own_command(word, f"--db={recording}", "-o", f"./{file}", "--", session))
         if done.returncode:
             raise UserError(last_line(done.stderr) or f"{word} ended with status {done.returncode}")
     return files
-
-
-def _free_stem(stem: str) -> str:
-    """Return the stem, with a number if one of its files exists."""
-    stems = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
-    return next(each for each in stems if not any(Path(f"{each}{suffix}").exists() for _, suffix in KINDS))

@@ -152,7 +152,8 @@ class TrialDriver:
             reason,
             allocation.job.label,
         )
-        with contextlib.suppress(TrialError):  # the session or the recorder may have ended before
+        # The session may have been stopped by its user before, or the recorder has ended.
+        with contextlib.suppress(TrialError):
             await self._recorder.carry_out(StopSession(session["name"]))
         if interrupted is not None:
             with contextlib.suppress(TrialError):

@@ -150,7 +150,8 @@ class Database:
         except duckdb.Error as error:
             connection.close()
             if new and file_problem(error) in (FileProblem.DISK_FULL, FileProblem.FILE_SIZE_LIMIT):
-                remove_with_logs(path)  # the next try would find a file that is no database
+                # What the full disk left is no database: the next try to record would refuse it.
+                remove_with_logs(path)
             raise open_error(error, path) from error
         except StoreError:
             connection.close()
