@@ -86,7 +86,8 @@ _IDLE = f"""
 SELECT count(DISTINCT p.profile_id), coalesce(sum(kernels), 0)::BIGINT,
        count(DISTINCT coalesce(gpu_id::VARCHAR,
          concat_ws(' ', p.node, coalesce('rank ' || p.rank, 'pid ' || pid), device))) FILTER (kernels > 0),
-       100 * (1 - sum(least(kernel_s, captured_s)) / nullif(sum(captured_s), 0))
+       CASE WHEN count(p.unread) = 0
+         THEN 100 * (1 - sum(least(kernel_s, captured_s)) / nullif(sum(captured_s), 0)) END
 FROM profiles p
 LEFT JOIN (FROM ({profile_views.GPUS}) UNION ALL FROM ({profile_views.TRACE_GPUS})) g USING (profile_id)
 LEFT JOIN (SELECT profile_id, min(pid) AS pid FROM trace_op_events GROUP BY profile_id) USING (profile_id)

@@ -97,7 +97,8 @@ def _facts(values: Any) -> ProfileFacts:
 
     try:
         gpus = tuple(ProfiledGpu(**gpu) for gpu in values["gpus"])
-        return ProfileFacts(**{**values, "gpus": gpus, "messages": tuple(values["messages"])})
+        texts = {name: tuple(values[name]) for name in ("messages", "unread")}
+        return ProfileFacts(**{**values, "gpus": gpus, **texts})
     except (TypeError, KeyError) as error:
         raise MessageError(f"these are no facts of a profile: {error}") from None
 

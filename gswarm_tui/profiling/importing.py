@@ -98,8 +98,9 @@ def _import(
                 with _writer(db, facts, environ) as target:
                     events = NsysEvents(export, target, report)
                     rows = events.run()
-                    facts = _widened(facts, events.span_ns)
-                    target.finish(facts)
+                    facts = replace(_widened(facts, events.span_ns), unread=events.unread)
+                    notices += events.notices()
+                    target.finish(replace(facts, messages=(*facts.messages, *notices)))
             except UNREADABLE as error:
                 raise export.unreadable(error) from error
     if not target.at_its_time:

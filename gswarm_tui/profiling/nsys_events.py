@@ -7,12 +7,14 @@ only the names that rows use are read from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.nsys_facts import plain_uuid
 from gswarm_tui.profiling.report_text import LONGEST_READ, clean_text
@@ -46,38 +48,74 @@ _ON_GPU = ("deviceId", "streamId?", "globalPid?", "correlationId?")
 _LAUNCH = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _LAUNCH_COLUMNS = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _MOST_DEVICES = 1 << 16
+_LATEST_NS = 10**17
+_CALLS, _GRAPHS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_NO_WORK = {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"}
+"""Tables of CUPTI in which the host waits; no GPU works."""
 
 
 class NsysEvents:
     """One pass over the events of an export, which writes them as rows of a profile.
 
-    After ``run``, ``span_ns`` is the time of the first start and the last end, None without events.
+    After ``run``, ``span_ns`` is the time of the first start and the last end but for calls of CUDA, or None.
+    ``unread`` names the tables whose events on GPUs this reader doesn't know.
     """
 
     def __init__(self, export: NsysExport, target: ProfileWriter, report: Callable[[float], None]) -> None:
         """``report`` is called with the share done. Raises ReportError, UNREADABLE."""
         self._export, self._target, self._report = export, target, report
-        self._name_ids: npt.NDArray[np.int32] = np.zeros(export.most("StringIds", "id") + 1, dtype=np.int32)
+        self._name_ids: npt.NDArray[np.int32] = np.zeros(export.most("StringIds", "id") + 2, dtype=np.int32)
         self._text_ids: dict[str, int] = {}
         self._known_gpus = self._devices()
         self._rows = self._total = 0
+        self._left_out: Counter[str] = Counter()
+        self.unread: tuple[str, ...] = ()
         self.span_ns: tuple[int, int] | None = None
 
     def run(self) -> int:
         """Write all tables and return the number of rows. Raises ReportError, StoreError, UNREADABLE."""
         tables = {
-            "CUPTI_ACTIVITY_KIND_RUNTIME": self._calls,
+            _CALLS: self._calls,
             "OSRT_API": self._calls,
             "CUPTI_ACTIVITY_KIND_KERNEL": self._kernels,
+            _GRAPHS: self._graphs,
             "CUPTI_ACTIVITY_KIND_MEMCPY": self._memory,
             "CUPTI_ACTIVITY_KIND_MEMSET": self._memory,
             "NVTX_EVENTS": self._ranges,
         }
         present = {table: write for table, write in tables.items() if self._export.has(table)}
         self._total = sum(self._export.most(table, "rowid") for table in present)
+        self.unread = tuple(sorted(self._unknown_work(tables.keys() | _NO_WORK)))
         for table, write in present.items():
+            before = self._rows
             write(table)
+            if (bad := self._left_out[table]) > self._rows - before:
+                problem = f"has {bad:,} records without valid times, numbers or names, more than half of them"
+                raise self._export.invalid(table, problem)
         return self._rows
+
+    def notices(self) -> tuple[str, ...]:
+        """Return what isn't in the profile although the report has it, as sentences."""
+        return (
+            *(
+                f"the table {table} isn't known to this gswarm-tui, so its work of GPUs is missing and the "
+                "share of time without a kernel is unknown; update gswarm-tui."
+                for table in self.unread
+            ),
+            *(
+                f"{plural(count, 'record')} of {table} left out: no valid times, numbers or names."
+                for table, count in self._left_out.items()
+            ),
+        )
+
+    def _unknown_work(self, known: Set[str]) -> Iterator[str]:
+        """Yield the tables that have rows and look like work of GPUs, except those that are known."""
+        for table, columns in self._export.columns.items():
+            is_cupti = table.startswith("CUPTI_ACTIVITY_KIND_")
+            if table in known or not columns >= {"start", "end"} or not (is_cupti or "deviceId" in columns):
+                continue
+            if self._export.has_rows(table):
+                yield clean_text(table)
 
     def _calls(self, table: str) -> None:
         is_os = table == "OSRT_API"
@@ -87,7 +125,7 @@ class NsysEvents:
         for start, end, name, kind, thread, *correlation in self._batches(table, names, where):
             self._add(
                 PROFILE_API_EVENTS, table, start, end,
-                name_id=self._names(table, name), event_class=np.maximum(kind, 0),
+                name_id=self._names(name), event_class=np.maximum(kind, 0),
                 **_threads(thread), **({"correlation_id": correlation[0]} if correlation else {}),
             )  # fmt: skip
 
@@ -97,9 +135,22 @@ class NsysEvents:
             start, end, device, stream, process, correlation, name, short_name, *sizes = batch
             self._add(
                 PROFILE_KERNEL_EVENTS, table, start, end,
-                name_id=self._names(table, name), short_name_id=self._names(table, short_name),
+                name_id=self._names(name), short_name_id=self._names(short_name),
                 **self._on_gpu(device, stream, process), correlation_id=correlation,
                 **dict(zip(_LAUNCH_COLUMNS, sizes, strict=True)),
+            )  # fmt: skip
+
+    def _graphs(self, table: str) -> None:
+        """Write CUDA graphs that were traced as a whole, nsys's default, as one kernel each."""
+        for batch in self._batches(table, ("start", "end", *_ON_GPU, "graphId?")):
+            start, end, device, stream, process, correlation, graph = batch
+            names = self._texts(
+                [f"[CUDA graph {one}]" if one >= 0 else "[CUDA graph]" for one in graph.tolist()]
+            )
+            self._add(
+                PROFILE_KERNEL_EVENTS, table, start, end,
+                name_id=names, short_name_id=names,
+                **self._on_gpu(device, stream, process), correlation_id=correlation,
             )  # fmt: skip
 
     def _memory(self, table: str) -> None:
@@ -127,16 +178,17 @@ class NsysEvents:
         domain = "e.domainId" if "domainId" in there else "NULL"
         domains = self._domains() if "domainId" in there else {}
         # A range that was open at the end of the capture lasts until its last event, as for nsys stats.
-        last = self._export.execute('SELECT max(max(start), max("end")) FROM NVTX_EVENTS').fetchall()[0][0]
-        if not isinstance(last, int | None):
-            raise self._export.invalid(table, "has values that aren't whole numbers")
+        last = self._export.rows(
+            'SELECT max(max(start), coalesce(max("end"), 0)) FROM NVTX_EVENTS '
+            "WHERE typeof(start) = 'integer' AND typeof(\"end\") IN ('integer', 'null')"
+        )[0][0]
         rows = self._export.execute(
             f'SELECT e.start, coalesce(e."end", {last or 0}), e.eventType, {thread}, {domain}, {text} '  # noqa: S608
             f"FROM NVTX_EVENTS e {join} WHERE e.eventType IN ({kinds})"
         )
         while batch := rows.fetchmany(BATCH):
             starts, ends, types, threads, in_domains, texts = zip(*batch, strict=True)
-            start, end, thread_ids = (self._whole(table, column) for column in (starts, ends, threads))
+            start, end, thread_ids = _whole(list(zip(starts, ends, threads, strict=True))).T
             prefixes = (
                 domains.get((one, at >> 24 & 0xFFFFFF), "")
                 for one, at in zip(in_domains, thread_ids.tolist(), strict=True)
@@ -164,13 +216,18 @@ class NsysEvents:
         self, table: TableSchema, source: str, start: Numbers, end: Numbers, **columns: npt.NDArray[Any]
     ) -> None:
         """Add rows with their times after the start of the capture, and report the share done."""
-        if (end < start).any() or start.min() < 0 or end.max() > 10**17:
-            raise self._export.invalid(source, "has times that aren't in order")
-        first, last = self.span_ns or (int(start[0]), 0)
-        self.span_ns = min(first, int(start.min())), max(last, int(end.max()))
-        times = {"start_ns": start, "duration_ns": end - start}
-        self._target.add(table, times | columns)
-        self._rows += len(start)
+        good = (start >= 0) & (end >= start) & (end <= _LATEST_NS) & (columns["name_id"] > 0)
+        if not good.all():
+            self._left_out[source] += int((~good).sum())
+            start, end = start[good], end[good]
+            columns = {name: values[good] for name, values in columns.items()}
+        if len(start):
+            # A call of CUDA may have begun before the capture did: the capture begins with its GPU's work.
+            if source != _CALLS:
+                first, last = self.span_ns or (int(start[0]), 0)
+                self.span_ns = min(first, int(start.min())), max(last, int(end.max()))
+            self._target.add(table, {"start_ns": start, "duration_ns": end - start} | columns)
+            self._rows += len(start)
         self._report(min(1.0, self._rows / max(self._total, 1)))
 
     def _batches(self, table: str, names: Sequence[str], where: str = "true") -> Iterator[list[Numbers]]:
@@ -179,7 +236,7 @@ class NsysEvents:
         columns = ", ".join(self._column(table, name) for name in names)
         rows = self._export.execute(f"SELECT {columns} FROM {table} WHERE {where}")  # noqa: S608 (own names)
         while batch := rows.fetchmany(BATCH):
-            yield list(np.ascontiguousarray(self._whole(table, batch).T))
+            yield list(np.ascontiguousarray(_whole(batch).T))
 
     def _column(self, table: str, name: str) -> str:
         if not name.endswith("?"):
@@ -187,23 +244,15 @@ class NsysEvents:
         bare = name.removesuffix("?")
         return f'coalesce("{bare}", -1)' if bare in self._export.columns[table] else "-1"
 
-    def _whole(self, table: str, values: Any) -> Numbers:
-        try:
-            return np.array(values, dtype=np.int64)
-        except (TypeError, ValueError, OverflowError):
-            raise self._export.invalid(table, "has values that aren't whole numbers") from None
-
-    def _names(self, table: str, ids: Numbers) -> Numbers:
-        """Return our ids of names for those of StringIds."""
-        if len(ids) and (ids.min() < 0 or ids.max() >= len(self._name_ids)):
-            raise self._export.invalid(table, "uses names that StringIds lacks")
+    def _names(self, ids: Numbers) -> Numbers:
+        """Return our ids of names for those of StringIds, -1 for names that it lacks."""
+        lacking = len(self._name_ids) - 1
+        ids = np.where((ids < 0) | (ids > lacking), lacking, ids)
         if len(unknown := np.unique(ids[self._name_ids[ids] == 0])):
             listed = ", ".join(map(str, unknown.tolist()))
             found = dict(self._export.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})"))  # noqa: S608
-            if len(found) < len(unknown):
-                raise self._export.invalid(table, "uses names that StringIds lacks")
-            texts = [str(found[one]) for one in unknown.tolist()]
-            self._name_ids[unknown] = self._texts(texts)
+            self._name_ids[unknown] = -1
+            self._name_ids[list(found)] = self._texts([str(text) for text in found.values()])
         return self._name_ids[ids].astype(np.int64)
 
     def _texts(self, texts: Sequence[str]) -> Numbers:
@@ -241,6 +290,15 @@ class NsysEvents:
             rows = self._export.rows("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
             known |= {(pid, cuda): known.get((None, gpu), -1) for pid, cuda, gpu in rows}
         return known
+
+
+def _whole(rows: Sequence[tuple[Any, ...]]) -> Numbers:
+    """Return rows as whole numbers; a row with another value gets a start and an end that are invalid."""
+    try:
+        return np.array(rows, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        whole = (all(isinstance(one, int) for one in row) for row in rows)
+        return np.array([row if ok else (-1,) * len(row) for row, ok in zip(rows, whole, strict=True)])
 
 
 def _threads(thread: Numbers) -> dict[str, Numbers]:

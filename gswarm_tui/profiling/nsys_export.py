@@ -89,6 +89,10 @@ class NsysExport:
             raise self.invalid(table, "has row numbers beyond a thousand million")
         return most or 0
 
+    def has_rows(self, table: str) -> bool:
+        """Return whether a table has rows."""
+        return bool(self.rows(f"SELECT 1 FROM {_quoted(table)} LIMIT 1"))  # noqa: S608 (quoted)
+
     def labels(self, table: str) -> dict[Any, str]:
         """Return the labels of a table of constants by their numbers, none if it is absent."""
         if not self.has(table, "id", "label"):

@@ -26,7 +26,7 @@ from gswarm_tui.analysis.profiles import load_profiles, profile_details
 from gswarm_tui.cli import main
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import recording_of_node
-from tests.nsys_standin import CAPTURE, NODE, SECRET, START_NS, UUIDS, write_standin
+from tests.nsys_standin import CAPTURE, NODE, PID, SECRET, START_NS, UUIDS, write_standin
 from tests.unit.store_recording import query
 
 A100 = Path(__file__).parents[3] / "shared" / "data" / "nsys"
@@ -157,6 +157,7 @@ def test_timeline_counts_nested_ranges_and_kernels_of_two_streams_once(
         f"CREATE TABLE again AS SELECT * FROM {kernels}",
         "UPDATE again SET streamId = 8",
         f"INSERT INTO {kernels} SELECT * FROM again",
+        "DROP TABLE again",
     ]
     db = tmp_path / "run.duckdb"
     import_report(capsys, write_standin(tmp_path / "standin.sqlite", sql=sql), "--db", db)
@@ -298,13 +299,8 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
         ),
         (["DELETE FROM TARGET_INFO_SESSION_START_TIME"], "has no start in UTC"),
         (
-            ["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE rowid = 6"],
-            "times that aren't in order",
-        ),
-        (["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 77"], "uses names that StringIds lacks"),
-        (
-            ["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'first'"],
-            "has values that aren't whole numbers",
+            ["UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE rowid > 2"],
+            "KERNEL has 4 records without valid times, numbers or names, more than half of them",
         ),
         (["ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN bytes"], "lacks the column bytes"),
         (
@@ -312,7 +308,7 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
                 'CREATE TABLE NVTX_EVENTS (start, "end", eventType, text)',
                 "INSERT INTO NVTX_EVENTS VALUES (1, '0), 59 --', 59, 'a range')",
             ],
-            "has values that aren't whole numbers",
+            "NVTX_EVENTS has 1 records without valid times",
         ),
     ],
 )
@@ -327,6 +323,42 @@ def test_a_report_that_no_nsys_writes_is_refused_and_nothing_of_it_stays(
     assert why in line
     assert sorted(all_texts(db)) == before
     assert query(db, "SELECT count(*) FROM profile_kernel_events") == [(5,)]
+
+
+def test_bad_records_are_left_out_and_counted_and_the_others_are_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = ("end = start - 1", "demangledName = 77", "deviceId = 'first'", "start = -5")
+    sql = [
+        f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {what} WHERE rowid = {at}" for at, what in enumerate(bad, 3)
+    ]
+    db, report = tmp_path / "run.duckdb", write_standin(tmp_path / "r.sqlite", kernels=20, sql=sql)
+    sentence = "4 records of CUPTI_ACTIVITY_KIND_KERNEL left out: no valid times, numbers or names."
+    assert f"gswarm-tui: {sentence}\n" in import_report(capsys, report, "--db", db)[1]
+    assert query(db, "SELECT kernels, captured_s, no_kernel_pct FROM profile_gpus") == [(16, 10.0, 60.0)]
+    assert sentence in query(db, "SELECT messages FROM profiles")[0][0]
+
+
+def test_graphs_count_as_busy_and_a_gpu_with_unknown_work_has_no_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --cuda-graph-trace=node, nsys writes one event for each launch of a graph."""
+    columns = '(start, "end", deviceId, streamId, globalPid, correlationId, graphId)'
+    graph = f"VALUES ({CAPTURE[0]}, {CAPTURE[0] + 9 * 10**9}, 0, 7, {PID << 24}, 1, 3)"
+    shares = []
+    for table, kernels in (("GRAPH_TRACE", 0), ("WARP_TRACE", 6)):
+        events, empty = f"CUPTI_ACTIVITY_KIND_{table}", "CUPTI_ACTIVITY_KIND_EMPTY"
+        sql = [
+            *(f"CREATE TABLE {name} {columns}" for name in (events, empty)),
+            f"INSERT INTO {events} {graph}",
+        ]
+        db, report = tmp_path / f"{table}.duckdb", tmp_path / f"{table}.sqlite"
+        _, errors = import_report(capsys, write_standin(report, kernels=kernels, sql=sql), "--db", db)
+        shares += query(db, "SELECT min(name), any_value(no_kernel_pct) FROM profile_gpus, profile_kernels")
+    assert shares == [("[CUDA graph 3]", 10.0), ("relu(float*)", None)]
+    assert f"the table {events} isn't known to this gswarm-tui, so its work of GPUs is missing" in errors
+    assert main(["summary", "--db", str(db)]) == 0
+    assert "no kernel running for – of the capture" in capsys.readouterr().out
 
 
 def test_a_cut_or_foreign_file_is_refused_in_one_sentence(

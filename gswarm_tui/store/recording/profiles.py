@@ -90,6 +90,7 @@ class ProfileFacts:
     """A report's own description of itself.
 
     Times are Unix nanoseconds on the clock of its node: of the report's time 0, and of the capture.
+    ``unread`` names tables of events on GPUs that the importer doesn't know.
     """
 
     file: str
@@ -103,6 +104,7 @@ class ProfileFacts:
     ended_ns: int
     messages: tuple[str, ...] = ()
     gpus: tuple[ProfiledGpu, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def profile_row(profile_id: int, facts: ProfileFacts, placed: ProfilePlace) -> d
         "ended_at": facts.ended_ns // 1000 - offset_us,
         "clock_offset_s": placed.clock_offset_s,
         "messages": json.dumps(facts.messages, ensure_ascii=False),
+        "unread": ", ".join(facts.unread) or None,
     }
 
 

@@ -137,7 +137,8 @@ WITH ordered AS (
 )
 SELECT p.file AS profile, p.node, p.rank, g.gpu_index, b.device, kernels,
        captured_us / 1e6 AS captured_s, busy_ns / 1e9 AS kernel_s,
-       round(100 * greatest(0, 1 - busy_ns / nullif(captured_us * 1000.0, 0)), 1) AS no_kernel_pct,
+       CASE WHEN p.unread IS NULL
+         THEN round(100 * greatest(0, 1 - busy_ns / nullif(captured_us * 1000.0, 0)), 1) END AS no_kernel_pct,
        profile_id, gpu_id, p.recording_id
 FROM busy b
 JOIN profiles p USING (profile_id)
@@ -176,7 +177,8 @@ VIEWS = {
         columns(f"ts {OF_PROFILE} launch kernel metric unit number text profile_id recording_id"),
     ),
     "profile_gpus": View(
-        "Each GPU of a profile: the time in which its kernels ran, and the share in which none did",
+        "Each GPU of a profile: the time in which its kernels ran, and the share in which none did; "
+        "NULL if the report has events on GPUs that gswarm-tui doesn't know",
         GPUS,
         columns(
             f"{OF_PROFILE_GPU} device kernels captured_s kernel_s no_kernel_pct "

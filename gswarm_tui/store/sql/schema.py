@@ -314,7 +314,16 @@ PROFILES = TableSchema(
             "Clock of the node minus clock of the recorder, which was subtracted from the report's times "
             "[s]; NULL if unknown",
         ),
-        ColumnSchema("messages", "VARCHAR", "JSON list: warnings and errors that the tool reported"),
+        ColumnSchema(
+            "messages",
+            "VARCHAR",
+            "JSON list: warnings and errors that the tool reported, and what the import left out",
+        ),
+        ColumnSchema(
+            "unread",
+            "VARCHAR",
+            "Tables of the report with events on GPUs that gswarm-tui doesn't know; NULL if it knows all",
+        ),
     ),
     key=("profile_id",),
 )
