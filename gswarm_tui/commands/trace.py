@@ -12,7 +12,7 @@ from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced
 from gswarm_tui.control.client import Head
-from gswarm_tui.control.intents import IntentError, RecorderError, StartTrace
+from gswarm_tui.control.intents import CancelTrace, IntentError, RecorderError, StartTrace
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, UsageError
 from gswarm_tui.printing.json_output import print_json
@@ -39,12 +39,19 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except (IntentError, TimeInputError) as error:
         raise UsageError(f"{error}.") from None
     head = choose_head(arguments, environ)
+    if arguments.cancel:
+        head.carry_out(CancelTrace())
+        return 0
     state = head.carry_out(intent)
     print_notice(
         f"requested a trace; files of at most {intent.max_mib:,} MiB a rank before compression "
         f"go to {state['folder']}"
     )
-    state = _wait(head, state)
+    try:
+        state = _wait(head, state)
+    except KeyboardInterrupt:
+        head.carry_out(CancelTrace())
+        raise
     if arguments.json:
         print_json({"folder": state["folder"], "ranks": state["ranks"]})
     status = _print_result(state, quiet=arguments.json)
@@ -74,8 +81,10 @@ def _parser() -> CommandParser:
         type=number,
         metavar="MIB",
         default=512,
-        help="largest trace of a rank that is fetched, before compression (default: 512)",
+        help="largest trace of a rank that is fetched, before compression; all together 16 times that "
+        "(default: 512)",
     )
+    parser.add_argument("--cancel", action="store_true", help="end the trace that is under way")
     return parser
 
 

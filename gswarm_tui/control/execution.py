@@ -9,6 +9,7 @@ from gswarm_agent.mark import checked
 from gswarm_agent.metrics import COUNTERS, known_groups
 from gswarm_tui.common.errors import quote
 from gswarm_tui.control.intents import (
+    CancelTrace,
     ChangeInterval,
     ChangeMetrics,
     ChangeSession,
@@ -72,8 +73,8 @@ class Executor:
                     raise IntentError(self._hub.counters_refusal)
                 self._hub.set_metrics(known_groups(intent.groups))
                 return {"groups": list(self._hub.fleet.metrics)}
-            case StartTrace():
-                return self._start_trace(intent)
+            case StartTrace() | CancelTrace():
+                return self._trace(intent)
             case StopRecording():
                 return {"ending": True}
             case Detach():
@@ -136,14 +137,17 @@ class Executor:
         self._hub.publish(mark)
         return {"name": name, "at": mark.at}
 
-    def _start_trace(self, intent: StartTrace) -> dict[str, Any]:
+    def _trace(self, intent: StartTrace | CancelTrace) -> dict[str, Any]:
         self._require_recording("no trace requested")
-        choice = TraceChoice(
-            intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
-        )
         if self._hub.tracing is None:
             raise IntentError("simulated nodes have no processes to trace")
         try:
+            if isinstance(intent, CancelTrace):
+                self._hub.tracing.cancel()
+                return {}
+            choice = TraceChoice(
+                intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
+            )
             return self._hub.tracing.start(choice)
         except TraceError as error:
             raise IntentError(str(error)) from None

@@ -206,6 +206,13 @@ class StartTrace(Intent):
 
 
 @dataclass(frozen=True)
+class CancelTrace(Intent):
+    """End the trace that is under way."""
+
+    want = "cancel_trace"
+
+
+@dataclass(frozen=True)
 class StopRecording(Intent):
     """End the recorder and close its recording; a command that ``record`` runs continues."""
 

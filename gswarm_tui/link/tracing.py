@@ -25,6 +25,7 @@ from gswarm_agent.wire import (
 )
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.state import MAX_MESSAGE
 from gswarm_tui.link.link import Link
 
 MIB = 1024 * 1024
@@ -35,6 +36,14 @@ STARTS_IN_S = 10.0
 ROUND_UP = 100
 SILENT_S, NO_REPORT_S = 90.0, 900.0
 """Time after which a node is given up that is cut off, or reports nothing; agents wait 600 s for a file."""
+LONGEST_S = 3600.0
+"""Time after which a trace ends, with its imports, whatever nodes report."""
+MAX_PROCESSES = 128
+"""Processes that a node may report; eight GPUs in seven parts each have 56."""
+TOTAL_RANKS = 16
+"""All files of a trace together may have so many times the limit of one rank's."""
+MAX_REASON = 300
+"""Characters of a node's reason why a process wasn't traced."""
 CHECK_EVERY_S = 1.0
 FETCHING, DONE = "fetching", "done"
 _LEVEL = 3
@@ -121,7 +130,9 @@ class Tracing:
         self._asked: set[str] = set()
         self._nodes: dict[str, float] = {}
         self._live_at: dict[str, float] = {}
-        self._traces: dict[tuple[str, int], RankTrace] = {}
+        self._traces: dict[str, dict[int, RankTrace]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._accepted = 0
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._fetching: set[asyncio.Task[None]] = set()
@@ -136,7 +147,7 @@ class Tracing:
     def start(self, choice: TraceChoice) -> dict[str, Any]:
         """Request a trace from all nodes that are connected; return its state. Raises TraceError."""
         if self.is_running:
-            raise TraceError("another trace is under way; wait until it is here")
+            raise TraceError("another trace is under way; gswarm-tui trace --cancel ends it")
         if not any(link.is_live for link in self._links.values()):
             raise TraceError("no node is connected")
         self._token = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -147,7 +158,9 @@ class Tracing:
             raise TraceError(f"{self._folder} can't be created: {error.strerror}") from None
         self._starts_at = self._now() + STARTS_IN_S
         self._asked.clear()
-        self._traces.clear()
+        self._traces = {node: {} for node in self._links}
+        self._turns = {node: asyncio.Lock() for node in self._links}
+        self._accepted = 0
         self._nodes = dict.fromkeys(self._links, self._now())
         self._live_at = dict(self._nodes)
         request = RequestTrace(
@@ -162,14 +175,21 @@ class Tracing:
         for node, link in self._links.items():
             link.take_trace = self._receive
             if not link.is_live:
-                self._asked.add(node)
-                self._traces[node, 0] = RankTrace(node, 0, None, TRACE_FAILED, "it isn't connected")
+                self._give_up(node, "it isn't connected")
             else:
                 link.request_trace(request, self._starts_at)
         self._running = asyncio.get_running_loop().create_task(self._follow())
         ranks = "all ranks" if not choice.ranks else f"ranks {', '.join(map(str, choice.ranks))}"
         self._log(INFO, f"trace of {ranks} over {choice.describe()} requested")
         return self.state()
+
+    def cancel(self) -> None:
+        """End the trace that is under way; files that are here stay. Raises TraceError."""
+        if self._running is None or self._running.done():
+            raise TraceError("no trace is under way")
+        self._running.cancel()
+        self._end("the trace was cancelled")
+        self._log(INFO, "the trace was cancelled")
 
     def state(self) -> dict[str, Any]:
         """Return the newest trace as values of a message."""
@@ -185,7 +205,7 @@ class Tracing:
     def ranks(self) -> list[RankTrace]:
         """Return the processes of the newest trace by rank."""
         return sorted(
-            self._traces.values(),
+            (trace for traces in self._traces.values() for trace in traces.values()),
             key=lambda trace: (trace.rank is None, trace.rank or 0, trace.node, trace.pid),
         )
 
@@ -197,7 +217,7 @@ class Tracing:
         if message.pid == 0:
             self._asked.add(node)
         if isinstance(message, TracePart):
-            trace = self._traces.get((node, message.pid))
+            trace = self._traces[node].get(message.pid)
             # A part comes only on request, so one that nobody waits for is dropped.
             if trace is not None and trace.state == FETCHING and trace.parts.empty():
                 trace.parts.put_nowait(message)
@@ -206,11 +226,17 @@ class Tracing:
         self._changed.set()
 
     def _take_report(self, node: str, report: TraceReport) -> None:
-        trace = self._traces.setdefault((node, report.pid), RankTrace(node, report.pid, report.rank, ""))
-        if trace.is_settled:
+        traces = self._traces[node]
+        if report.pid not in traces and len(traces) >= MAX_PROCESSES:
+            traces[0] = RankTrace(
+                node, 0, None, TRACE_FAILED, f"it reported more than {MAX_PROCESSES} processes"
+            )
+            return
+        trace = traces.setdefault(report.pid, RankTrace(node, report.pid, report.rank, ""))
+        if trace.is_settled or trace.state == TRACE_READY:
             return
         if report.state == TRACE_FAILED:
-            self._fail(trace, report.reason)
+            self._fail(trace, report.reason[:MAX_REASON])
         elif report.state != TRACE_READY:
             trace.state = report.state
         elif trace.state == FETCHING:  # repeated after a reconnect
@@ -220,11 +246,15 @@ class Tracing:
         elif report.size > self._choice.max_mib * MIB:
             size = f"{report.size / MIB:,.0f} MiB, over the limit of {self._choice.max_mib:,}"
             self._fail(trace, f"its trace has {size}; allow more with --max-mib, or trace a shorter time")
+        elif self._accepted + report.size > TOTAL_RANKS * self._choice.max_mib * MIB:
+            size = f"{TOTAL_RANKS * self._choice.max_mib:,} MiB"
+            self._fail(trace, f"all traces have over {size}; allow more with --max-mib, or trace fewer ranks")
         else:
-            trace.state, trace.size = FETCHING, report.size
+            trace.state, trace.size = TRACE_READY, report.size
+            self._accepted += report.size
             what = f"rank{trace.rank}" if trace.rank is not None else f"pid{trace.pid}"
             # Two processes of a node may report the same rank.
-            same = sum((t.node, t.rank) == (trace.node, trace.rank) for t in self._traces.values()) > 1
+            same = sum(other.rank == trace.rank for other in traces.values()) > 1
             extra = f"-{trace.pid}" if same and trace.rank is not None else ""
             trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
             fetch = asyncio.get_running_loop().create_task(self._fetch(trace))
@@ -235,7 +265,13 @@ class Tracing:
         self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.fetched))
 
     async def _fetch(self, trace: RankTrace) -> None:
-        """Fetch and compress a rank's trace, part by part."""
+        """Fetch and compress a rank's trace when it is its turn: a node has one file open at a time."""
+        async with self._turns[trace.node]:
+            if not trace.is_settled:
+                trace.state = FETCHING
+                await self._fetch_parts(trace)
+
+    async def _fetch_parts(self, trace: RankTrace) -> None:
         path = self._folder / trace.file
         unfinished = path.with_name(f"{path.name}.part")
         try:
@@ -265,44 +301,61 @@ class Tracing:
 
     async def _follow(self) -> None:
         """Wait until all files are here or given up, then remove them from the nodes."""
+        ends_at = asyncio.get_running_loop().time() + LONGEST_S
         try:
-            while not (
-                self._nodes.keys() <= self._asked and all(t.is_settled for t in self._traces.values())
-            ):
-                self._changed.clear()
-                self._give_up_silent_nodes()
-                # Not wait_for: in Python 3.11 it may ignore a cancellation (python/cpython#86296).
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_EVERY_S):
-                        await self._changed.wait()
+            async with asyncio.timeout_at(ends_at):
+                await self._wait_for_files()
+        except TimeoutError:
+            self._end(f"the trace took longer than {LONGEST_S / 60:.0f} minutes")
         finally:
-            for trace in self._traces.values():
-                if not trace.is_settled:
-                    self._fail(trace, "gswarm-tui ended before it was here")
-            for link in self._links.values():
-                link.end_trace(EndTrace(self._token))
-            for fetch in self._fetching:
-                fetch.cancel()
-        for trace in self.ranks():
-            if trace.state == DONE:
-                trace.reason = await self._import_file(self._folder / trace.file, trace.node)
-                trace.imported = not trace.reason
+            self._end("gswarm-tui ended before it was here")
+        done = [trace for trace in self.ranks() if trace.state == DONE]
+        for trace in done:
+            trace.reason = "its import was stopped; run gswarm-tui import"
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(ends_at):
+                for trace in done:
+                    trace.reason = await self._import_file(self._folder / trace.file, trace.node)
+                    trace.imported = not trace.reason
         self._log_result()
+
+    def _end(self, why: str) -> None:
+        """Remove the trace from the nodes, and fail what isn't here."""
+        for node in self._nodes:
+            self._give_up(node, why)
+        for link in self._links.values():
+            link.end_trace(EndTrace(self._token))
+        for fetch in self._fetching:
+            fetch.cancel()
+
+    async def _wait_for_files(self) -> None:
+        while not (self._nodes.keys() <= self._asked and all(t.is_settled for t in self.ranks())):
+            self._changed.clear()
+            self._give_up_silent_nodes()
+            # Not wait_for: in Python 3.11 it may ignore a cancellation (python/cpython#86296).
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_EVERY_S):
+                    await self._changed.wait()
 
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
             if self._links[node].is_live:
                 self._live_at[node] = self._now()
-            pending = [t for t in self._traces.values() if t.node == node and not t.is_settled]
             # A short cut while a rank writes its file for minutes doesn't end the trace.
-            cut_off = self._now() - max(heard_at, self._live_at[node]) > SILENT_S
-            is_patient = not cut_off and self._now() - heard_at <= NO_REPORT_S
-            if is_patient or (node in self._asked and not pending):
-                continue
-            self._asked.add(node)
-            why = "the connection was lost" if cut_off else "its agent stopped reporting"
-            for trace in pending or [self._traces.setdefault((node, 0), RankTrace(node, 0, None, ""))]:
-                self._fail(trace, why)
+            if self._now() - max(heard_at, self._live_at[node]) > SILENT_S:
+                self._give_up(node, "the connection was lost")
+            elif self._now() - heard_at > NO_REPORT_S:
+                self._give_up(node, "its agent stopped reporting")
+
+    def _give_up(self, node: str, why: str) -> None:
+        """Fail what is still expected from a node."""
+        traces = self._traces[node]
+        pending = [trace for trace in traces.values() if not trace.is_settled]
+        if node not in self._asked and not pending:
+            pending = [traces.setdefault(0, RankTrace(node, 0, None, ""))]
+        self._asked.add(node)
+        for trace in pending:
+            self._fail(trace, why)
 
     def _log_result(self) -> None:
         done = [trace for trace in self.ranks() if trace.state == DONE]
@@ -319,7 +372,7 @@ class Tracing:
         self._log(WARNING if failed or why else INFO, message)
 
     def _log(self, severity: str, message: str) -> None:
-        self._publish(EventLogged(self._now(), "trace", severity, message))
+        self._publish(EventLogged(self._now(), "trace", severity, message[:MAX_MESSAGE]))
 
     async def close(self) -> None:
         """End a trace that is under way, and remove it from the nodes."""

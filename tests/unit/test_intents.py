@@ -10,6 +10,7 @@ import pytest
 
 from gswarm_tui.control.intents import (
     INTENTS,
+    CancelTrace,
     ChangeInterval,
     ChangeMetrics,
     ChangeSession,
@@ -42,6 +43,7 @@ EXAMPLES = [
     LogTrial("trial_run", "run 1 of 4 took 3 s", '{"run": 1}'),
     ChangeInterval(500),
     ChangeMetrics(("core", "pcie")),
+    CancelTrace(),
     StartTrace(),
     StartTrace(iterations=3, ranks=(0, 7), stacks=True, max_mib=64),
     StopRecording(),

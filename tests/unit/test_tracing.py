@@ -14,12 +14,15 @@ import pytest
 
 from gswarm_agent.wire import (
     TRACE_ASKED,
+    TRACE_FAILED,
     TRACE_READY,
     TRACE_REQUESTED,
     FetchTrace,
     TracePart,
     TraceReport,
 )
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.state import MAX_MESSAGE
 from gswarm_tui.link import tracing
 from gswarm_tui.link.tracing import NO_REPORT_S, SILENT_S, TraceChoice, Tracing
 
@@ -68,6 +71,7 @@ async def test_an_empty_trace_and_too_many_bytes_end_the_trace(tmp_path: Path) -
     token = run.start(TraceChoice())["token"]
     node.take_trace("gpu01", TraceReport(token, 5, 0, TRACE_READY, "", 0))
     node.take_trace("gpu01", TraceReport(token, 6, 1, TRACE_READY, "", 4))
+    await requested(node, 0)
     node.take_trace("gpu01", TracePart(token, 6, 0, b"{..}" * 1000))
     node.take_trace("gpu01", TracePart(token, 6, 4, b"{..}" * 1000))
     node.take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
@@ -94,6 +98,7 @@ async def test_traces_over_the_limit_or_without_room_are_named_and_leave_no_file
     node.take_trace("gpu01", TraceReport(token, 5, 0, TRACE_READY, "", (1 << 20) + 1))
     noise = random.Random(1).randbytes(1 << 18)
     node.take_trace("gpu01", TraceReport(token, 6, 1, TRACE_READY, "", len(noise)))
+    await requested(node, 0)
     node.take_trace("gpu01", TracePart(token, 6, 0, noise))
     node.take_trace("gpu01", TraceReport(token, 0, None, TRACE_ASKED, "", 0))
     states = await settled(run)
@@ -162,4 +167,36 @@ async def test_a_short_cut_while_a_rank_writes_its_file_ends_no_trace(
     assert [trace.state for trace in run.ranks()] == [TRACE_REQUESTED]
     now += 2
     assert await settled(run) == {6: ("failed", "the connection was lost")}
+    await run.close()
+
+
+async def test_a_node_that_lies_about_its_processes_opens_one_file_and_keeps_no_trace_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "LONGEST_S", 0.2)
+    events: list[EventLogged] = []
+    node = Node()
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, events.append, not_imported)
+    token = run.start(TraceChoice(max_mib=1))["token"]
+    node.take_trace("gpu01", TraceReport(token, 1, 0, TRACE_FAILED, "x" * 4096, 0))
+    for pid in range(2, 1000):
+        node.take_trace("gpu01", TraceReport(token, pid, pid, TRACE_READY, "", 1 << 20))
+    await requested(node, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+    states = await settled(run)
+    assert len(states) == tracing.MAX_PROCESSES + 1
+    assert states[0] == ("failed", "it reported more than 128 processes")
+    assert states[17] == ("failed", "the trace took longer than 0 minutes")
+    assert states[18][1].startswith("all traces have over 16 MiB; allow more with --max-mib")
+    assert [len(event.message) <= MAX_MESSAGE for event in events] == [True, True]
+    await run.close()
+
+
+async def test_a_cancelled_trace_ends_at_once_and_another_can_start(tmp_path: Path) -> None:
+    node = Node()
+    run = Tracing(cast(Any, {"gpu01": node}), tmp_path, lambda _event: None, not_imported)
+    run.start(TraceChoice())
+    run.cancel()
+    assert await settled(run) == {0: ("failed", "the trace was cancelled")}
+    assert run.start(TraceChoice())["running"]
     await run.close()
