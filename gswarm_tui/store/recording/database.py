@@ -273,8 +273,8 @@ class Database:
 
     def describe(self) -> None:
         """Store the meanings of columns, for people who open the file with DuckDB. Raises StoreError."""
-        for statement in described():
-            self._execute(statement)
+        # Hundreds of statements take less than half the time in one transaction.
+        self._execute(f"BEGIN; {'; '.join(described())}; COMMIT")
 
     def should_rewrite(self) -> bool:
         """Return whether a rewrite pays off and is allowed. Raises StoreError.

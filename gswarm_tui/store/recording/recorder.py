@@ -364,11 +364,11 @@ class FileWriter:
                 self._database.write(list(batch.columns()))
                 self._keep(batch)
                 self._database.end_recording(self._known_ids.recording_id, ended_at)
+                self._database.describe()
             if not self._error:
                 for _ in range(_MINUTES_AT_CLOSE):
                     if not self._database.roll_up(at_close=True):
                         break
-                self._database.describe()
                 self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)

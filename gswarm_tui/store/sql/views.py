@@ -226,7 +226,7 @@ def view_statements() -> Iterator[str]:
 
 
 def described() -> Iterator[str]:
-    """Return the statements that store the meanings of tables, views and columns; they take 0.1 s."""
+    """Return the statements that store the meanings of tables, views and columns; it takes 0.1 s."""
     for table in TABLES:
         yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
         for column in table.columns:
