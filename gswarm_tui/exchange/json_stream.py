@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from io import BufferedReader
@@ -17,6 +18,7 @@ _NOT_FINITE = re.compile(rb"((?:^|[,:\[])\s*)-?(?:NaN|nan|inf|Infinity)(?=\s*(?:
 _WORDS = (b"NaN", b"nan", b"inf", b"Infinity")
 _WORDS_ENDED = tuple(word + end for word in _WORDS for end in (b",", b"]", b"}", b" ", b"\n", b"\r", b"\t"))
 """Finding these takes a tenth of the pattern's time, which is that of parsing."""
+_WITHOUT_CONTROLS = b" " * 32 + bytes(range(32, 256))
 _MESSAGES = {
     "premature EOF": "the file ends too early",
     "trailing garbage": "more text follows the end",
@@ -33,9 +35,12 @@ class MalformedError(Exception):
 class JsonStream:
     """Reader of one JSON object in a binary file."""
 
-    def __init__(self, file: BufferedReader) -> None:
+    def __init__(self, file: BufferedReader, *, repairs: bool = False) -> None:
+        """With ``repairs``, control characters become blanks, and bytes that aren't UTF-8 become U+FFFD."""
         self._file = file
-        self._value_bytes = 0
+        self._value_bytes = self._before = 0
+        self._last = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace") if repairs else None
 
     def read(self, size: int) -> bytes:
         """Return bytes for the parser; a bare NaN or infinity, which JSON lacks, becomes null."""
@@ -48,7 +53,10 @@ class JsonStream:
                 text += self._file.read(1)
         if text.endswith(_WORDS) or any(word in text for word in _WORDS_ENDED):
             text = _NOT_FINITE.sub(rb"\1null", text)
+        if self._decoder is not None:
+            text = self._decoder.decode(text).encode().translate(_WITHOUT_CONTROLS)
         self._value_bytes += len(text)
+        self._before, self._last = self._before + len(self._last), text
         if self._value_bytes > MAX_VALUE_BYTES:
             raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
         return text
@@ -79,7 +87,16 @@ class JsonStream:
         except RecursionError:
             raise MalformedError("it is nested too deeply") from None
         except ijson.JSONError as error:
-            raise MalformedError(_message(error)) from None
+            raise MalformedError(self._message(error)) from None
+
+    def _message(self, error: ijson.JSONError) -> str:
+        """Return the parser's reason, and where in the uncompressed file it is and what is there."""
+        reason, _, excerpt = str(error).removeprefix("b'").replace("\\n", "\n").partition("\n")
+        reason = reason.partition(": ")[2] or reason
+        near = excerpt.partition("\n")[0].strip()
+        at = self._last.find(near.encode()) if near else -1
+        where = f" near byte {self._before + at:,}: {near}" if at >= 0 else ""
+        return _MESSAGES.get(reason.rstrip("."), f"not JSON: {reason.rstrip('.')}{where}")
 
     def _elements(self, events: _Events) -> Iterator[Any]:
         depth = 1
@@ -100,9 +117,3 @@ def _value(event: str, value: Any, events: _Events) -> Any:
         pairs = iter(lambda: next(events), ("end_map", None))
         return {name: _value(*next(events), events) for _, name in pairs}
     return value
-
-
-def _message(error: ijson.JSONError) -> str:
-    reason = str(error).removeprefix("b'").partition("\n")[0].partition("\\n")[0]
-    reason = reason.partition(": ")[2] or reason
-    return _MESSAGES.get(reason.rstrip("."), f"not JSON: {reason}")

@@ -82,8 +82,9 @@ def _import(
     if path.suffix not in SUFFIXES:
         with open_trace(path, report) as trace, _writer(db, place(trace.facts()), environ) as target:
             rows = trace.write(target)
+            notices += [trace.notice()] if trace.notice() else []
             facts = place(trace.facts())
-            target.finish(facts)
+            target.finish(replace(facts, messages=tuple(notices)))
     elif path.suffix == ".ncu-rep":
         measured = NcuReport(path, environ)
         facts = place(measured.facts(path.name))

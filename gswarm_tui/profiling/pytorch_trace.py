@@ -10,15 +10,18 @@ import contextlib
 import gzip
 import hashlib
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import numpy as np
 
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.profiling.report_text import ReportError, clean_text
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
@@ -27,13 +30,25 @@ from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, Ta
 SUFFIXES = (".json", ".json.gz")
 BATCH = 16_384
 MOST_NAMES = 1_000_000
-_HEAD_BYTES = 4096
+_HEAD_BYTES = 64 << 20
+_CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _MOST_RANKS = 10**6
 _LATEST_NS = 4 * 10**18
-_LONGEST_NS = 10**16
+_FARTHEST_NS = 86_400 * 10**9
+"""An event that lasts longer, or is farther from most others, has a wrong time."""
 _LONGEST_BEFORE_NS = 3600 * 10**9
-"""Events may precede the first one of the file, and a capture its events."""
+"""A capture may begin before its first event."""
+_SAMPLE = 1000
+"""Events at the beginning whose median time is near that of the others."""
+_OLD_NAMES = {
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "Operator": "cpu_op",
+}
+"""Categories of PyTorch 1.8 to 1.13 that were renamed later."""
 _ON_GPU = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 _ON_CPU = frozenset(
     ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "cpu_instant_event")
@@ -42,17 +57,21 @@ _CAPTURE = "Trace"
 """Category of the event with which the capture begins: the GPU may idle until the first kernel."""
 _CAPTURE_END = "Record Window End"
 _COMMUNICATES = re.compile(r"nccl|rccl|nvshmem|ncclDevKernel", re.IGNORECASE)
-_IS_TRACE = re.compile(rb'"(schemaVersion|traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"')
+_IS_TRACE = re.compile(rb'"traceEvents"')
+_BASE = re.compile(rb'"baseTimeNanoseconds": *([0-9]{1,19})[^0-9]')
 _RANK = re.compile(r"rank[-_]?(\d{1,6})")
 
 
 def is_trace(path: Path) -> bool:
-    """Return whether a file is a trace of PyTorch by its name and its beginning."""
+    """Return whether a file is a trace of PyTorch by its name and, unless that says it, its beginning.
+
+    Metadata of any length may come before the events. No other format that is imported is compressed.
+    """
     if not path.name.endswith(SUFFIXES) or not path.is_file():
         return False
     try:
-        with path.open("rb") as raw, _unzipped(raw) as file:
-            return _IS_TRACE.search(file.read(_HEAD_BYTES)) is not None
+        with path.open("rb") as raw:
+            return path.name.endswith(".gz") or _first(_IS_TRACE, raw, _HEAD_BYTES) is not None
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return True  # damaged: reading it explains that
     except OSError:
@@ -66,7 +85,7 @@ class PytorchTrace:
         """Read what comes before the first event; ``report`` is called while reading. Raises ReportError."""
         self._path = path
         self._report = report
-        self._stream = JsonStream(file)
+        self._stream = JsonStream(file, repairs=True)
         self._events: Iterator[dict[str, Any]] = self._timed_events()
         self._before: dict[str, Any] = {}
         self._zero_ns = 0
@@ -74,29 +93,36 @@ class PytorchTrace:
         self._rows = 0
         self._capture: dict[str, float] = {}
         self.span_ns: tuple[int, int] | None = None
-        first = next(self._events, None)
-        if first is None:
-            raise ReportError(f"{path} has no events of PyTorch; it may be another program's trace.")
-        self._events = chain([first], self._events)
+        self._left_out = self._timed = 0
+        sample = list(islice(self._events, 1))
         # What Kineto appends on request, after the events, doesn't count: a broadcast leaves the root's rank.
         distributed, named = self._before.get("distributedInfo"), _RANK.search(path.name)
         self._rank = int(named[1]) if named else None
         if isinstance(distributed, dict) and (rank := _whole(distributed.get("rank"), _MOST_RANKS)) >= 0:
             self._rank = rank
-        base = self._before.get("baseTimeNanoseconds")
-        self._base_ns = base if isinstance(base, int) and 0 < base < _LATEST_NS else 0
-        first_ns = self._base_ns + _nanoseconds(first["ts"])
-        if not 0 < first_ns < _LATEST_NS:
+        sample += islice(self._events, _SAMPLE)
+        self._events = chain(sample, self._events)
+        with path.open("rb") as raw:
+            base = self._before.get("baseTimeNanoseconds") or _first(_BASE, raw)
+        self._base_ns = int(base) if isinstance(base, int | bytes) and 0 < int(base) < _LATEST_NS else 0
+        if not sample:
+            why = "no traceEvents" if not self._timed else "none with a valid time, duration and name"
+            raise ReportError(
+                f"{path} has no events of PyTorch: {why}. It may be another program's trace, or JSON of "
+                "gswarm-profiler, which has to be unzipped first."
+            )
+        middle_ns = self._base_ns + _nanoseconds(median(event["ts"] for event in sample))
+        if not 0 < middle_ns < _LATEST_NS:
             raise ReportError(f"{path} has no times since 1970; export it with a PyTorch of 2.0 or later.")
-        self._zero_ns = self._base_ns or first_ns - _LONGEST_BEFORE_NS
-        self._started_ns = first_ns
+        self._zero_ns = self._base_ns or middle_ns - _FARTHEST_NS
+        self._middle_ns = middle_ns
         with path.open("rb") as whole:
             self._digest = hashlib.file_digest(whole, "sha256").hexdigest()
 
     def facts(self) -> ProfileFacts:
         """Return the trace's description of itself."""
         host = self._before.get("host_name")
-        first, last = self.span_ns or (self._started_ns - self._zero_ns,) * 2
+        first, last = self.span_ns or (self._middle_ns - self._zero_ns,) * 2
         began, ended = (self._capture_ns(what) for what in (_CAPTURE, _CAPTURE_END))
         if began is not None and max(0, first - _LONGEST_BEFORE_NS) <= began < first:
             first = began
@@ -119,10 +145,14 @@ class PytorchTrace:
         ops: list[tuple[Any, ...]] = []
         kernels: list[tuple[Any, ...]] = []
         for event in self._events:
-            category = event.get("cat")
+            category = event["cat"]
+            at_ns = self._base_ns + _nanoseconds(event["ts"])
+            if at_ns < self._zero_ns or abs(at_ns - self._middle_ns) > _FARTHEST_NS:
+                self._left_out += 1
+                continue
             if category in _ON_GPU:
                 kernels.append(self._kernel(event, _ON_GPU[category]))
-            elif category in _ON_CPU:
+            else:
                 ops.append(self._op(event, category))
             if len(kernels) >= BATCH:
                 self._add(target, TRACE_KERNEL_EVENTS, kernels)
@@ -130,32 +160,44 @@ class PytorchTrace:
                 self._add(target, TRACE_OP_EVENTS, ops)
         self._add(target, TRACE_KERNEL_EVENTS, kernels)
         self._add(target, TRACE_OP_EVENTS, ops)
+        if self._left_out > self._rows:
+            raise ReportError(f"{self._path} isn't a valid trace: {self.notice()} Trace it again.")
         return self._rows
 
+    def notice(self) -> str:
+        """Return how many events ``write`` left out, as a sentence; empty if none."""
+        left_out = plural(self._left_out, "event")
+        return f"{left_out} left out: no valid time, duration or name." if self._left_out else ""
+
     def _timed_events(self) -> Iterator[dict[str, Any]]:
-        """Yield events with a plausible start and duration; keep the members before them."""
+        """Yield events with a start, a duration and a name; keep the members before them."""
         try:
-            for name, value in self._stream.members("traceEvents"):
-                if name != "traceEvents":
-                    self._before[name] = value
-                elif (
-                    not isinstance(value, dict)
-                    or not isinstance(value.get("ts"), int | float)
-                    or not abs(value["ts"]) < _LATEST_NS
-                ):
+            for member, value in self._stream.members("traceEvents"):
+                if member != "traceEvents":
+                    self._before[member] = value
                     continue
-                elif (mark := value.get("cat", value.get("name"))) in (_CAPTURE, _CAPTURE_END):
-                    self._capture[mark] = value["ts"]
-                elif (
-                    value.get("ph") == "X"
-                    and value.get("cat") in (*_ON_GPU, *_ON_CPU)
-                    and isinstance(value.get("dur"), int | float)
-                    and isinstance(value.get("name"), str)
-                    and 0 <= value["dur"] < _LONGEST_NS / 1000
-                ):
+                if not isinstance(value, dict):
+                    continue
+                name, ts, duration = (value.get(key) for key in ("name", "ts", "dur"))
+                category = str(value.get("cat", name))
+                is_timed = isinstance(ts, int | float) and abs(ts) < _LATEST_NS
+                if is_timed and category in (_CAPTURE, _CAPTURE_END):
+                    self._capture[category] = value["ts"]
+                if category in _OLD_NAMES:
+                    is_step = str(name).startswith("ProfilerStep#")
+                    value["cat"] = category = "user_annotation" if is_step else _OLD_NAMES[category]
+                if value.get("ph") != "X" or (category not in _ON_GPU and category not in _ON_CPU):
+                    continue
+                self._timed += 1
+                is_valid = isinstance(duration, int | float) and 0 <= duration <= _FARTHEST_NS / 1000
+                if is_timed and is_valid and isinstance(name, str):
                     yield value
+                else:
+                    self._left_out += 1
         except MalformedError as error:
             problem = str(error).rstrip(".")
+            if problem.startswith("not JSON"):
+                problem += ". Some PyTorch write quotes in names unescaped: escape them there, or trace again"
             raise ReportError(f"{self._path} can't be read as a trace: {problem}.") from None
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise ReportError(f"{self._path} is cut short or damaged; fetch it again.") from None
@@ -167,8 +209,6 @@ class PytorchTrace:
     def _times(self, event: dict[str, Any]) -> tuple[int, int]:
         start = _nanoseconds(event["ts"]) + self._base_ns - self._zero_ns
         duration = _nanoseconds(event["dur"])
-        if not 0 <= start < 10 * _LONGEST_NS:
-            raise ReportError(f"{self._path} isn't a valid trace: an event is far from the others in time.")
         first, last = self.span_ns or (start, start)
         self.span_ns = min(first, start), max(last, start + duration)
         return start, duration
@@ -240,6 +280,18 @@ def _unzipped(raw: BufferedReader) -> Iterator[BufferedReader]:
             yield BufferedReader(cast(Any, zipped), 1 << 16)
     else:
         yield raw
+
+
+def _first(pattern: re.Pattern[bytes], raw: BufferedReader, most: int = sys.maxsize) -> bytes | None:
+    """Return the last group of the first match in a file's first bytes after unzipping, None without one."""
+    tail = b""
+    with _unzipped(raw) as file:
+        while most > 0 and (chunk := file.read(_CHUNK)):
+            if (found := pattern.search(tail + chunk)) is not None:
+                return found[found.re.groups]
+            most -= len(chunk)
+            tail = chunk[-64:]
+    return None
 
 
 def _nanoseconds(micros: float) -> int:

@@ -131,6 +131,54 @@ def test_traces_with_infinite_numbers_or_another_compression_than_named_are_impo
         assert "20 events of gpu01, rank 3" in capsys.readouterr().out
 
 
+def test_bad_events_cost_no_others_wherever_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start of 0, a duration below 0, a month later; odd bytes in names do no harm."""
+    times = (b'0, "dur": 1', b'4657000000000, "dur": -1', b'7657000000000, "dur": 1')
+    events = [b'"name": "k", "ts": ' + each for each in times]
+    events += [b'"name": "k' + name + b'", "ts": 4657000000000, "dur": 1' for name in (b"\x01", b"\x90\xff")]
+    bad = b",".join(b'{"ph": "X", "cat": "kernel", ' + each + b"}" for each in events)
+    text = write_trace(tmp_path / "good.json").read_bytes()
+    for name, before, after in (
+        ("first", b'"traceEvents": [', b'"traceEvents": [' + bad + b","),
+        ("last", b'}\n ],\n "traceName"', b"}," + bad + b'\n ], "traceName"'),
+    ):
+        assert before in text
+        path, db = tmp_path / f"{name}.json", tmp_path / f"{name}.duckdb"
+        path.write_bytes(text.replace(before, after))
+        assert main(["import", str(path), "--db", str(db)]) == 0
+        printed = capsys.readouterr()
+        assert "22 events of gpu01, rank 3" in printed.out
+        assert "gswarm-tui: 3 events left out: no valid time, duration or name.\n" in printed.err
+        assert query(db, "SELECT ended_at - started_at < INTERVAL 1 SECOND, messages FROM profiles") == [
+            (True, '["3 events left out: no valid time, duration or name."]')
+        ]
+
+
+def test_a_trace_with_long_metadata_first_and_one_of_an_old_pytorch_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = write_trace(tmp_path / "good.json").read_text()
+    base = f'"baseTimeNanoseconds": {BASE_NS}'
+    long = text.replace(f" {base},\n", "").replace("{", '{"metadata": "' + "long " * 20_000 + '",', 1)
+    old = text
+    for now, then in (("kernel", "Kernel"), ("gpu_memcpy", "Memcpy"), ("cuda_runtime", "Runtime")):
+        old = old.replace(f'"cat": "{now}"', f'"cat": "{then}"')
+    old = old.replace('"cat": "user_annotation"', '"cat": "Operator"')
+    found = []
+    for name, content in (("long", long.rstrip("}\n") + f", {base}}}"), ("old", old)):
+        path, db = tmp_path / f"{name}.json", tmp_path / f"{name}.duckdb"
+        path.write_text(content)
+        assert main(["import", str(path), "--db", str(db), "--node", "gpu07"]) == 0
+        assert "20 events of gpu07, rank 3" in capsys.readouterr().out
+        found.append(query(db, "SELECT iteration, ts, duration_ns FROM trace_iterations ORDER BY ALL"))
+    assert found[0] == found[1]
+    assert [(row[0], f"{row[1]:%Y-%m-%d %H:%M}", row[2]) for row in found[0]] == [
+        (number, "2026-11-24 09:53", 1_000_000) for number in (7, 8)
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -138,11 +186,15 @@ def test_traces_with_infinite_numbers_or_another_compression_than_named_are_impo
             b'{"schemaVersion": 1, "traceEvents": [{"ph": "X"',
             "can't be read as a trace: the file ends too early",
         ),
-        (b'{"schemaVersion": 1, "traceEvents": []}', "has no events of PyTorch"),
+        (b'{"schemaVersion": 1, "traceEvents": []}', "has no events of PyTorch: no traceEvents. It may be"),
+        (
+            b'{"traceEvents": [{"ph": "X", "name": "{"device": "cpu"}(12): run"}]}',
+            'run"}]}. Some PyTorch write quotes in names unescaped: escape them there, or trace again.',
+        ),
         (
             b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", '
             b'"ts": 1e307, "dur": 1}]}',
-            "has no events of PyTorch",
+            "has no events of PyTorch: none with a valid time, duration and name.",
         ),
     ],
 )
