@@ -19,6 +19,7 @@ from gswarm_tui.common.quantities import (
     used_of,
     watts,
 )
+from gswarm_tui.fleet.program import program
 from gswarm_tui.slurm import hosts
 
 LabelledLine = tuple[str, str]
@@ -216,7 +217,7 @@ def process_table(processes: Iterable[ProcessPeaks]) -> TextTable:
             _number(one.sm_max_pct),
             _number(one.cpu_max_pct),
             mebibytes(one.memory_max_mib),
-            one.command or DASH,
+            program(one.command or DASH),
             one.user_name or DASH,
         )
         for one in processes

@@ -8,7 +8,7 @@ from itertools import islice
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.common.quantities import elapsed, plural
-from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.events import EventLogged, json_object
 from gswarm_tui.fleet.names import natural_key
 
 GROUPED_S = 60.0
@@ -16,6 +16,8 @@ NAMED_MOST = 3
 """Maximum GPUs or nodes that a group names; more are only counted."""
 PINNED_S = 60.0
 """A single line keeps showing a warning or error for this many seconds, even if newer events follow."""
+MARKS_PASSED = 500
+"""Newest groups among which the lines look for events between marks."""
 _SUBJECTS = {
     "throttle_end": "no longer throttled",
     "late": "sampling was late",
@@ -40,9 +42,11 @@ class EventGroup:
 
     @property
     def message(self) -> str:
-        """A single event's message, else all in one: "power cap: 38 GPUs on 21 nodes within 9 s"."""
+        """A single event's message, with a mark's values; else all in one: "power cap: 9 GPUs within 9 s"."""
         if len(self.events) == 1:
-            return self.first.message
+            values = json_object(self.first.detail) if self.first.kind == "mark" else {}
+            shown = " ".join(f"{name}={value}" for name, value in values.items())
+            return f"{self.first.message} · {shown}" if shown else self.first.message
         lasted = self.at - min(event.at for event in self.events)
         within = f" within {elapsed(lasted)}" if lasted >= 1 else ""
         return f"{_subject(self.first)}: {self._places()}{within}"
@@ -101,13 +105,13 @@ def _time(group: EventGroup) -> float:
 def latest(groups: Sequence[EventGroup], most: int, now: float) -> list[EventGroup]:
     """Return the newest groups, oldest first; up to half of them are the newest warnings and errors.
 
-    If only one fits, a warning or error of the last minute is preferred.
+    If only one fits, a warning or error of the last minute is preferred. Marks, which a job may set each
+    second, get half of the lines that are left while other events need the rest.
     """
     severe = islice((g for g in reversed(groups) if g.first.severity != INFO), max(1, most // 2))
     chosen = [g for g in severe if most > 1 or now - g.at < PINNED_S]
-    for group in reversed(groups):
-        if len(chosen) >= most:
-            break
-        if group not in chosen:
-            chosen.append(group)
-    return sorted(chosen, key=_time)
+    left = most - len(chosen)
+    rest = [g for g in islice(reversed(groups), MARKS_PASSED) if g not in chosen]
+    marks = [g for g in rest if g.first.kind == "mark"]
+    others = [g for g in rest if g.first.kind != "mark"][: max(left // 2, left - len(marks))]
+    return sorted([*chosen, *others, *marks[: left - len(others)]], key=_time)

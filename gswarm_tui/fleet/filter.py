@@ -280,14 +280,14 @@ def _plain(token: _Token) -> Test:
         if token.text == "mine":
             return lambda node, _: np.array(node.mine, dtype=bool) if node.facts else _all(node, True)
         return lambda node, _: _all(node, _text_matches(node.name, token.text))
+    if field == "state" and wanted not in _STATES:
+        raise FilterError(f"states: {', '.join(_STATES)}", token.position + len("state:"))
     if not wanted:
         raise FilterError(f"{field!r} needs a value after the colon", token.position + len(token.text))
     position = token.position + len(field) + 1
     if field in _COUNTED:
         return _in_range(_COUNTED[field], wanted, position)
     if field == "state":
-        if wanted not in _STATES:
-            raise FilterError(f"unknown state {wanted!r}{nearest(wanted, _STATES)}", position)
         if wanted == _THROTTLED:
             return _throttled
         return lambda node, now: _all(node, node.standing(now).value == wanted)

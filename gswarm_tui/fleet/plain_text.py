@@ -10,6 +10,7 @@ from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.common.quantities import DASH, celsius, percent, plural, used_of, watts
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE
 from gswarm_tui.fleet.node import Standing
+from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.snapshot import Object, node_objects
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
@@ -118,7 +119,7 @@ def _gpu(node: Object, gpu: Object) -> str:
     for process in node["processes"]:
         if process["gpu_index"] == gpu["gpu_index"]:
             rank = "" if process["rank"] is None else f"rank {process['rank']}, "
-            who, command = process["user_name"] or "unknown", process["command"] or "?"
+            who, command = process["user_name"] or "unknown", program(process["command"] or "?")
             facts.append(f"{rank}process {process['pid']} of {who}: {command}")
             break
     return _sentence(name, facts)

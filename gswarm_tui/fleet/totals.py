@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.frame_values import POWER, UTIL
@@ -61,11 +60,6 @@ def totals(fleet: Fleet, now: float) -> Totals:
         lag_ms=max((n.late_ms for n in up), default=0.0),
         simulated=any(n.hello is not None and n.hello.simulated for n in fleet.nodes.values()),
     )
-
-
-def not_busy(node: NodeState) -> npt.NDArray[np.bool_]:
-    """Return which GPUs of a live node the totals don't count as busy: the job's own, idle or unmeasured."""
-    return np.array(node.mine, dtype=bool) & ~(node.gpus[:, UTIL] >= BUSY_FROM_PCT)
 
 
 def _measured(values: Floats, figure: Callable[[Floats], float]) -> float | None:

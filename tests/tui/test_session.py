@@ -200,4 +200,4 @@ async def test_session_has_views_of_nodes_and_processes(app: GswarmApp) -> None:
         ]
         await pilot.press("tab", "tab", "G")
         await pilot.pause()
-        assert "python train.py" in screen_text(app)
+        assert " train.py" in screen_text(app)

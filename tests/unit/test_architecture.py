@@ -231,7 +231,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_400,
     "gswarm_tui.doctor": 425,
     "gswarm_tui.exchange": 750,
-    "gswarm_tui.fleet": 3_075,
+    "gswarm_tui.fleet": 3_150,
     "gswarm_tui.launch": 1_675,
     "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_350,
@@ -246,7 +246,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 6_950,
     "gswarm_tui.trials": 1_425,
-    "gswarm_tui.tui": 8_900,
+    "gswarm_tui.tui": 8_925,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_tui.fleet.event_groups import grouped
+from gswarm_tui.fleet.event_groups import grouped, latest
 from gswarm_tui.fleet.events import EventLogged
 
 T0 = 1_000_020.0
@@ -55,6 +55,14 @@ def test_messages_that_differ_only_in_figures_are_one_line() -> None:
     assert [g.message for g in grouped(again)] == ["power cap: 2 times within 1 s"]
     lost = [EventLogged(T0, "link_lost", ERROR, "connection reset", f"gpu{n:02}") for n in range(12)]
     assert [g.message for g in grouped(lost)] == ["connection reset: 12 nodes"]
+
+
+def test_frequent_marks_leave_half_of_the_lines_to_other_events() -> None:
+    marks = [EventLogged(T0 + n, "mark", INFO, "step", "gpu01", detail=f'{{"loss": {n}}}') for n in range(99)]
+    notices = [EventLogged(T0 + n, "notice", INFO, f"notice {n}") for n in range(4)]
+    shown = [group.message for group in latest(grouped([*notices, *marks]), 6, T0 + 99)]
+    assert shown == ["notice 1", "notice 2", "notice 3", *(f"step · loss={n}" for n in (96, 97, 98))]
+    assert len(latest(grouped([*notices[:1], *marks]), 6, T0 + 99)) == 6
 
 
 def test_marks_and_events_of_the_whole_fleet_stay_single() -> None:

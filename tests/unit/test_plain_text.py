@@ -20,7 +20,7 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
     assert " host memory 0.29 of 1.97 TiB." in first
     assert gpus[:2] == [
         "  gpu01:0: utilisation 92 %, memory 70.7 of 79.6 GiB, power 593 W, temperature 69 °C, rank 0, "
-        "process 41389 of demo: python train.py --config llama-8b.yaml.",
+        "process 41389 of demo: train.py --config llama-8b.yaml.",
         "  gpu01:1: utilisation 0 %, memory 0.00 of 79.6 GiB, power 72.2 W, temperature 38 °C.",
     ]
     assert len(gpus) == 4 + 1 + 4

@@ -16,7 +16,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
-from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, full_status, short_status
+from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, THROTTLED, full_status, short_status
 from gswarm_tui.tui.drawing.ramp import BLOCK_OF
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
@@ -137,10 +137,12 @@ class _Drawing:
         on_node = self._on(row) and self._pen.cursor == (row, None)
         role = "title" if self._on(row) else "text" if standing in FRESH else "dim"
         self.put(name, self._colours["cursor"] if on_node else self._colours[role], wide)
-        if self._layout.zoom is Zoom.ROWS:
-            self.put(" " * self._layout.sign, self._text)
-        else:
-            self.put(f"{SIGNS[standing]:<{self._layout.sign}}", self._colours[ROLES[standing]])
+        sign, role, by_rows = SIGNS[standing], ROLES[standing], self._layout.zoom is Zoom.ROWS
+        if standing is Standing.LIVE and self._picture.throttled[row].any():
+            sign, role = THROTTLED, "warning"
+        elif by_rows:  # the status follows in words
+            sign = ""
+        self.put(f"{sign:{'>' if by_rows else '<'}{self._layout.sign}}", self._colours[role])
         if self._layout.rank:
             ranks = ranks_text(self._picture.nodes[row])
             self.put(pad(ranks, self._layout.rank - 1, right=True) + " ", self._colours["dim"])
@@ -149,7 +151,7 @@ class _Drawing:
         picture, wide = self._picture, self._layout.cell
         with_numbers = self._layout.zoom <= Zoom.NUMBERS
         steps = picture.steps[row].tolist()
-        dims = picture.dim[row].tolist()
+        dims, throttled = picture.dim[row].tolist(), picture.throttled[row].tolist()
         chosen = self._pen.cursor[1] if self._pen.cursor is not None and self._on(row) else None
         if chosen is None and self._on(row) and not self._layout.name:
             chosen = 0  # where no name can show the cursor
@@ -160,10 +162,12 @@ class _Drawing:
             step = steps[cell]
             if with_numbers:
                 text = numbers.cell(float(picture.values[row, cell]), picture.metric)
-                text = f"{text:>{wide - 1}} " if len(text) < wide else text
+                sign = THROTTLED if throttled[cell] else " "
+                text = f"{text:>{wide - 1}}{sign}" if len(text) < wide else f"{sign.strip() or text:>{wide}}"
                 style = self._colours[f"heat{step}"]
             else:
-                text = (CURSOR_MARK if cell == chosen else BLOCK_OF[step]) * wide
+                sign = CURSOR_MARK if cell == chosen else THROTTLED if throttled[cell] else BLOCK_OF[step]
+                text = sign * wide
                 style = self._colours[f"ink{step}"]
             if dims[cell] or standing is Standing.STALE:
                 style = self._colours["faint"]

@@ -11,6 +11,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.common import quantities
 from gswarm_tui.fleet.event_groups import EventGroup
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.fleet.totals import Totals
@@ -167,7 +168,8 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
     process = next((p for p in node.processes if p.gpu == gpu), None)
     if process is not None:
         who = clean(f" ({process.pid}, {process.user or '?'})")
-        command = clip(clean(process.command or "?"), max(COMMAND_SHORTEST, process_cells - width(who)))
+        room = max(COMMAND_SHORTEST, process_cells - width(who))
+        command = clip(clean(program(process.command or "?")), room)
         parts.append([Span(command + who, "dim")])
     nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
     if np.isfinite(nvlink).any():

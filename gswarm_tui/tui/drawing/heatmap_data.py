@@ -10,8 +10,10 @@ import numpy.typing as npt
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.common.units import nice_ceiling
+from gswarm_tui.fleet.frame_values import REASONS
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.ramp import Buckets, buckets, fractions, top_of, tops
 
@@ -23,7 +25,7 @@ class HeatmapData:
 
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
     or the node has fewer GPUs. ``steps`` are the buckets, ``present`` marks the cells that exist, ``dim``
-    those to draw faintly. ``means`` are over the job's own GPUs.
+    those to draw faintly, ``throttled`` the job's throttled GPUs. ``means`` are over the job's own GPUs.
     """
 
     def __init__(self, metric: str) -> None:
@@ -37,6 +39,7 @@ class HeatmapData:
         self.means: Floats = np.empty(0)
         self.present: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self.dim: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
+        self.throttled: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
         self.top = 1.0
         self.same_top = True
         self._not_mine: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
@@ -90,6 +93,12 @@ class HeatmapData:
             self.values[self.present] = np.concatenate(tables)[:, self._column]
         gone = [row for row, standing in enumerate(self.standings) if standing not in FRESH]
         self.values[gone] = np.nan
+        self.throttled = np.zeros(self.present.shape, dtype=bool)
+        if self.nodes and not self.of_host:
+            reasons = np.nan_to_num(np.concatenate([node.gpus[:, REASONS] for node in self.nodes]))
+            self.throttled[self.present] = reasons.astype(np.int64) & HARMFUL != 0
+            self.throttled[gone] = False
+            self.throttled &= ~self._not_mine
         counted = np.isfinite(self.values) & ~self._not_mine
         counts = counted.sum(axis=1)
         self.means = np.full(len(self.nodes), np.nan)

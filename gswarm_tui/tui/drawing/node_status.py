@@ -15,6 +15,8 @@ SIGNS = {
     Standing.UNREACHABLE: "╳",
     Standing.ENDED: "■",
 }
+THROTTLED = "▲"
+"""Sign of a throttled GPU, and of a live node with one."""
 ROLES = {
     Standing.CONNECTING: "dim",
     Standing.LIVE: "text",

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
-from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged, json_object
+from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
@@ -39,8 +39,6 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
     message = clean(group.message)
     if event.kind in (LINK_LOST, UNREACHABLE) and event.detail:
         message += f" · {clean(event.detail)}"
-    if event.kind == "mark" and (values := json_object(event.detail)):
-        message += " · " + clean(" ".join(f"{name}={value}" for name, value in values.items()))
     return (
         Span(f"{datetime.fromtimestamp(group.at, zone):%H:%M:%S}", "dim"),
         Span(glyph, role),

@@ -13,7 +13,8 @@ from gswarm_tui.fleet.event_groups import EventGroup, grouped, latest
 from gswarm_tui.fleet.filter import Filter, Matches, next_match
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
-from gswarm_tui.fleet.totals import not_busy, totals
+from gswarm_tui.fleet.problems import FleetProblem, problems
+from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET, bindings_of
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, minutes_height
 from gswarm_tui.tui.drawing.fleet_lines import (
@@ -66,6 +67,7 @@ class FleetScreen(ViewerScreen):
         self._order = Order.GIVEN
         self._shown: list[NodeState] = []
         self._matching = (0, 0)
+        self._visited: set[FleetProblem] = set()
         self._arranged_at = 0.0
         self._trends = Trends()
         self._plots_key: Hashable = ()
@@ -262,10 +264,7 @@ class FleetScreen(ViewerScreen):
             self.viewer.show(NodeScreen(*self.heatmap.at))
 
     def action_next_match(self) -> None:
-        """Go to the next GPU that matches the filter; without one, to the next node that isn't live.
-
-        If all are live, go to the next of the job's GPUs that isn't busy.
-        """
+        """Go to the next GPU that matches the filter; without one, to the next problem by severity."""
         if self._filter is None:
             self._next_trouble()
         elif not self._go_to_match():
@@ -282,17 +281,17 @@ class FleetScreen(ViewerScreen):
         return found is not None
 
     def _next_trouble(self) -> None:
-        heatmap, now = self.heatmap, self.feed.now()
-        start = heatmap.cursor[0] if heatmap.cursor is not None else 0
-        for node in [*self._shown[start + 1 :], *self._shown[: start + 1]]:
-            if node.standing(now).value != "live":
-                heatmap.point_at(node.name, 0 if node.facts else None)
-                return
-        idle = {node.name: not_busy(node) for node in self._shown}
-        if (found := next_match(self._shown, idle, heatmap.at)) is not None:
-            heatmap.point_at(*found)
+        """Go to the most severe problem that hasn't been visited; when all have, begin again."""
+        found = problems(self._shown, self.feed.now())
+        self._visited &= set(found)
+        if found and self._visited >= set(found):
+            self._visited = set()
+        problem = next((one for one in found if one not in self._visited), None)
+        if problem is None:
+            self.viewer.show_notice("every node is live, every GPU busy and none throttled")
         else:
-            self.viewer.show_notice("every node is live and every GPU is busy")
+            self._visited.add(problem)
+            self.heatmap.point_at(problem.node, problem.gpu)
 
     async def action_drop_filter(self) -> None:
         """Show everything; while a recording is being loaded, quit."""

@@ -34,6 +34,7 @@ from gswarm_tui.tui.screens.node_tables import (
     FROZEN,
     GPU_TABLE,
     PROCESS_TABLE_COLUMNS,
+    TABLE_METRICS,
     UNMEASURED_TABLE,
     gpu_rows,
     link_columns,
@@ -293,7 +294,7 @@ class NodeScreen(ViewerScreen):
     def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Plot the selected GPU and metric."""
         if event.table.id == "gpus":
-            self._metric = GPU_METRICS[max(0, event.column - FROZEN)]
+            self._metric = TABLE_METRICS[max(0, event.column - FROZEN)]
             self.gpu = event.row
             self.update_view()
 
@@ -323,7 +324,7 @@ class NodeScreen(ViewerScreen):
     def action_metric(self, name: str) -> None:
         """Plot a metric; a host metric shows the host view."""
         if name in GPU_BY_NAME:
-            column = GPU_METRICS.index(GPU_BY_NAME[name]) + FROZEN
+            column = TABLE_METRICS.index(GPU_BY_NAME[name]) + FROZEN
             self.query_one("#gpus", TableView).pick_column(column)
         elif name in HOST_BY_NAME:
             self.query_one(ViewBar).pick(HOST)

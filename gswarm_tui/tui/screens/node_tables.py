@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from gswarm_agent.frame import Hello, ProcessSample
 from gswarm_agent.metrics import (
     COUNTER_RIGHTS,
@@ -24,6 +26,9 @@ from gswarm_tui.common.quantities import DASH
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.gpu_links import HOST, capacity, gpu_index, peers, share_pct
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.program import program
+from gswarm_tui.fleet.throttling import HARMFUL
+from gswarm_tui.tui.drawing.node_status import THROTTLED
 from gswarm_tui.tui.drawing.numbers import cell
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, tops
 from gswarm_tui.tui.drawing.spans import Span
@@ -32,16 +37,23 @@ from gswarm_tui.tui.widgets.table import Row, TableColumn
 
 FROZEN = 1
 """Columns before the metrics: the GPU's index."""
-
+_REASONS = GPU_BY_NAME["clock_reasons"]
+_OTHERS = [metric for metric in GPU_METRICS if metric is not _REASONS]
+_AFTER_CLOCK = _OTHERS.index(GPU_BY_NAME["sm_clock_mhz"]) + 1
+TABLE_METRICS = (*_OTHERS[:_AFTER_CLOCK], _REASONS, *_OTHERS[_AFTER_CLOCK:])
+"""Metrics in the order of the columns: the reasons stand beside the clock that they hold down."""
 
 GPU_TABLE = (
     TableColumn("GPU", 4, frozen=True),
-    *(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in GPU_METRICS),
+    *(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in TABLE_METRICS),
 )
 
 
 def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
-    """Return a row per GPU; the picked metric is coloured, stale data and others' GPUs are faint."""
+    """Return a row per GPU: the picked metric is coloured, stale data and others' GPUs are faint.
+
+    A throttled GPU has a sign.
+    """
     old = node.standing(now) is not Standing.LIVE
     values = node.gpus
     column = GPU_METRICS.index(picked)
@@ -50,11 +62,13 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
     rows = []
     for at, facts in enumerate(node.facts):
         dim = "dim" if old or not node.mine[at] else ""
-        spans = [Span(f"{facts.index}", "dim")]
-        for place, (metric, value) in enumerate(zip(GPU_METRICS, values[at].tolist(), strict=True)):
-            text = cell(value, metric)
+        row = dict(zip(GPU_METRICS, values[at].tolist(), strict=True))
+        held = int(np.nan_to_num(row[_REASONS])) & HARMFUL and not dim
+        spans = [Span(f"{THROTTLED} {facts.index}", "warning") if held else Span(f"{facts.index}", "dim")]
+        for metric in TABLE_METRICS:
+            text = cell(row[metric], metric)
             role = dim or ("dim" if text == DASH else "text")
-            if place == column and steps[at] != UNMEASURED and not old:
+            if metric is picked and steps[at] != UNMEASURED and not old:
                 role = f"heat{steps[at]}"
             spans.append(Span(text, role))
         rows.append(tuple(spans))
@@ -154,7 +168,7 @@ def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool)
             f"{process.pid}",
             clean(process.user) if process.user else DASH,
             *numbers[:_BEFORE_COMMAND],
-            clean(process.command) if process.command else DASH,
+            clean(program(process.command)) if process.command else DASH,
             *numbers[_BEFORE_COMMAND:],
         ]
         rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))

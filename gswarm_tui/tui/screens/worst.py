@@ -11,6 +11,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, GPU_METRICS, HOST_BY_
 from gswarm_tui.common.quantities import DASH, plural
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.ranking import GpuRanking, RankedGpu
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.tui.actions import WORST, bindings_of
@@ -56,7 +57,7 @@ def worst_row(place: int, gpu: RankedGpu, node: NodeState, metric: Metric, now: 
     latest = float(node.gpus[:, GPU_COLUMNS.index(metric.name)][gpu.row])
     process = next((p for p in node.processes if p.gpu == gpu.row), None)
     others = (cell(values[m.name], m) for m in BESIDE if m is not metric)
-    command = no_processes(node, "no process") if process is None else clean(process.command or "")
+    command = no_processes(node, "no process") if process is None else clean(program(process.command or ""))
     notes, notes_role = _notes(values, command, standing)
     return (
         Span(f"{place}", "dim"),
