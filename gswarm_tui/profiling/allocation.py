@@ -16,7 +16,8 @@ from gswarm_tui.slurm.jobs import Job, Slurm, SlurmError
 _REPLY_S = 30.0
 """Longest reply of Slurm: a controller that is slow for a moment mustn't end a job that waited for hours."""
 _PENDING = re.compile(r"salloc: Pending job allocation (\d+)")
-_GRANTED = "GSWARM-GRANTED "
+_GRANTED = re.compile(r"GSWARM-GRANTED (\d{1,10}) ([A-Za-z0-9+/=]*)")
+_LONGEST_LINE = 1 << 22
 # The variables that salloc sets decide how its user's srun starts tasks, so srun gets them here, too.
 _GRANTED_COMMAND = (
     "echo GSWARM-GRANTED $SLURM_JOB_ID $(env -0 | grep -z '^SLURM_' | base64 -w0); exec sleep infinity"
@@ -68,20 +69,21 @@ async def allocated(options: Sequence[str], name: str = "gswarm-profile") -> Asy
 
 async def _granted(command: KeptCommand) -> tuple[str, dict[str, str]]:
     """Wait for the allocation; return the job's id and the variables of its shell. Raises ProfileError."""
-    text, errors = "", []
+    text, error = "", ""
     while data := await command.read():
         *lines, text = (text + data.decode("utf-8", "replace")).split("\n")
+        if len(text) > _LONGEST_LINE:
+            raise ProfileError("salloc prints a line without end; run it by hand to see why.")
         for line in lines:
-            if line.startswith(_GRANTED):
-                _, job_id, variables = line.split(" ")
-                pairs = base64.b64decode(variables).decode("utf-8", "surrogateescape").split("\0")
-                return job_id, dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+            if granted := _GRANTED.fullmatch(line):
+                pairs = base64.b64decode(granted[2] + "==").decode("utf-8", "surrogateescape").split("\0")
+                return granted[1], dict(pair.split("=", 1) for pair in pairs if "=" in pair)
             if found := _PENDING.match(line):
                 print_notice(f"job {found[1]} waits for nodes; squeue --jobs={found[1]} shows why")
             if "error: " in line or "unrecognized" in line or "invalid" in line:
-                errors.append(line)
+                error = line
     if await command.wait() == 127:
         raise ProfileError(
             "salloc isn't on your PATH; run this on a login node of the cluster, or name one with --jump."
         )
-    raise ProfileError(f"Slurm denied the allocation{last_line(errors[-1] if errors else '')}.")
+    raise ProfileError(f"Slurm denied the allocation{last_line(error)}.")

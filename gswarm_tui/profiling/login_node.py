@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gswarm_tui.common.errors import print_notice
 from gswarm_tui.common.paths import cache_folder
@@ -29,14 +29,16 @@ from gswarm_tui.common.processes import own_command_there
 from gswarm_tui.common.quantities import file_size
 from gswarm_tui.launch.ssh import SshSettings
 from gswarm_tui.options.profile_options import ProfileOptions
-from gswarm_tui.profiling.profile_run import ProfileResult, free_path, run_profile
-from gswarm_tui.profiling.slurm_commands import ProfileError
+from gswarm_tui.profiling.importing import SUFFIXES
+from gswarm_tui.profiling.profile_run import ProfileResult, free_path, node_and_rank, run_profile
+from gswarm_tui.profiling.slurm_commands import END_S, ProfileError
+from gswarm_tui.slurm.hosts import expand
 from gswarm_tui.slurm.jobs import Job
 
+T = TypeVar("T")
 DONE = b"done\n"
-END_S = 60.0
-"""Longest wait for the end of the command there: Slurm kills a step's processes by then."""
 _CHUNK = 1 << 18
+_MOST_REPORT, _LAST_TIME = 1 << 40, 1 << 32
 _LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON, which lists all nodes or all reports; asyncio's limit is 64 KiB."""
 # ssh ignores Ctrl-C, which ends this program, and then the command there.
@@ -69,23 +71,32 @@ async def profile_there(
     try:
         await stream.readuntil(token.encode())
         started = await _next(stream)
-        with observing(Job("", started["job"], tuple(started["nodes"]))):
-            while size := (ended := await _next(stream)).get("output"):
+        label = _checked(str, started["job"])
+        nodes = expand(map(str, _checked(list, started["nodes"])), login)
+        with observing(Job("", label, nodes)):
+            while size := _number((ended := await _next(stream)).get("output", 0), _CHUNK):
+                # Reading what is buffered doesn't suspend this task, and a signal would wait.
+                await asyncio.sleep(0)
                 data = await stream.readexactly(size)
                 with contextlib.suppress(BrokenPipeError):
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
-        folder = ended["folder"]
-        result = ProfileResult(ended["status"], started["job"], [])
-        for name, size, changed_s in ended["reports"]:
-            print_notice(f"fetching {name} ({file_size(size)})")
+        folder = _checked(str, ended["folder"])
+        result = ProfileResult(_checked(int, ended["status"]), label, [])
+        for report in _checked(list, ended["reports"]):
+            name, size, changed_s = _checked(list, report)
+            if node_and_rank(_checked(str, name))[0] not in nodes or Path(name).suffix not in SUFFIXES:
+                raise ValueError(name)
+            print_notice(f"fetching {name} ({file_size(_number(size, _MOST_REPORT))})")
             path = await receive(stream, options.output, name, size)
-            os.utime(path, (changed_s, changed_s))  # for reports of ncu without times
+            os.utime(path, (_number(changed_s, _LAST_TIME),) * 2)  # for reports of ncu without times
             result.reports.append(path)
         process.stdin.write(DONE)
         return result
     except EOFError:  # the program there has printed why, or ssh
         return ProfileResult(await process.wait() or 1, "", [])
+    except (KeyError, ValueError, RecursionError, asyncio.LimitOverrunError):
+        raise ProfileError(f"{login} sent no valid profile; run the command on {login} itself.") from None
     except ProfileError as error:
         raise ProfileError(f"{error} The reports stay on {login} in {folder}.") from None
     finally:
@@ -100,8 +111,21 @@ async def profile_there(
 
 async def _next(stream: asyncio.StreamReader) -> dict[str, Any]:
     """Return the next line of JSON. Raises EOFError."""
-    values: dict[str, Any] = json.loads(await stream.readuntil(b"\n"))
-    return values
+    return _checked(dict, json.loads(await stream.readuntil(b"\n")))
+
+
+def _checked(kind: type[T], value: object) -> T:
+    """Return a value that must be of this type. Raises ValueError."""
+    if type(value) is not kind:
+        raise ValueError(value)
+    return value
+
+
+def _number(value: object, most: int) -> int:
+    """Return a whole number from 0 to ``most``. Raises ValueError."""
+    if not 0 <= (number := _checked(int, value)) <= most:
+        raise ValueError(value)
+    return number
 
 
 async def _ended(process: asyncio.subprocess.Process, stream: asyncio.StreamReader) -> None:

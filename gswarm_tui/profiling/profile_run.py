@@ -6,7 +6,8 @@ import re
 import secrets
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ from gswarm_tui.profiling.slurm_commands import ProfileError, kept, last_line
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
 
-_NAME = re.compile(r"(.*)-rank(\d+)-job")
+_NAME = re.compile(r"(.*)-rank(\d{1,6})-job")
+_MOST_LOG = 1 << 20
+"""Bytes of a log that are read, its last ones."""
 
 
 @dataclass
@@ -38,6 +41,11 @@ def node_and_rank(name: str) -> tuple[str, int]:
     """Return the node and the rank that the name of a report or log has."""
     found = _NAME.match(name)
     return (found[1], int(found[2])) if found else ("", 0)
+
+
+def is_of_step(path: Path, nodes: Collection[str]) -> bool:
+    """Return whether the file is a report or log of these nodes, and no link to another file."""
+    return stat.S_ISREG(path.lstat().st_mode) and node_and_rank(path.name)[0] in nodes
 
 
 def free_path(folder: Path, name: str) -> Path:
@@ -85,8 +93,9 @@ async def run_profile(
                     while take is not None and (data := await command.read()):
                         take(data)
                     status = await command.wait()
-        _explain(options, made)
-        reports = sorted(path for path in made.iterdir() if path.suffix in SUFFIXES)
+        written = sorted(path for path in made.iterdir() if is_of_step(path, job.nodes))
+        _explain(options, written)
+        reports = [path for path in written if path.suffix in SUFFIXES]
         moved = [report.rename(free_path(options.output, report.name)) for report in reports]
         return ProfileResult(status, job.label, moved)
     finally:
@@ -121,17 +130,20 @@ def shell(script: str, setup: str | None) -> list[str]:
     return ["bash", *(["-l"] if setup else []), "-c", script, "gswarm-profile"]
 
 
-def _explain(options: ProfileOptions, folder: Path) -> None:
+def _explain(options: ProfileOptions, written: Sequence[Path]) -> None:
     """Say why a rank has no report."""
-    logs = sorted(folder.glob("*.log"))
+    logs = [path for path in written if path.suffix == ".log"]
     for log in logs:
-        text, (node, rank) = log.read_text(errors="replace"), node_and_rank(log.name)
+        node, rank = node_and_rank(log.name)
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _MOST_LOG))
+            text = file.read(_MOST_LOG).decode(errors="replace")
         if "ERR_NVGPUCTRPERM" in text:
             print_notice(
                 f"{node}: the driver refused the performance counters (ERR_NVGPUCTRPERM); ask your cluster's "
                 "administrators to open them for your jobs."
             )
-        elif not any(path.suffix in SUFFIXES for path in folder.glob(f"{log.stem}.*")):
+        elif not any(path.suffix in SUFFIXES and path.name.startswith(f"{log.stem}.") for path in written):
             print_notice(f"{node}: {options.tool} wrote no report for rank {rank}{last_line(text)}.")
     profiled = {node_and_rank(log.name)[1] for log in logs}
     for number in options.ranks:

@@ -11,6 +11,7 @@ import getpass
 import os
 import secrets
 import shlex
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,11 @@ def write_shims(folder: Path) -> list[Path]:
     """Write the shims and their folder of results; return their paths. Raises ProfileError."""
     folder = folder.absolute()
     try:
-        (folder / RESULTS).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in (folder, folder / RESULTS):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = made.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ProfileError(f"{made}: others can write there; name another folder, or run chmod go-w.")
         paths = []
         for tool in TOOLS:
             path = folder / tool

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 from gswarm_tui.common.errors import UserError, printable
 
@@ -24,6 +25,8 @@ _WITH_PARENT = (
 )
 GRACE_S = 8.0
 """A step on nodes ends within this time of its input's end; what doesn't is sent SIGTERM."""
+END_S = 60.0
+"""Longest wait for the end after SIGTERM: Slurm kills a step's processes by then."""
 
 
 class ProfileError(UserError):
@@ -48,12 +51,16 @@ class KeptCommand:
         return await self._process.wait()
 
     async def close(self) -> None:
-        """End its input, and after a grace itself, and wait until it has ended."""
+        """End its input, and after a grace itself, at last with SIGKILL; wait until it has ended."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         ending = asyncio.create_task(self._drain())
         if not (await asyncio.wait({ending}, timeout=self._grace_s))[0] and self._process.returncode is None:
             self._process.terminate()
+        if not (await asyncio.wait({ending}, timeout=END_S))[0]:
+            # What it has started may hold its output open.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         await ending
 
     async def _drain(self) -> None:
@@ -62,7 +69,7 @@ class KeptCommand:
         await self._process.wait()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def kept(
     words: Sequence[str], first_line: str = "", *, passes_output: bool = False, grace_s: float = GRACE_S
 ) -> AsyncIterator[KeptCommand]:

@@ -238,7 +238,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.playback": 500,
     "gswarm_tui.plotting": 1_400,
     "gswarm_tui.printing": 575,
-    "gswarm_tui.profiling": 1_975,
+    "gswarm_tui.profiling": 2_025,
     "gswarm_tui.reporting": 450,
     "gswarm_tui.run": 2_975,
     "gswarm_tui.schedulers": 150,
