@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 RGB = tuple[int, int, int]
 
 DARK, LIGHT, ANSI = "dark", "light", "ansi"
-THEME_NAMES = (DARK, LIGHT, ANSI)
-"""Themes of the screens; the last uses the terminal's own 16 colours."""
+NAMED_THEMES = (
+    *("nord", "gruvbox", "dracula", "tokyo-night", "catppuccin-mocha", "catppuccin-latte"),
+    *("solarized-dark", "solarized-light"),
+)
+"""Themes of Textual by their names; they keep our ramps, on their own backgrounds."""
+THEME_NAMES = (DARK, LIGHT, ANSI, *NAMED_THEMES)
+"""Themes of the screens; ``ansi`` uses the terminal's own 16 colours."""
 
 
 class Colours(NamedTuple):
-    """Colours of one theme; ``anchors`` is the evenly spaced ramp from low to high values.
+    """Colours of one theme; ``anchors`` and ``hot`` are evenly spaced ramps from low to high values.
 
-    The ramp runs in even steps of lightness, blue to green, which all kinds of colour vision tell apart.
+    Both run in even steps of lightness, which all kinds of colour vision tell apart: from blue to green, and,
+    where more is worse, from brown to yellow on dark and from pink to maroon on light.
     """
 
     background: str
@@ -28,6 +35,7 @@ class Colours(NamedTuple):
     error: str
     cursor: str
     anchors: tuple[str, ...]
+    hot: tuple[str, ...]
 
 
 DARK_COLOURS = Colours(
@@ -42,6 +50,7 @@ DARK_COLOURS = Colours(
     error="#ff7a6b",
     cursor="#eef2f8",
     anchors=("#1b1d33", "#2d3166", "#35538c", "#33789a", "#399d9d", "#5cbd98", "#a2d9a5"),
+    hot=("#241a20", "#4d2029", "#7d2c2e", "#ad4230", "#d4663a", "#ee954f", "#fbcf85"),
 )
 LIGHT_COLOURS = Colours(
     background="#fbfbf9",
@@ -55,6 +64,7 @@ LIGHT_COLOURS = Colours(
     error="#c0281c",
     cursor="#ffb000",
     anchors=("#e9f1e6", "#bfe0bf", "#86c6b0", "#55a5a8", "#3b829d", "#36598c", "#302f63"),
+    hot=("#f7e9e4", "#f3c9ba", "#eb9f8a", "#dc6f5c", "#c0413a", "#8f2530", "#571522"),
 )
 
 
@@ -69,7 +79,7 @@ def mixed(one: RGB, other: RGB, share: float) -> RGB:
     return red, green, blue
 
 
-def between(anchors: tuple[str, ...], position: float) -> RGB:
+def between(anchors: Sequence[str], position: float) -> RGB:
     """Return the colour at a position (0 to 1) of a ramp through evenly spaced anchors."""
     place = position * (len(anchors) - 1)
     lower = min(int(place), len(anchors) - 2)

@@ -16,7 +16,7 @@ MEAN_S = 60.0
 """GPUs are ranked by their mean over this time."""
 DAMPING = 0.02
 """A GPU keeps its rank until its mean has changed by this share of the largest value."""
-_HIGH_IS_BAD = {
+HIGH_IS_BAD = {
     "mem_used_mib",
     "temp_c",
     "mem_temp_c",
@@ -45,7 +45,7 @@ class GpuRanking:
 
     def __init__(self, metric: Metric, *, highest_first: bool | None = None) -> None:
         self.metric = metric
-        self.highest_first = metric.name in _HIGH_IS_BAD if highest_first is None else highest_first
+        self.highest_first = metric.name in HIGH_IS_BAD if highest_first is None else highest_first
         self._held: dict[tuple[str, int], float] = {}
 
     def update(self, nodes: Iterable[NodeState], now: float) -> list[RankedGpu]:

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.matching import match_score
@@ -46,6 +47,9 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
         of = "" if metric in GPU_METRICS else "node "
         show = partial(app.run_action, f"show_metric('{metric.name}')")
         yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show, f"{metric.short} {metric.name}")
+    for theme in THEME_NAMES:
+        show = partial(app.run_action, f"pick_theme('{theme}')")
+        yield PaletteEntry(f"Switch to {theme}", "theme", show, "theme colours colors", False)
     for node in viewer.feed.fleet.nodes:
         show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)
         yield PaletteEntry(f"Open {clean(node)}", "node", show_node, "go", False)

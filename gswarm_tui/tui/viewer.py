@@ -170,6 +170,11 @@ class Viewer(ViewerApp):
     def action_theme(self) -> None:
         """Switch to the next theme."""
         self.theme = THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
+        self.show_notice(f"theme {self.theme}")
+
+    def action_pick_theme(self, name: str) -> None:
+        """Show a theme by its name."""
+        self.theme = name
 
     async def action_quit(self) -> None:
         """Quit."""

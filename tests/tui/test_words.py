@@ -13,9 +13,19 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.common import quantities
 from gswarm_tui.common.colours import ANSI, DARK, LIGHT, THEME_NAMES
 from gswarm_tui.tui.drawing import numbers
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, UNMEASURED, bucket, buckets, fractions, top_of
+from gswarm_tui.tui.drawing.ramp import (
+    BLOCK_OF,
+    BUCKETS,
+    HOT,
+    UNMEASURED,
+    bucket,
+    buckets,
+    fractions,
+    ramp_of,
+    top_of,
+)
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
-from gswarm_tui.tui.drawing.themes import palette, theme_for
+from gswarm_tui.tui.drawing.themes import luminance, palette, theme_for
 
 NAN = float("nan")
 
@@ -132,7 +142,25 @@ def test_block_heights_match_buckets() -> None:
 def test_cursor_has_a_background_of_its_own(theme: str) -> None:
     cursor = palette(theme)["cursor"]
     assert not cursor.reverse, "text may have the colour of a step"
-    assert cursor.bgcolor not in {palette(theme)[f"heat{step}"].bgcolor for step in range(-1, BUCKETS)}
+    ramps = {palette(theme)[f"heat{ramp}{step}"].bgcolor for ramp in ("", HOT) for step in range(-1, BUCKETS)}
+    assert cursor.bgcolor not in ramps
+
+
+@pytest.mark.parametrize("theme", sorted({*THEME_NAMES} - {ANSI}))
+def test_texts_of_every_theme_are_readable_on_its_background(theme: str) -> None:
+    for role in ("text", "dim", "accent", "good", "warning", "error"):
+        style = palette(theme)[role]
+        assert style.color is not None
+        assert style.bgcolor is not None
+        text, ground = (luminance((*each.get_truecolor(),)) for each in (style.color, style.bgcolor))
+        contrast = (max(text, ground) + 0.05) / (min(text, ground) + 0.05)
+        assert contrast >= 4.5, f"{role}, by WCAG 2.2"
+
+
+def test_hot_is_where_more_is_worse() -> None:
+    hot = ("temp_c", "mem_used_mib", "clock_reasons", "throttle_thermal_pct", "psi_memory_pct")
+    assert {ramp_of({**GPU_BY_NAME, **HOST_BY_NAME}[name]) for name in hot} == {HOT}
+    assert {ramp_of(GPU_BY_NAME[name]) for name in ("util_pct", "power_w", "sm_clock_mhz")} == {""}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +183,6 @@ def test_ansi_theme_uses_only_terminal_colours() -> None:
     for style in palette(ANSI).values():
         for colour in (style.color, style.bgcolor):
             assert colour is None or colour.is_default or colour.number is not None
-    assert set(THEME_NAMES) == {DARK, LIGHT, ANSI}
 
 
 def test_energy_of_a_short_run_is_not_zero() -> None:

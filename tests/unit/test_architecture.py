@@ -246,7 +246,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 6_950,
     "gswarm_tui.trials": 1_425,
-    "gswarm_tui.tui": 8_925,
+    "gswarm_tui.tui": 9_050,
 }
 
 

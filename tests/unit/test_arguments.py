@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.cli import main
+from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import SETTINGS, Options, parse
 from gswarm_tui.options.command_table import COMMAND_NAMES
@@ -206,7 +207,7 @@ def test_demo_size_is_nodes_times_gpus(words: list[str], size: tuple[int, int]) 
         ("--job abc", '--job: "abc" isn\'t a job number, such as 4711 or 4711_3.'),
         ("--launcher shh", '--launcher: "shh" isn\'t a launcher; perhaps you meant ssh.'),
         ("--metric uitl", '--metric: "uitl" isn\'t a GPU metric; perhaps you meant util.'),
-        ("--theme nope", '--theme: "nope" isn\'t a theme; use one of dark, light, ansi.'),
+        ("--theme nope", f'--theme: "nope" isn\'t a theme; use one of {", ".join(THEME_NAMES)}.'),
         ("--theme lihgt", '--theme: "lihgt" isn\'t a theme; perhaps you meant light.'),
         ("--user=-l", '--user: "-l" starts with a dash, or contains a space or control character.'),
         (

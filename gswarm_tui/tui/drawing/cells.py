@@ -17,7 +17,7 @@ from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, THROTTLED, full_status, short_status
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, ramp_of
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
 
@@ -83,6 +83,7 @@ class _Drawing:
         self._pen = pen
         self._colours = pen.colours
         self._text = pen.colours["text"]
+        self._ramp = ramp_of(picture.metric)
         self._runs: list[tuple[str, Style]] = []
         self._width = 0
 
@@ -164,11 +165,11 @@ class _Drawing:
                 text = numbers.cell(float(picture.values[row, cell]), picture.metric)
                 sign = THROTTLED if throttled[cell] else " "
                 text = f"{text:>{wide - 1}}{sign}" if len(text) < wide else f"{sign.strip() or text:>{wide}}"
-                style = self._colours[f"heat{step}"]
+                style = self._colours[f"heat{self._ramp}{step}"]
             else:
                 sign = CURSOR_MARK if cell == chosen else THROTTLED if throttled[cell] else BLOCK_OF[step]
                 text = sign * wide
-                style = self._colours[f"ink{step}"]
+                style = self._colours[f"ink{self._ramp}{step}"]
             if dims[cell] or standing is Standing.STALE:
                 style = self._colours["faint"]
             self.put(text, self._colours["cursor"] if cell == chosen else style)
@@ -194,7 +195,7 @@ class _Drawing:
         if layout.spark:
             self.put("  ", self._text)
             for step in self._picture.spark(row, pen.now, layout.spark, pen.span_s).tolist():
-                self.put(" " if step < 0 else BLOCK_OF[step], self._colours[f"ink{step}"])
+                self.put(" " if step < 0 else BLOCK_OF[step], self._colours[f"ink{self._ramp}{step}"])
             self.put(" ", self._text)
         for name in layout.hosts:
             text = host_text(name, self._picture.nodes[row].host)

@@ -10,7 +10,7 @@ from gswarm_tui.common.units import shown_unit
 from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, is_logarithmic
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, is_logarithmic, ramp_of
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clip, width
 
@@ -35,11 +35,11 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
         left.append(Span(SWITCHED_OFF, "warning"))
     elif metric.unit == "bits":
         for step, word in ((0, " ok "), (BUCKETS // 2, " cap "), (BUCKETS - 1, " slow ")):
-            left.append(Span(word, f"heat{step}"))
+            left.append(Span(word, f"heat{ramp_of(metric)}{step}"))
         left.append(Span("  cap: power limit, slow: heat or power brake", "dim"))
     else:
         low, high = ends(picture)
-        left += [Span(f"{low} ", "dim"), *_ramp(zoom), Span(f" {high}", "dim")]
+        left += [Span(f"{low} ", "dim"), *_ramp(zoom, ramp_of(metric)), Span(f" {high}", "dim")]
         if is_logarithmic(metric):
             left.append(Span(", logarithmic", "dim"))
     if not picture.switched_off:
@@ -75,10 +75,10 @@ def ends(picture: HeatmapData) -> tuple[str, str]:
     return "0", high if picture.same_top else f"each GPU's limit, up to {high}"
 
 
-def _ramp(zoom: Zoom) -> list[Span]:
+def _ramp(zoom: Zoom, ramp: str) -> list[Span]:
     if zoom in (Zoom.BLOCKS, Zoom.PLAIN):
-        return [Span(BLOCK_OF[step], f"ink{step}") for step in range(BUCKETS)]
-    return [Span(" ", f"heat{step}") for step in range(BUCKETS)]
+        return [Span(BLOCK_OF[step], f"ink{ramp}{step}") for step in range(BUCKETS)]
+    return [Span(" ", f"heat{ramp}{step}") for step in range(BUCKETS)]
 
 
 def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...], span_label: str) -> Line:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
 from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.ranking import HIGH_IS_BAD
 from gswarm_tui.fleet.throttling import HARMFUL
 
 Buckets = npt.NDArray[np.int8]
@@ -23,6 +24,17 @@ UNMEASURED = -1
 BLOCKS = "▁▂▃▄▅▆▇█"
 COUNT_TOP = 10_000.0
 RATE_LOWEST_MB_S, RATE_TOP_MB_S = 1.0, 100_000.0
+HOT = "_hot"
+HOT_METRICS = HIGH_IS_BAD | {
+    *("cpu_iowait_pct", "memory_used_mib", "swap_used_mib"),
+    *("psi_cpu_pct", "psi_memory_pct", "psi_io_pct"),
+}
+"""Metrics of which more is worse: temperatures, memory, throttling, errors, waiting."""
+
+
+def ramp_of(metric: Metric) -> str:
+    """Return what a metric's ramp adds to the names of roles: ``HOT`` where more is worse, else nothing."""
+    return HOT if metric.name in HOT_METRICS else ""
 
 
 def is_logarithmic(metric: Metric) -> bool:

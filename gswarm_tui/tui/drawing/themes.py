@@ -1,9 +1,9 @@
-"""Three themes (dark, light, 16 colours) and their palettes for all that is drawn by line.
+"""Themes and their palettes for all that is drawn by line: dark, light, 16 colours, and Textual's by name.
 
 Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
-(much) in even steps of lightness, blue to green, which all kinds of colour vision distinguish. The 16-colour
-theme uses four of the terminal's own colours, and of 256 colours each ramp has ten; numbers
-and block heights show what these can't.
+(much) in even steps of lightness, which all kinds of colour vision distinguish: blue to green, and red where
+more is worse. The 16-colour theme uses four of the terminal's own colours, and of 256 colours each ramp has
+ten; numbers and block heights show what these can't.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from rich.color import Color
+from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
@@ -23,6 +23,7 @@ from gswarm_tui.common.colours import (
     DARK_COLOURS,
     LIGHT,
     LIGHT_COLOURS,
+    NAMED_THEMES,
     RGB,
     THEME_NAMES,
     Colours,
@@ -30,30 +31,41 @@ from gswarm_tui.common.colours import (
     mixed,
     parsed,
 )
-from gswarm_tui.tui.drawing.ramp import BUCKETS
+from gswarm_tui.tui.drawing.ramp import BUCKETS, HOT
 
 Palette = Mapping[str, Style]
 """Styles of a theme by role: text, dim, faint, title, key, accent, good, warning, error, chip, row, cursor.
 
 ``heat7`` and ``ink7`` are the ramp's seventh bucket as background and as text; -1 is "unmeasured".
+``heat_hot7`` and ``ink_hot7`` are those of the ramp of metrics of which more is worse.
 """
 
-# Low to high, the terminal's own colours by number: from blue to light grey they grow lighter,
+# Low to high, the terminal's own colours by number: from blue to light grey, or to red and
+# yellow, they grow lighter,
 # on a Linux console as in xterm. As text, dark blue is hard to see on black.
-_ANSI_GROUNDS = (4, 12, 6, 7)
+_ANSI_GROUNDS = {"": (4, 12, 6, 7), HOT: (4, 1, 9, 11)}
 _ANSI_TEXTS = (15, 15, 0, 0)
-_ANSI_INKS = (12, 12, 6, 7)
+_ANSI_INKS = {"": (12, 12, 6, 7), HOT: (12, 9, 9, 11)}
 _ANSI_COLOURS = Colours(
     *("default", "default", "default", "color(7)", "color(8)"),
     *("color(14)", "color(10)", "color(11)", "color(9)", "color(5)"),
     anchors=(),
+    hot=(),
 )
 
 # Where there are 256 colours, these stand for a ramp as background and as text: of the nearest ones some are
 # alike, and some go back. Twenty that grow lighter all the way are among them, but don't look like one ramp.
 _EIGHT_BIT_RAMPS = {
-    DARK: ((17, 18, 19, 24, 25, 31, 37, 43, 115, 151), (24, 25, 26, 31, 32, 37, 43, 79, 115, 151)),
-    LIGHT: ((194, 158, 151, 115, 43, 37, 31, 25, 19, 17), (115, 79, 43, 37, 32, 31, 26, 25, 19, 17)),
+    (True, ""): ((17, 18, 19, 24, 25, 31, 37, 43, 115, 151), (24, 25, 26, 31, 32, 37, 43, 79, 115, 151)),
+    (False, ""): ((194, 158, 151, 115, 43, 37, 31, 25, 19, 17), (115, 79, 43, 37, 32, 31, 26, 25, 19, 17)),
+    (True, HOT): (
+        (52, 88, 124, 160, 130, 131, 166, 172, 215, 222),
+        (124, 160, 130, 166, 172, 208, 214, 215, 221, 223),
+    ),
+    (False, HOT): (
+        (224, 217, 216, 210, 203, 167, 131, 124, 88, 52),
+        (217, 210, 209, 203, 167, 131, 160, 124, 88, 52),
+    ),
 }
 
 
@@ -104,7 +116,53 @@ def themes() -> tuple[Theme, ...]:
     """Return the themes to register with the app."""
     base = BUILTIN_THEMES["ansi-dark"]
     ansi = replace(base, name=ANSI, variables={**base.variables, "block-cursor-text-style": "none"})
-    return _theme(DARK, DARK_COLOURS, dark=True), _theme(LIGHT, LIGHT_COLOURS, dark=False), ansi
+    return ansi, *(_theme(name, _colours(name), dark=_is_dark(name)) for name in THEME_NAMES if name != ANSI)
+
+
+def _is_dark(name: str) -> bool:
+    return BUILTIN_THEMES[name].dark if name in NAMED_THEMES else name != LIGHT
+
+
+def _colours(name: str) -> Colours:
+    """Return the colours of a theme; Textual's are made readable as text."""
+    ours = DARK_COLOURS if _is_dark(name) else LIGHT_COLOURS
+    if name not in NAMED_THEMES:
+        return ours
+    theme = BUILTIN_THEMES[name]
+    background, foreground = theme.background or "", theme.foreground or ""
+    ground = parsed(background)
+    opposite = parsed("#ffffff" if theme.dark else "#000000")
+
+    def readable(colour: str | None, least: float, share: float = 1.0) -> str:
+        """Return a colour's share on the background with at least this contrast, by WCAG 2.2."""
+        begun = mixed(ground, parsed(colour or foreground), share)
+        steps = (mixed(begun, opposite, step / 20) for step in range(21))
+        return _named(next(rgb for rgb in steps if _contrast(rgb, ground) >= least))
+
+    def ramp(anchors: Sequence[str]) -> tuple[str, ...]:
+        """Return our ramp from its first colour that stands out from the background."""
+        first = next(
+            step
+            for step in range(100)
+            if _contrast(between(anchors, step / 100), opposite) < _contrast(ground, opposite) / 1.1
+        )
+        steps = ((first + (100 - first) * at / 6) / 100 for at in range(7))
+        return tuple(_named(between(anchors, step)) for step in steps)
+
+    return Colours(
+        background,
+        theme.surface or background,
+        text=readable(None, 7),
+        dim=readable(None, 4.5, 0.55),
+        faint=readable(None, 1.5, 0.2),
+        accent=readable(theme.primary, 4.5),
+        good=readable(theme.success, 4.5),
+        warning=readable(theme.warning, 4.5),
+        error=readable(theme.error, 4.5),
+        cursor=ours.cursor,
+        anchors=ramp(ours.anchors),
+        hot=ramp(ours.hot),
+    )
 
 
 @lru_cache(maxsize=len(THEME_NAMES))
@@ -112,41 +170,47 @@ def palette(theme: str) -> Palette:
     """Return the palette of a theme; an unknown theme gets the dark one."""
     if theme == ANSI:
         return _ansi_palette()
-    return _true_palette(LIGHT_COLOURS if theme == LIGHT else DARK_COLOURS)
+    known = theme if theme in THEME_NAMES else DARK
+    return _true_palette(_colours(known), dark=_is_dark(known))
 
 
 @lru_cache(maxsize=1)
-def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
-    """Return the ramps' colours and the replacement of each in 256 colours."""
-    found = {}
-    for theme, ramps in _EIGHT_BIT_RAMPS.items():
-        styles = palette(theme)
-        grounds = [styles[f"heat{bucket}"].bgcolor for bucket in range(BUCKETS)]
-        inks = [styles[f"ink{bucket}"].color for bucket in range(BUCKETS)]
-        for steps, colours in zip(ramps, (grounds, inks), strict=True):
-            for bucket, colour in enumerate(colours):
-                if colour is not None and colour.triplet is not None:
-                    found[colour.triplet] = Color.from_ansi(steps[bucket * len(steps) // BUCKETS])
-    return found
+def eight_bit_steps() -> Mapping[str, Color]:
+    """Return the replacement in 256 colours of each of the ramps' colours, by its name."""
+    return {
+        _step_name(kind, ramp, bucket, dark=dark): Color.from_ansi(steps[bucket * len(steps) // BUCKETS])
+        for (dark, ramp), both in _EIGHT_BIT_RAMPS.items()
+        for kind, steps in zip(("heat", "ink"), both, strict=True)
+        for bucket in range(BUCKETS)
+    }
 
 
-def _true_palette(colours: Colours) -> Palette:
-    ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
-    heat = [
-        # Black or white, the more readable one.
-        Style(color="#000000" if luminance(rgb) > 0.179 else "#ffffff", bgcolor=Color.from_rgb(*rgb))
-        for rgb in ramp
-    ]
-    # As text the darkest steps need some distance from the background.
-    inks = [
-        Style(color=Color.from_rgb(*mixed(rgb, parsed(colours.text), 0.18)), bgcolor=colours.background)
-        for rgb in ramp
-    ]
-    nothing = Style(color=colours.dim, bgcolor=colours.background)
+def _step_name(kind: str, ramp: str, bucket: int, *, dark: bool) -> str:
+    return f"{DARK if dark else LIGHT}_{kind}{ramp}{bucket}"
+
+
+def _true_palette(colours: Colours, *, dark: bool) -> Palette:
+    def colour(kind: str, bucket: int, rgb: RGB) -> Color:
+        name = _step_name(kind, ramp, bucket, dark=dark)
+        return Color(name, ColorType.TRUECOLOR, triplet=ColorTriplet(*rgb))
+
+    ramps = {}
+    for ramp, anchors in (("", colours.anchors), (HOT, colours.hot)):
+        steps = [between(anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
+        ramps[f"heat{ramp}"] = [
+            # Black or white, the more readable one.
+            Style(color="#000000" if luminance(rgb) > 0.179 else "#ffffff", bgcolor=colour("heat", at, rgb))
+            for at, rgb in enumerate(steps)
+        ]
+        # As text the darkest steps need some distance from the background.
+        ramps[f"ink{ramp}"] = [
+            Style(color=colour("ink", at, mixed(rgb, parsed(colours.text), 0.18)), bgcolor=colours.background)
+            for at, rgb in enumerate(steps)
+        ]
     return _palette(
         colours,
-        (*heat, nothing),
-        (*inks, nothing),
+        ramps,
+        Style(color=colours.dim, bgcolor=colours.background),
         chip=Style(color=colours.background, bgcolor=colours.warning, bold=True),
         row=Style(bgcolor=colours.surface, bold=True),
         cursor=Style(color="#000000", bgcolor=colours.cursor, bold=True),
@@ -154,18 +218,19 @@ def _true_palette(colours: Colours) -> Palette:
 
 
 def _ansi_palette() -> Palette:
-    # Each bucket has one of a few terminal colours.
-    grounds, texts, inks_of = (
-        [f"color({few[step * len(few) // BUCKETS]})" for step in range(BUCKETS)]
-        for few in (_ANSI_GROUNDS, _ANSI_TEXTS, _ANSI_INKS)
-    )
-    heat = [Style(color=text, bgcolor=ground) for text, ground in zip(texts, grounds, strict=True)]
-    inks = [Style(color=ink, bgcolor="default") for ink in inks_of]
-    faint = Style(color=_ANSI_COLOURS.faint, bgcolor="default")
+    ramps = {}
+    for name, grounds in _ANSI_GROUNDS.items():
+        # Each bucket has one of a few terminal colours.
+        few = [step * len(grounds) // BUCKETS for step in range(BUCKETS)]
+        ramps[f"heat{name}"] = [
+            Style(color=f"color({_ANSI_TEXTS[step]})", bgcolor=f"color({grounds[step]})") for step in few
+        ]
+        inks = _ANSI_INKS[name]
+        ramps[f"ink{name}"] = [Style(color=f"color({inks[step]})", bgcolor="default") for step in few]
     return _palette(
         _ANSI_COLOURS,
-        (*heat, faint),
-        (*inks, faint),
+        ramps,
+        Style(color=_ANSI_COLOURS.faint, bgcolor="default"),
         chip=Style(color="default", bgcolor="default", reverse=True, bold=True),
         row=Style(bold=True),
         # No step has this colour; with text and ground reversed, the cursor would look like one of them.
@@ -173,17 +238,30 @@ def _ansi_palette() -> Palette:
     )
 
 
-def _palette(colours: Colours, heat: Sequence[Style], inks: Sequence[Style], **own: Style) -> Palette:
-    """Return the colours as text, the ramps, which end with "unmeasured", and styles of its ``own``."""
+def _palette(
+    colours: Colours, ramps: Mapping[str, Sequence[Style]], unmeasured: Style, **own: Style
+) -> Palette:
+    """Return the colours as text, the ramps with their step "unmeasured", and styles of its ``own``."""
     named = {name: getattr(colours, name) for name in ("text", "dim", "faint", "good", "warning", "error")}
     named |= {"title": colours.text, "key": colours.accent, "accent": colours.accent}
     styles = {
         name: Style(color=colour, bgcolor=colours.background, bold=name in ("title", "accent") or None)
         for name, colour in named.items()
     }
-    for step in range(-1, BUCKETS):
-        styles[f"heat{step}"], styles[f"ink{step}"] = heat[step], inks[step]
+    for name, ramp in ramps.items():
+        styles |= {f"{name}{step}": style for step, style in enumerate(ramp)}
+        styles[f"{name}-1"] = unmeasured
     return styles | own
+
+
+def _named(rgb: RGB) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*rgb)
+
+
+def _contrast(one: RGB, other: RGB) -> float:
+    """Return the contrast of two colours, 1 to 21 (WCAG 2.2)."""
+    less, more = sorted((luminance(one), luminance(other)))
+    return (more + 0.05) / (less + 0.05)
 
 
 def luminance(rgb: RGB) -> float:

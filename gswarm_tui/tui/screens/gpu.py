@@ -18,7 +18,7 @@ from gswarm_tui.tui.drawing.curve import bar, window
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
-from gswarm_tui.tui.drawing.ramp import bucket, fractions, top_of
+from gswarm_tui.tui.drawing.ramp import bucket, fractions, ramp_of, top_of
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clip, pad, wrap
 from gswarm_tui.tui.drawing.trends import Trends
@@ -72,7 +72,7 @@ def _bar(metric: Metric, value: float, top: float | None) -> Span:
     if top is None or metric.unit == "P" or math.isnan(value):
         return Span(" " * BAR_WIDTH)
     level = float(fractions(metric, np.array([value]), top)[0])
-    return Span(bar(level, BAR_WIDTH), f"ink{bucket(level)}")
+    return Span(bar(level, BAR_WIDTH), f"ink{ramp_of(metric)}{bucket(level)}")
 
 
 def reasons_text(bits: float) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.tui.drawing.node_status import THROTTLED
 from gswarm_tui.tui.drawing.numbers import cell
-from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, tops
+from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, ramp_of, tops
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.widgets.table import Row, TableColumn
@@ -69,7 +69,7 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
             text = cell(row[metric], metric)
             role = dim or ("dim" if text == DASH else "text")
             if metric is picked and steps[at] != UNMEASURED and not old:
-                role = f"heat{steps[at]}"
+                role = f"heat{ramp_of(picked)}{steps[at]}"
             spans.append(Span(text, role))
         rows.append(tuple(spans))
     return rows

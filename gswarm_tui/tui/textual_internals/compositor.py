@@ -240,10 +240,22 @@ def _cell_styles(style: Style | None, system: ColorSystem) -> tuple[CellStyle, C
 
 
 def _available(colour: Color, system: ColorSystem) -> Color:
-    """Return the terminal's nearest colour; the ramps have their own replacements."""
-    steps = eight_bit_steps() if system is ColorSystem.EIGHT_BIT else {}
-    step = steps.get(colour.triplet) if colour.triplet is not None else None
-    return step or colour.downgrade(system)
+    """Return the terminal's nearest colour; the ramps have their own replacements.
+
+    Of 256 colours Rich chooses saturated ones for the dark backgrounds of themes, such as teal for Nord's.
+    """
+    if system is not ColorSystem.EIGHT_BIT or colour.triplet is None:
+        return colour.downgrade(system)
+    if (step := eight_bit_steps().get(colour.name)) is not None:
+        return step
+    wanted = colour.triplet
+
+    def distance(number: int) -> int:
+        known = Color.from_ansi(number).get_truecolor()
+        return sum((a - b) ** 2 for a, b in zip(known, wanted, strict=True))
+
+    # The first 16 of the 256 colours differ between terminals.
+    return Color.from_ansi(min(range(16, 256), key=distance))
 
 
 @lru_cache(maxsize=4096)
