@@ -5,7 +5,7 @@ here=$(dirname "$(readlink -f "$0")")
 # shellcheck source=contrib/slurm-counters/counters.conf
 . "$here/counters.conf" || exit 1
 
-# Restart with a time limit: opening the lock would block for ever if somebody replaced it with a FIFO just then.
+# Restart with a time limit, so that a command that hangs doesn't keep the node.
 [ -n "${SLURM_COUNTERS_LIMITED-}" ] || SLURM_COUNTERS_LIMITED=yes exec timeout --foreground 30 "$0"
 
 umask 022
@@ -26,25 +26,22 @@ borrower() {
     [ ! -e "$STATE/lent" ] || cut -d ' ' -f 1 "$STATE/lent"
 }
 
-# Make a user (uid) the owner of the lock; create a missing one. Some sites let users write to its folder, so the lock is
-# opened once, and the opened file is checked and changed, whatever happens to its name meanwhile. It must be a regular file,
-# the lock's name must lead to it without a symbolic link, and it may have no other name.
+# Make a user (uid) the owner of the lock. A new file takes the lock's name: the former owner may have a second name of the old
+# one. Nobody else can do so meanwhile, because only root may write to the lock's folder.
 give_lock() {
-    local opened=/proc/self/fd/9 former
-    if [ ! -e "$LOCK" ] && [ ! -L "$LOCK" ]; then
-        (set -o noclobber && : >"$LOCK") && log "$LOCK created"
-    fi
-    if ! { [ -f "$LOCK" ] && [ ! -L "$LOCK" ] && exec 9<"$LOCK"; }; then
-        log "$LOCK is not a regular file: not touched"
+    local former new folder=${LOCK%/*}
+    if ! [[ $(stat -Lc '%u %A' "$folder") =~ ^0\ d....-..-. ]]; then
+        log "users can write to $folder: nothing done; set LOCK in counters.conf to a file in a folder of root"
         return 1
     fi
-    if [ ! -f $opened ] || [ "$(stat -Lc '%d:%i %h' $opened)" != "$(stat -c '%d:%i 1' "$LOCK")" ]; then
-        log "$LOCK has a second name or was replaced: not touched"
+    if [ -f "$LOCK" ] && [ ! -L "$LOCK" ] && [ "$(stat -c '%u %h' "$LOCK")" = "$1 1" ]; then return 0; fi
+    former=$(stat -c %U "$LOCK" 2>&-)
+    if ! { new=$(mktemp "$LOCK.XXXXXX") && chmod 644 "$new" && chown -- "$1" "$new" && mv -fT "$new" "$LOCK"; }; then
+        rm -f "$new"
+        log "$LOCK can't be replaced by a file: not touched"
         return 1
     fi
-    [ "$(stat -Lc %u $opened)" != "$1" ] || return 0
-    former=$(stat -Lc %U $opened)
-    chown -- "$1" $opened && chmod 644 $opened && : >$opened && log "owner of $LOCK: $former, now $(stat -Lc %U $opened)"
+    log "owner of $LOCK: ${former:-none}, now $(stat -c %U "$LOCK")"
 }
 
 set_paranoid() {
