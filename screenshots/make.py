@@ -75,7 +75,7 @@ span {{ flex: 1; margin-left: 12px; padding: 5px 16px; border-radius: 13px; back
   color: #d8dde6 }}
 img {{ display: block; width: 100% }}
 </style></head>
-<body><div><p><i></i><i></i><i></i><span>127.0.0.1:8092/screen</span></p>
+<body><div><p><i></i><i></i><i></i><span>127.0.0.1:8092</span></p>
 <img src="data:image/png;base64,{picture}"></div></body>"""
 DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of each bit of a braille character."""
@@ -215,7 +215,7 @@ async def browser() -> bytes:
         os.environ |= {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder, "TZ": "UTC"}
         recording = SceneRecording(Path(folder) / "run.duckdb")
         control = control_server(made.hub, cast(FileWriter, recording), os.environ, label="job 4711")
-        access = BrowserAccess(Tokens("control", "", "watch", recording.uid))
+        access = BrowserAccess(Tokens("control", "", "watch"), "http://127.0.0.1:8092")
         settings = ServerSettings("127.0.0.1", 0)
         server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711", settings)
         listening = socket.create_server(("127.0.0.1", 0))

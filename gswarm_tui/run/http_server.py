@@ -96,7 +96,7 @@ async def serve(route: Route, listener: Listener, *, announced: bool = False) ->
     if not announced:
         print_notice(listener.describe(attached.uid))
     try:
-        await server.serve(sockets=[listener.socket])
+        await server.serve_at(listener.socket)
         await exports.finish()
         if not announced and attached.ended:
             print_notice("the recording ended")
@@ -148,7 +148,8 @@ async def _serve_screens(
     from gswarm_tui.server.web import BrowserAccess, WebServer
 
     title = f"gswarm-tui · {head.job or (head.path.name if head.path is not None else head.uid)}"
-    server = WebServer(BrowserAccess(tokens), ("attach", head.uid), title, settings)
+    access = BrowserAccess(tokens, url_of(settings, listening))
+    server = WebServer(access, ("attach", head.uid), title, settings)
     call_at_signals(server.end)
     watching = asyncio.create_task(_close_at_end(server, tokens))
     await server.run(listening)

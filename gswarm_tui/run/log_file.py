@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.paths import state_folder
+
+MAX_BYTES = 4 * 1024 * 1024
+"""A longer log is renamed to ``gswarm-tui.log.1``, which replaces the one before."""
 
 
 class _PlainLines(logging.Formatter):
@@ -17,15 +20,14 @@ class _PlainLines(logging.Formatter):
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
-class _LogFile(logging.FileHandler):
-    """Log file that loses a line if it can't be opened, as on a full disk or with too many open files.
+class _LogFile(RotatingFileHandler):
+    """Log file that loses a line if it can't be written, as on a full disk or with too many open files.
 
-    The failure would else end whatever logs, such as asyncio's loop.
+    The failure would else end whatever logs, such as asyncio's loop, or be printed over a screen.
     """
 
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):
-            super().emit(record)
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Lose the line."""
 
 
 def begin() -> Path:
@@ -33,7 +35,7 @@ def begin() -> Path:
     path = state_folder() / "gswarm-tui.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handler: logging.Handler = _LogFile(path, delay=True)
+        handler: logging.Handler = _LogFile(path, maxBytes=MAX_BYTES, backupCount=1, delay=True)
     except OSError:
         handler = logging.NullHandler()
     handler.setFormatter(_PlainLines("%(asctime)s %(name)s %(message)s"))

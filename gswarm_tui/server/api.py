@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, known_groups
@@ -240,9 +240,10 @@ class _ApiCalls:
 
     # SQL
 
-    async def query(self, query: models.Query) -> Response:
+    async def query(self, query: models.Query, request: Request) -> Response:
         """Run one SQL statement that reads, in the recorder, within limits."""
-        result = await self._requests.query(query.sql, most=query.max_rows, timeout_s=query.timeout_s)
+        limits: dict[str, Any] = {"most": query.max_rows, "timeout_s": query.timeout_s}
+        result = await self._requests.query(query.sql, **limits, client=request)
         columns = [{"name": n, "type": t} for n, t in zip(result.names, result.types, strict=True)]
         try:
             with checked_depth():

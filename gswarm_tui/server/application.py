@@ -17,10 +17,11 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from gswarm_agent import __version__
 from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.server.guard import Guard
+from gswarm_tui.server.listening import AcceptingSocket
 
 KEPT_S = 10
 """A connection is closed when so many seconds have passed since its last answer without another request."""
@@ -51,9 +52,10 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self, app: ASGIApp, settings: ServerSettings, closing: Callable[[], None] = lambda: None
+        self, app: Guard, settings: ServerSettings, closing: Callable[[], None] = lambda: None
     ) -> None:
-        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # strangers could fill the log with warnings
+        logging.getLogger("uvicorn.error").addFilter(_is_failure)
+        self._settings, self._strangers = settings, app.strangers
         super().__init__(
             uvicorn.Config(
                 app,
@@ -79,6 +81,11 @@ class HttpServer(uvicorn.Server):
         )
         self._closing = closing
 
+    async def serve_at(self, listening: socket.socket) -> None:
+        """Serve at a listening socket, which this takes over, until ``end`` is called."""
+        by_address = not self._settings.behind_proxy
+        await self.serve(sockets=[AcceptingSocket(listening, self._strangers, by_address=by_address)])
+
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals to those who run the server."""
@@ -92,6 +99,11 @@ class HttpServer(uvicorn.Server):
         """End the streams, then all connections."""
         self._closing()
         await super().shutdown(sockets)
+
+
+def _is_failure(record: logging.LogRecord) -> bool:
+    """Return whether the application failed; strangers could fill the log with the rest."""
+    return record.getMessage().startswith("Exception in ASGI application")
 
 
 def build_app(*routers: APIRouter, openapi_url: str | None = None) -> FastAPI:

@@ -1,6 +1,6 @@
 """Guard in front of a server's application: who may call it, from which pages, and how much.
 
-It runs before anything else sees a request. The order of its checks: host, origin, token, size.
+It runs before anything else sees a request. The order of its checks: text, host, origin, token, size.
 docs/decisions/015-http-server.md has the attacks that each one stops.
 """
 
@@ -11,13 +11,14 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gswarm_tui.server.listening import Strangers
 from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_BODY = 1024 * 1024
@@ -58,6 +59,12 @@ class Guard:
         self._origins = frozenset(origins)
         named = {host for origin in origins if (host := urlsplit(origin).hostname)}
         self._hosts = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()} | named
+        self.strangers = Strangers()
+
+    def admit(self, scope: Scope) -> None:
+        """Keep a request's connection open, as its client has proved that it may use this server."""
+        if client := scope.get("client"):
+            self.strangers.pop(tuple(client), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -76,6 +83,7 @@ class Guard:
 
         try:
             headers = {name.lower(): value for name, value in scope["headers"]}
+            _check_text(scope, headers)
             self._check_host(headers)
             allowed_origin = self._check_origin(scope, headers)
             is_preflight = scope.get("method") == "OPTIONS" and b"access-control-request-method" in headers
@@ -84,6 +92,7 @@ class Guard:
                 return
             if self._tokens is not None:
                 _check_token(self._tokens, scope, headers)
+                self.admit(scope)
             _check_size(headers)
         except HTTPException as refusal:
             # A malformed body closes the connection in this turn of the event loop; then nothing can be sent.
@@ -119,6 +128,15 @@ class Guard:
         if origin in self._origins or origin in (f"http://{host}", f"https://{host}"):  # a proxy may add TLS
             return origin
         raise HTTPException(403, FOREIGN_ORIGIN)
+
+
+def _check_text(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """Refuse an address or headers that aren't UTF-8, which clients and logs would each read differently."""
+    try:
+        unquote_to_bytes(scope["raw_path"] + b"?" + scope["query_string"]).decode()
+        b"".join(headers.values()).decode()
+    except UnicodeDecodeError:
+        raise HTTPException(400, "The address and the headers of a request must be UTF-8.") from None
 
 
 def _check_token(tokens: Tokens, scope: Scope, headers: dict[bytes, bytes]) -> None:

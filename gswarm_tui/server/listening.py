@@ -6,13 +6,19 @@ import errno
 import ipaddress
 import socket
 import ssl
+from contextlib import suppress
 from importlib.util import find_spec
+from typing import Any
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.server_options import ServerSettings
 
 INSTALL = "pip install 'gswarm-tui[server]'"
 _BACKLOG = 128
+MAX_STRANGERS, MAX_OF_ADDRESS = 64, 16
+"""Connections that no token or page has authenticated: at once, and of one address other than loopback."""
+WRITE_S = 30.0
+"""A connection ends when its client has taken nothing of what waits for it for this time."""
 
 
 def check_settings(
@@ -64,7 +70,39 @@ def listen(settings: ServerSettings, option: str = "--http") -> socket.socket:
             ) from None
         raise UserError(f"{option} {where}: {error.strerror or error}.") from None
     listening.setblocking(False)
+    # Linux ends a connection by this also if its client keeps it alive and reads nothing (man 7 tcp).
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(WRITE_S * 1000))
     return listening
+
+
+Strangers = dict[tuple[str, int], socket.socket]
+"""Connections that aren't authenticated, oldest first, by the client's address and port."""
+
+
+class AcceptingSocket(socket.socket):
+    """Listening socket that closes the oldest connections that aren't authenticated if there are too many."""
+
+    def __init__(self, listening: socket.socket, strangers: Strangers, *, by_address: bool) -> None:
+        super().__init__(fileno=listening.detach())
+        self._strangers = strangers
+        self._by_address = by_address
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; it counts as a stranger's until it is authenticated."""
+        connection, address = super().accept()
+        for client in [each for each, old in self._strangers.items() if old.fileno() < 0]:
+            del self._strangers[client]
+        self._strangers[address[:2]] = connection
+        clients = list(self._strangers)
+        excess = clients[:-MAX_STRANGERS]
+        if self._by_address and not _is_loopback(address[0]):
+            excess += [each for each in clients if each[0] == address[0]][:-MAX_OF_ADDRESS]
+        for client in excess:
+            if old := self._strangers.pop(client, None):
+                # asyncio owns the socket, notices its end and closes it.
+                with suppress(OSError):
+                    old.shutdown(socket.SHUT_RDWR)
+        return connection, address
 
 
 def url_of(settings: ServerSettings, listening: socket.socket) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import HTTPException, Response
+from fastapi import HTTPException, Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
 from gswarm_tui.control.intents import Intent, RecorderError, RefusedError
@@ -59,16 +59,25 @@ class RecorderRequests:
         except RecorderError as error:
             raise _unavailable(error) from None
 
-    async def query(self, sql: str, *, most: int, timeout_s: float) -> QueryRows:
-        """Run one statement that reads; return its first ``most`` rows. Raises HTTPException."""
+    async def query(self, sql: str, *, most: int, timeout_s: float, client: Request) -> QueryRows:
+        """Run one statement that reads; return its first ``most`` rows. Raises HTTPException.
+
+        The query is cancelled when it takes too long, or when its ``client`` closes the connection.
+        """
         if self._running_queries >= MAX_QUERIES:
             why = f"{MAX_QUERIES} queries are running; try again when one has ended."
             raise HTTPException(TOO_MANY, why, {"Retry-After": "1"})
         self._running_queries += 1
         source = RecorderSource.of_recorder(self._recorder)
+        running = asyncio.ensure_future(asyncio.to_thread(_first_rows, source, sql, most))
+        # As the body was read, the next message is that the client has left.
+        leaving = asyncio.ensure_future(client.receive())
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.to_thread(_first_rows, source, sql, most)
+                await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise HTTPException(BAD_REQUEST, "The query was cancelled, as its client has left.")
+            return running.result()
         except TimeoutError:
             why = f"The query took longer than {timeout_s:g} s and was cancelled."
             raise HTTPException(BAD_REQUEST, why) from None
@@ -77,7 +86,12 @@ class RecorderRequests:
         except StoreError as error:
             raise _unavailable(error) from None
         finally:
-            source.close()
+            leaving.cancel()
+            # The thread may not have sent the query yet, and then there is nothing to cancel.
+            while not running.done():
+                source.close()
+                await asyncio.wait((running,), timeout=0.1)
+            await asyncio.gather(running, return_exceptions=True)
             self._running_queries -= 1
 
 

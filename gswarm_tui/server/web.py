@@ -11,6 +11,7 @@ import hmac
 import html
 import json
 import logging
+import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,8 +20,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from fastapi import APIRouter, HTTPException, Request, Response, WebSocket
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+from fastapi import APIRouter, HTTPException, WebSocket
+from fastapi.responses import FileResponse, HTMLResponse
 from starlette.websockets import WebSocketDisconnect
 
 from gswarm_tui.options.server_options import ServerSettings
@@ -33,17 +34,14 @@ MAX_SCREENS = 8
 """Screens that are open at once; each is a process of some 80 MB."""
 REFUSED, OVER = 4000, 4001
 """Close codes of a connection whose reason is a sentence that the page shows; ``OVER``: for good."""
+PROOF_S = 10.0
+"""Time in which a page and the server must have proved to each other that they know the link."""
 MAX_REASON = 123
 """Bytes that a close reason may have."""
-NO_LINK = "Open the whole link that gswarm-tui web printed, with its token after the #."
-WRONG_LINK = (
-    "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last."
-)
 TOO_MANY = f"{MAX_SCREENS} screens are open, which is the most; close one, then open this one again."
 _PAGES = Path(str(files("gswarm_tui.server") / "browser"))
 _TEXTUAL_SERVE = Path(str(files("textual_serve") / "static"))
 _STATIC = {
-    "enter.js": _PAGES / "enter.js",
     "screen.js": _PAGES / "screen.js",
     "page.css": _PAGES / "page.css",
     "icon.svg": _PAGES / "icon.svg",
@@ -70,32 +68,23 @@ class Permission(Enum):
 
 
 class BrowserAccess:
-    """Tokens of one recording and the cookies that they are exchanged for.
+    """Keys that prove the links of one recording at one address, of which each page holds one.
 
-    A cookie is a keyed hash, so that it is valid after a restart of the server and reveals no token.
+    A key is a keyed hash of a link's token, so it neither opens the web API nor a server at another address.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
-        self.cookie_name = f"gswarm-tui-{tokens.uid[:8]}"
-        self._tokens = {Permission.WATCH: tokens.watch, Permission.CONTROL: tokens.control}
-        self.cookies = {
-            permission: hmac.digest(token.encode(), f"browser {tokens.uid}".encode(), "sha256").hex()
-            for permission, token in self._tokens.items()
-        }
+    def __init__(self, tokens: Tokens, address: str) -> None:
+        self.address = address
+        links = {Permission.WATCH: tokens.watch, Permission.CONTROL: tokens.control}
+        self.keys = {each: _sign(token, f"gswarm-tui web {address}") for each, token in links.items()}
 
-    def of_token(self, token: str) -> Permission | None:
-        """Return what a link's token permits, None for a wrong one."""
-        return _find(token, self._tokens)
-
-    def of_cookie(self, page: Request | WebSocket) -> Permission | None:
-        """Return what a page's cookie permits, None without a right one."""
-        return _find(page.cookies.get(self.cookie_name, ""), self.cookies)
+    def proofs(self, side: str, page_nonce: str, nonce: str) -> dict[Permission, str]:
+        """Return what a ``side``, server or page, sends to prove that it has the key of each permission."""
+        return {each: _sign(key, f"{side} {page_nonce} {nonce}") for each, key in self.keys.items()}
 
 
-def _find(given: str, known: dict[Permission, str]) -> Permission | None:
-    """Return the permission with this secret, compared in constant time; None without one."""
-    matches = (each for each, secret in known.items() if hmac.compare_digest(given.encode(), secret.encode()))
-    return next(matches, None)
+def _sign(key: str, text: str) -> str:
+    return hmac.digest(key.encode(), text.encode(), "sha256").hex()
 
 
 class WebServer:
@@ -106,20 +95,20 @@ class WebServer:
     ) -> None:
         self._access = access
         self._words = words
+        self._title = title
         self._screens: set[WebSocket] = set()
         page = (_PAGES / "screen.html").read_text(encoding="utf-8")
-        self._screen_page = Template(page).substitute(title=html.escape(title))
+        self._page = Template(page).substitute(address=html.escape(access.address))
         router = APIRouter()
-        router.add_api_route("/", self._send_enter_page, response_class=FileResponse)
-        router.add_api_route("/enter", self._enter, methods=["POST"], response_class=Response)
-        router.add_api_route("/screen", self._send_screen_page, response_class=Response)
+        router.add_api_route("/", self._send_page, response_class=HTMLResponse)
         router.add_api_route("/static/{name}", self._send_file, response_class=FileResponse)
         router.add_api_websocket_route("/ws", self._open_screen)
-        self._server = HttpServer(Guard(build_app(router), None, settings.origins), settings)
+        self._guard = Guard(build_app(router), None, settings.origins)
+        self._server = HttpServer(self._guard, settings)
 
     async def run(self, listening: socket.socket) -> None:
         """Serve on a socket that listens until ``end`` or ``close`` is called."""
-        await self._server.serve(sockets=[listening])
+        await self._server.serve_at(listening)
 
     def end(self) -> None:
         """Close all connections; the pages try to reconnect."""
@@ -133,29 +122,8 @@ class WebServer:
 
     # Pages
 
-    async def _send_enter_page(self) -> FileResponse:
-        return FileResponse(_PAGES / "enter.html", headers={**_PAGE_HEADERS, "Cache-Control": "no-cache"})
-
-    async def _enter(self, request: Request) -> Response:
-        """Set the cookie for a token; without a token, check the cookie that there is."""
-        token = (await request.body()).decode("ascii", "replace")
-        permission = self._access.of_token(token) if token else self._access.of_cookie(request)
-        if permission is None:
-            raise HTTPException(403, WRONG_LINK if token else NO_LINK)
-        response = Response(status_code=204)
-        response.set_cookie(
-            self._access.cookie_name,
-            self._access.cookies[permission],
-            httponly=True,
-            samesite="strict",
-            secure=request.headers["Origin"].startswith("https:"),
-        )
-        return response
-
-    async def _send_screen_page(self, request: Request) -> Response:
-        if self._access.of_cookie(request) is None:
-            return RedirectResponse("./", 303)
-        return HTMLResponse(self._screen_page, headers=_PAGE_HEADERS)
+    async def _send_page(self) -> HTMLResponse:
+        return HTMLResponse(self._page, headers={**_PAGE_HEADERS, "Cache-Control": "no-cache"})
 
     async def _send_file(self, name: str) -> FileResponse:
         if (path := _STATIC.get(name)) is None:
@@ -166,10 +134,12 @@ class WebServer:
 
     async def _open_screen(self, page: WebSocket) -> None:
         """Run a viewer for as long as its page is open."""
-        if (permission := self._access.of_cookie(page)) is None:
-            await page.send_denial_response(JSONResponse({"detail": NO_LINK}, 403))
-            return
         await page.accept()
+        if (permission := await self._check_proof(page)) is None:
+            with suppress(RuntimeError, WebSocketDisconnect):  # the page has closed it
+                await page.close(OVER)
+            return
+        self._guard.admit(page.scope)
         if len(self._screens) >= MAX_SCREENS:
             await page.close(REFUSED, TOO_MANY)
             return
@@ -181,6 +151,23 @@ class WebServer:
             await _show(await ScreenProcess.start([*self._words, *read_only], columns, rows), page)
         finally:
             self._screens.discard(page)
+
+    async def _check_proof(self, page: WebSocket) -> Permission | None:
+        """Prove to a page that this server has its key; return what the page's own proof permits."""
+        try:
+            async with asyncio.timeout(PROOF_S):
+                nonces = await page.receive_text(), secrets.token_hex(32)
+                await page.send_json([nonces[1], *self._access.proofs("server", *nonces).values()])
+                given = (await page.receive_text()).encode()
+                expected = self._access.proofs("page", *nonces).items()
+                same = (each for each, proof in expected if hmac.compare_digest(given, proof.encode()))
+                permission = next(same, None)
+                if permission is not None:
+                    await page.send_text(self._title)
+                return permission
+        # A message that isn't text has no key "text".
+        except (KeyError, RuntimeError, TimeoutError, WebSocketDisconnect):
+            return None
 
 
 async def _show(process: ScreenProcess, page: WebSocket) -> None:

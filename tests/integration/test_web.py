@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import aiohttp
+import aiohttp.web
 import pytest
 import pytest_asyncio
 from cryptography import x509
@@ -29,6 +31,7 @@ from cryptography.x509.oid import NameOID
 from yarl import URL
 
 from gswarm_tui.options.server_options import ServerSettings
+from gswarm_tui.server import listening as server_listening
 from gswarm_tui.server import web as server_web
 from gswarm_tui.server.tokens import Tokens
 from gswarm_tui.server.web import BrowserAccess, WebServer
@@ -40,8 +43,8 @@ from tests.terminal import PATIENCE_S, InTerminal
 
 in_browser = pytest.mark.asyncio(loop_scope="module")
 
-UID = "00000000-0000-4000-8000-000000000001"
 WATCHING, CONTROLLING = "watch-token", "control-token"
+TOKENS = Tokens(CONTROLLING, "", WATCHING)
 PROXY = "gpu.example.org"
 ROOT = Path(__file__).parents[2]
 CONTRIB = ROOT / "contrib"
@@ -153,7 +156,7 @@ async def test_link_to_watch_shows_the_recording_and_changes_nothing(
     page = await browser.page(private=True)
     await page.open(site.watch)
     await page.shows("● attached, read-only")
-    assert await page.evaluate("location.href") == f"{site.address}/screen"
+    assert await page.evaluate("location.href") == f"{site.address}/"
     await page.press("s")
     await page.shows("this screen is read-only")
     await page.click_text("sim02")
@@ -212,13 +215,54 @@ async def test_page_reconnects_to_a_restarted_web_server(
             for pid in (first.running.pid, *viewers):
                 for name in ("cmdline", "environ"):
                     assert token not in Path(f"/proc/{pid}/{name}").read_text()
+        # The tab keeps its key over a reload, but not while another program could answer a reload.
+        await page.send("Page.reload")
+        await until(lambda: page.sockets == 2, lambda: "never reloaded")
+        await page.shows("● attached, read-only")
+        viewers = children(first.running.pid)
         first.running.kill()
     await page.says("Connection lost; reconnecting …")
-    eventually(lambda: not Path(f"/proc/{viewers[0]}").exists(), "the end of the viewer")
+    eventually(lambda: not Path(f"/proc/{viewers[-1]}").exists(), "the end of the viewer")
+    requested = len(page.requested)
+    async with neighbour(port) as received:
+        await page.says("What answers at this address doesn't know the link of this page; reconnecting …")
+        assert [len(each) for each in received] == [64] * len(received), "a nonce and nothing else"
+        assert {each.partition("?")[0] for each in page.requested[requested:]} == {
+            f"ws://127.0.0.1:{port}/ws"
+        }
+        assert await page.evaluate("sessionStorage.length + document.cookie.length") == 0
     with served(folder, port) as second:
         assert second.watch == first.watch
-        await until(lambda: page.sockets == 2, lambda: "never reconnected")
+        before = page.sockets
+        await until(lambda: page.sockets > before, lambda: "never reconnected")
         await page.shows("● attached, read-only")
+        await page.press("q")
+        await page.press("q")
+        await page.says("This screen is closed; recording continues.")
+
+
+@asynccontextmanager
+async def neighbour(port: int) -> AsyncIterator[list[str]]:
+    """Take the port of a server that has ended; yield what pages send to it."""
+    received: list[str] = []
+
+    async def pretend(request: aiohttp.web.Request) -> aiohttp.web.WebSocketResponse:
+        page = aiohttp.web.WebSocketResponse()
+        await page.prepare(request)
+        async for message in page:
+            received.append(message.data)
+            await page.send_json(["0" * 64, "1" * 64, "2" * 64])
+        return page
+
+    app = aiohttp.web.Application()
+    app.router.add_get("/ws", pretend)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    try:
+        await aiohttp.web.TCPSite(runner, "127.0.0.1", port).start()
+        yield received
+    finally:
+        await runner.cleanup()
 
 
 class Proxy:
@@ -351,8 +395,6 @@ async def test_example_of_a_reverse_proxy(
         page = await browser.page(private=True)
         await page.open(site.watch)
         await page.shows("● attached, read-only")
-        (cookie,) = (await page.send("Network.getCookies"))["cookies"]
-        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
         token = site.control.partition("#")[2]
         headers = {"Authorization": f"Bearer {token}", "Host": f"{PROXY}:{proxy.port}"}
         address = f"https://127.0.0.1:{proxy.port}/http/api/v1"
@@ -365,7 +407,7 @@ async def test_example_of_a_reverse_proxy(
                     async with asyncio.timeout(PATIENCE_S):
                         await stream.content.readuntil(b"\n\n")
     logged = proxy.logged()
-    assert "/screen" in logged
+    assert "/static/screen.js" in logged
     for secret in (site.watch, site.control):
         assert secret.partition("#")[2] not in logged
 
@@ -386,18 +428,10 @@ UPGRADE = {
         ("GET", "/", {"Host": "evil.example"}, 421, "doesn't have the host name"),
         ("GET", "/static/textual.js", {"Host": "evil.example:80"}, 421, "doesn't have the host name"),
         ("GET", "/", {"Origin": "http://evil.example"}, 403, FOREIGN),
-        ("POST", "/enter", {}, 403, FOREIGN),
-        ("POST", "/enter", {"Origin": "null"}, 403, FOREIGN),
-        ("POST", "/enter", {"Origin": "http://127.0.0.1:1"}, 403, FOREIGN),
-        ("POST", "/enter", {"Origin": "OWN"}, 403, "Open the whole link that gswarm-tui web printed"),
-        ("POST", "/enter", {"Origin": "OWN", "token": "wrong"}, 403, "This link isn't valid"),
-        ("POST", "/enter", {"Origin": "OWN", "token": "x" * 1000}, 403, "This link isn't"),
-        ("POST", "/enter", {"Origin": "OWN", "token": "é", "Content-Type": "a/b; charset=c"}, 403, "isn't"),
-        ("GET", "/ws", {"Origin": "OWN"}, 403, "Open the whole link"),
-        ("GET", "/ws", {"Origin": "OWN", "Cookie": "WRONG"}, 403, "Open the whole link"),
-        ("GET", "/ws", {"Origin": "http://evil.example", "Cookie": "OWN"}, 403, FOREIGN),
-        ("GET", "/ws", {"Cookie": "OWN"}, 403, FOREIGN),
-        ("GET", "/screen", {}, 303, ""),
+        ("GET", "/ws", {"Origin": "null"}, 403, FOREIGN),
+        ("GET", "/ws", {"Origin": "http://evil.example"}, 403, FOREIGN),
+        ("GET", "/ws", {}, 403, FOREIGN),
+        ("GET", "/static/%ff", {}, 400, "must be UTF-8"),
         ("GET", "/static/", {}, 404, ""),
         ("GET", "/static", {}, 404, ""),
         ("GET", "/static/../web.py", {}, 404, ""),
@@ -407,61 +441,116 @@ UPGRADE = {
 async def test_request_that_is_refused(
     method: str, path: str, headers: dict[str, str], status: int, sentence: str
 ) -> None:
-    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
-    async with serving(access) as address, aiohttp.ClientSession() as client:
-        sent = dict(headers)
-        token = sent.pop("token", "")
-        if sent.get("Origin") == "OWN":
-            sent["Origin"] = address
-        if "Cookie" in sent:
-            right = access.cookies[server_web.Permission.CONTROL]
-            sent["Cookie"] = f"{access.cookie_name}={right if sent['Cookie'] == 'OWN' else right[::-1]}"
-        if path == "/ws":
-            sent |= UPGRADE
+    async with serving() as address, aiohttp.ClientSession() as client:
+        sent = headers | (UPGRADE if path == "/ws" else {})
         url = URL(address + path, encoded=True)
-        async with client.request(method, url, headers=sent, data=token, allow_redirects=False) as answer:
+        async with client.request(method, url, headers=sent, allow_redirects=False) as answer:
             assert answer.status == status
-            assert status == 303 or sentence in (await answer.json())["detail"]
-            assert "Set-Cookie" not in answer.headers
+            assert sentence in (await answer.json())["detail"]
             assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
 @asynccontextmanager
-async def serving(access: BrowserAccess, *words: str) -> AsyncIterator[str]:
+async def serving(*words: str) -> AsyncIterator[str]:
     """Serve screens in this process; yield the address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = WebServer(access, words, "a <title>", ServerSettings("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = WebServer(BrowserAccess(TOKENS, address), words, "a <title>", ServerSettings("127.0.0.1", 0))
     running = asyncio.create_task(server.run(listening))
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield address
     finally:
         server.end()
         await running
 
 
+def signed(key: str, text: str) -> str:
+    return hmac.digest(key.encode(), text.encode(), "sha256").hex()
+
+
 @asynccontextmanager
-async def screen(address: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """Enter with a token and open a screen, as the page does."""
+async def screen(
+    address: str, token: str, written_for: str = ""
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Open a screen with a link's token, as the page does; the link was written for another address."""
     headers = {"Origin": address}
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
-        async with client.post(f"{address}/enter", data=token, headers=headers) as answer:
-            assert answer.status == 204
-            cookie = answer.headers["Set-Cookie"]
-            assert "HttpOnly" in cookie
-            assert "samesite=strict" in cookie.lower()
-            assert token not in cookie
-        async with client.get(f"{address}/screen") as answer:
-            assert 'data-font-size="14"' in await answer.text()
+    key = signed(token, f"gswarm-tui web {written_for or address}")
+    async with aiohttp.ClientSession() as client:
+        async with client.get(address) as answer:
+            assert f'data-address="{address}"' in await answer.text()
+            assert "Set-Cookie" not in answer.headers
         async with client.ws_connect(f"{address}/ws?width=80&height=24", headers=headers) as opened:
+            await opened.send_str("a nonce")
+            nonce, *proofs = await opened.receive_json()
+            assert (signed(key, f"server a nonce {nonce}") in proofs) == (not written_for)
+            await opened.send_str(signed(key, f"page a nonce {nonce}"))
+            if not written_for:
+                assert (await opened.receive_str()).startswith(("gswarm-tui · ", "a <title>"))
             yield opened
+
+
+@pytest.mark.parametrize("sent", ["text", "bytes", "no UTF-8", "a proof for another address"])
+async def test_page_without_the_proof_gets_no_screen_and_fills_no_log(
+    sent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as address:
+        if sent.startswith("a proof"):
+            async with screen(address, CONTROLLING, "http://127.0.0.1:1") as refused:
+                assert (await refused.receive()).data == server_web.OVER
+        else:
+            async with (
+                aiohttp.ClientSession(headers={"Origin": address}) as client,
+                client.ws_connect(f"{address}/ws") as opened,
+            ):
+                if sent == "no UTF-8":
+                    await opened.send_frame(b"\xff", aiohttp.WSMsgType.TEXT)
+                elif sent == "bytes":
+                    await opened.send_bytes(b"x")
+                else:
+                    await opened.send_str(CONTROLLING)
+                    assert CONTROLLING not in str(await opened.receive())
+                    await opened.send_str(CONTROLLING)
+                assert (await opened.receive()).type is aiohttp.WSMsgType.CLOSE
+    assert caplog.text == ""
+
+
+async def test_strangers_who_hold_connections_shut_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_listening, "MAX_STRANGERS", 8)
+    monkeypatch.setattr(server_listening, "MAX_OF_ADDRESS", 3)
+    monkeypatch.setattr(server_listening, "_is_loopback", lambda host: host != "127.0.0.9")
+    async with serving("attach", "nowhere") as address:
+        to = ("127.0.0.1", int(address.rpartition(":")[2]))
+        half = f"POST /ws HTTP/1.1\r\nHost: {address[7:]}\r\nContent-Length: 9\r\n\r\n".encode()
+        async with screen(address, WATCHING) as opened:
+            held = [socket.create_connection(to, source_address=("127.0.0.9", 0)) for _ in range(5)]
+            await until(
+                lambda: [closed(each) for each in held] == [True] * 2 + [False] * 3, lambda: "by address"
+            )
+            for _ in range(20):
+                held.append(socket.create_connection(to))
+                held[-1].sendall(half[: len(held)] if len(held) % 2 else half)
+            await until(lambda: sum(map(closed, held)) == len(held) - 8, lambda: "in total")
+            # The screen that was opened before them goes on until its viewer reports why it can't start.
+            assert "nowhere" in str((await opened.receive()).extra)
+        for each in held:
+            each.close()
+
+
+def closed(connection: socket.socket) -> bool:
+    """Return whether the server has closed a connection."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 async def test_screens_are_counted_and_garbage_ends_only_their_own_screen(
     recording: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_web, "MAX_SCREENS", 1)
-    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
-    async with serving(access, "attach", str(folder / "run.duckdb")) as address:
+    async with serving("attach", str(folder / "run.duckdb")) as address:
         async with screen(address, WATCHING) as first:
             assert b"\x1b[" in await first.receive_bytes()
             async with screen(address, CONTROLLING) as second:
@@ -478,14 +567,15 @@ async def test_screens_are_counted_and_garbage_ends_only_their_own_screen(
 
 @in_browser
 async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
-    access = BrowserAccess(Tokens(CONTROLLING, "", WATCHING, UID))
-    async with serving(access, "attach", "nowhere") as address:
+    async with serving("attach", "nowhere") as address:
         page = await browser.page(private=True)
         await page.open(f"{address}/#{WATCHING}")
         await page.says('has the recording, job or file name "nowhere"')
         await page.says("Open again")
         await page.open(f"{address}/#wrong")
         await page.says("This link isn't valid")
+        await page.open(f"{address}/")
+        await page.says("Open the whole link that gswarm-tui web printed")
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import http.client
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gswarm_agent.metrics import GPU_METRICS
+from gswarm_tui.server.requests import MAX_QUERIES
 from tests.served import ServedRecorder, served
 from tests.unit.store_recording import query
 
@@ -222,6 +224,15 @@ def test_sql_is_limited_in_rows_time_and_reach(recorder: ServedRecorder) -> None
     assert (status, result["rows"], result["truncated"]) == (200, [[0], [1], [2]], True)  # type: ignore[index]
     slow = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
     assert run(sql=slow, timeout_s=0.2) == (400, "The query took longer than 0.2 s and was cancelled.")
+    began = time.monotonic()
+    for _ in range(MAX_QUERIES):
+        leaving = http.client.HTTPConnection("127.0.0.1", recorder.port)
+        header = {"Authorization": f"Bearer {recorder.token}", "Content-Type": "application/json"}
+        leaving.request("POST", "/api/v1/query", json.dumps({"sql": slow, "timeout_s": 60}), header)
+        recorder.get("/status")
+        leaving.close()
+    recorder.eventually(lambda: run(sql="SELECT 1")[0] == 200, "the end of queries whose clients left")
+    assert time.monotonic() < began + 30, "they ended by their time limit"
     long = "SELECT repeat('x', 10000) FROM range(4000)"
     assert run(sql=long, max_rows=4000)[1]["truncated"]  # type: ignore[index]
     large = "SELECT len(array_agg(range)) FROM range(4000000000)"
