@@ -39,9 +39,10 @@ class Totals:
     simulated: bool
 
 
-def totals(fleet: Fleet, now: float) -> Totals:
-    """Return the totals of a fleet at a time."""
-    up = [n for n in fleet.nodes.values() if n.standing(now) is Standing.LIVE]
+def totals(fleet: Fleet, now: float, *, ended: bool = False) -> Totals:
+    """Return the totals of a fleet at a time; of an ``ended`` recording the last values of all agents."""
+    counted = (Standing.LIVE, Standing.ENDED) if ended else (Standing.LIVE,)
+    up = [n for n in fleet.nodes.values() if n.standing(now) in counted]
     own = [n.own(n.gpus) for n in up]
     values = np.concatenate(own) if own else np.empty((0, len(GPU_COLUMNS)))
     util, memory, power = values[:, UTIL], values[:, MEMORY], values[:, POWER]

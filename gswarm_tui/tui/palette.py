@@ -21,6 +21,9 @@ from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 
+TITLE_WIDTH = 36
+"""Cells of a command's title before its key or meaning."""
+
 
 @dataclass(frozen=True)
 class PaletteEntry:
@@ -55,9 +58,18 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
         yield PaletteEntry(f"Open {clean(node)}", "node", show_node, "go", False)
 
 
-class ActionPalette(CommandPalette):
-    """Textual's palette, in which Ctrl-Z suspends the program as on all screens."""
+def one_line(entry: PaletteEntry, query: str = "") -> Text:
+    """Return a command with its key or meaning beside it; words of the query are underlined."""
+    title = Text(entry.title)
+    title.highlight_words(query.split(), "bold underline", case_sensitive=False)
+    title.pad_right(max(0, TITLE_WIDTH - len(title)))
+    return title.append(f"  {entry.help}", "dim not bold")
 
+
+class ActionPalette(CommandPalette):
+    """Textual's palette with a command a line, in which Ctrl-Z suspends the program as on all screens."""
+
+    DEFAULT_CSS = "ActionPalette CommandList { text-wrap: nowrap; text-overflow: ellipsis; }"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "app.suspend_process")]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -77,12 +89,10 @@ class ActionProvider(Provider):
         """Yield the listed commands before a letter is typed."""
         for entry in self._entries:
             if entry.listed:
-                yield DiscoveryHit(entry.title, entry.run, help=entry.help)
+                yield DiscoveryHit(one_line(entry), entry.run, entry.title)
 
     async def search(self, query: str) -> Hits:
         """Yield the commands that match the words."""
         for entry in self._entries:
             if score := match_score(query, entry.title, entry.words):
-                shown = Text(entry.title)
-                shown.highlight_words(query.split(), "bold underline", case_sensitive=False)
-                yield Hit(score, shown, entry.run, help=entry.help)
+                yield Hit(score, one_line(entry, query), entry.run, entry.title)

@@ -31,7 +31,7 @@ from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
 from gswarm_tui.tui.screens.trace import TraceScreen
 from gswarm_tui.tui.widgets.footer import footer_line
-from tests.tui.conftest import app_on, shows
+from tests.tui.conftest import app_on, line_with, shows
 from tests.tui.scene import scene
 
 WAYS = {
@@ -185,6 +185,7 @@ async def test_palette_command_shows_a_metric_on_the_fleet_screen() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("e", "colon", *"nvlink")
         await shows(app, pilot, "Show NVLink tx")
+        assert "NVLink" in line_with(app, "Show NVLink tx ").split("tx", 1)[1], "its meaning on its line"
         await pilot.press("enter")
         await shows(app, pilot, " NVLink tx GB/s")
         assert app.front.SCREEN == "fleet"

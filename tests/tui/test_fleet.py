@@ -8,7 +8,7 @@ import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note
 from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_BRAKE
-from gswarm_tui.fleet.events import EventLogged, RecorderStatus, SessionStarted
+from gswarm_tui.fleet.events import EventLogged, LinkChanged, Phase, RecorderStatus, SessionStarted
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.layout import Zoom
 from gswarm_tui.tui.drawing.themes import palette
@@ -395,6 +395,21 @@ async def test_header_shows_the_recorder_state() -> None:
         made.advance(1)
         await pilot.pause()
         assert "╳ the disk that holds run.duckdb is full" in line_with("gswarm", app)
+
+
+async def test_totals_stay_after_the_end_of_the_recording() -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        before = line_with(" busy ", app)
+        for name in made.names:
+            made.hub.publish(LinkChanged(name, made.time, Phase.ENDED))
+        made.client.ended = True
+        app.update_view()
+        await pilot.pause()
+        assert screen_text(app).count("■ ended") >= 2
+        assert line_with(" busy ", app) == before
 
 
 async def test_hostile_names_and_messages_stay_text() -> None:

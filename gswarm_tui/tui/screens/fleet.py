@@ -173,7 +173,7 @@ class FleetScreen(ViewerScreen):
 
     def _lines(self, now: float) -> None:
         width, fleet = self.size.width, self.fleet
-        sums = totals(fleet, now)
+        sums = totals(fleet, now, ended=self.feed.ended)
         self.query_one("#header", Bar).show(
             header_line(self._job, fleet, sums.simulated, self.feed.state(), width)
         )
