@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 from gswarm_agent import block
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, PROCESS_COLUMNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,6 +198,12 @@ class Note:
     detail: Optional[str] = None
 
 
+GAUGE_INTERVALS = 1.5
+"""A gauge, such as utilisation or power, stands for at most this many sampling intervals."""
+MAX_GAUGE_MS = MAX_INTERVAL_MS + 1000
+"""A gauge stands for at most this long, at any interval: sums by minute reach only so far back."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """All samples of one tick of one node.
@@ -205,7 +211,7 @@ class Frame:
     ``ts_ns`` is the node's Unix time of the tick, ``late_ms`` the tick's delay after its deadline, ``missed``
     the number of deadlines skipped since the frame before. ``gpus`` has one row for each GPU of the hello,
     without values for a GPU that did not answer; ``host`` has one row. ``processes`` is None on ticks that
-    don't read processes.
+    don't read processes. Its gauges stand for the time since the frame before, at most for ``gauge_ms``.
     """
 
     seq: int
@@ -216,6 +222,12 @@ class Frame:
     host: Block
     processes: Optional[Processes] = None
     notes: Tuple[Note, ...] = ()
+    gauge_ms: int = MAX_GAUGE_MS
+
+    def interval_s(self, before_ns: int) -> Optional[float]:
+        """Return the seconds that its gauges stand for, if the frame before is of this time."""
+        since_ns = self.ts_ns - before_ns
+        return min(since_ns / 1e9, self.gauge_ms / 1e3) if since_ns > 0 else None
 
 
 @dataclass(frozen=True)
@@ -237,6 +249,7 @@ class Tables:
         host: Optional[Row],
         processes: Optional[Sequence[ProcessSample]] = None,
         notes: Tuple[Note, ...] = (),
+        gauge_ms: int = MAX_GAUGE_MS,
     ) -> Frame:
         """Return a frame of plain rows, None for a GPU or host that did not answer."""
         return Frame(
@@ -248,6 +261,7 @@ class Tables:
             host=self.host.pack_rows([host]),
             processes=None if processes is None else Processes.of(self.processes, processes),
             notes=notes,
+            gauge_ms=gauge_ms,
         )
 
 

@@ -3,14 +3,15 @@
 Deadlines are whole multiples of the interval in Unix time, so that the samples of all nodes line up. The
 loop waits on the monotonic clock, so that a step of the wall clock neither stops nor floods it. Missed
 deadlines are not made up for: only the newest is served, late, and the frame records how late and how many
-were missed.
+were missed. ``gauge_ms`` limits the time that the frame's gauges stand for: after missed deadlines or a
+suspended node, nobody knows what they were before.
 """
 
 from __future__ import annotations
 
 import time
 
-from gswarm_agent.frame import TABLES, Frame
+from gswarm_agent.frame import GAUGE_INTERVALS, MAX_GAUGE_MS, TABLES, Frame
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 TYPE_CHECKING = False
@@ -87,6 +88,7 @@ class Sampler:
         self._watch = watch or SystemWatch()
         self._schedule = Schedule(interval_ms, self._watch.monotonic_ns())
         self._seq = 0
+        self._interval_before_ms = self._schedule.interval_ms
         self._new_groups: Optional[Sequence[str]] = None
 
     @property
@@ -111,4 +113,8 @@ class Sampler:
             self._probe.switch(groups)
         samples = self._probe.read(monotonic_ns)
         self._seq += 1
-        return TABLES.frame(self._seq, wall_ns, late_ms, missed, **vars(samples))
+        # The first frame after a change of the interval may end a longer one.
+        interval_ms = max(self._interval_before_ms, self._schedule.interval_ms)
+        self._interval_before_ms = self._schedule.interval_ms
+        gauge_ms = min(MAX_GAUGE_MS, round(GAUGE_INTERVALS * interval_ms))
+        return TABLES.frame(self._seq, wall_ns, late_ms, missed, gauge_ms=gauge_ms, **vars(samples))

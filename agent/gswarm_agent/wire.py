@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
@@ -267,6 +267,7 @@ def _body(message: Message) -> List[Any]:
             message.host.data,
             None if processes is None else _process_columns(processes),
             [_parts(note) for note in message.notes[-MAX_NOTES:]],
+            message.gauge_ms,
         ]
     parts = _parts(message)
     return [

@@ -13,6 +13,7 @@ from gswarm_agent.block import MAX_SINGLE, Block, BlockLayout
 from gswarm_agent.frame import (
     ERROR,
     INFO,
+    MAX_GAUGE_MS,
     WARNING,
     ClockExchange,
     Frame,
@@ -186,7 +187,7 @@ class FrameReader:
     def read(self, body: List[Any]) -> Frame:
         """Return the frame of a message's values."""
         hello = self._hello
-        seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
+        seq, ts_ns, late_ms, missed, gpus, host, processes, notes, gauge_ms = body
         read_array(notes, "frame notes", MAX_NOTES)
         return Frame(
             read_integer(seq, "frame seq", 1),
@@ -197,6 +198,7 @@ class FrameReader:
             _block(host, hello.tables.host, 1, "frame host"),
             None if processes is None else self._read_processes(processes),
             tuple([_note(note, hello) for note in notes]) if notes else (),
+            read_integer(gauge_ms, "frame gauges", 0, MAX_GAUGE_MS),
         )
 
     def _read_processes(self, value: Any) -> Processes:

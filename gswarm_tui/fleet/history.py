@@ -100,8 +100,7 @@ class History:
     def longest_interval(self, since: float, current: float) -> float:
         """Return the longest interval in seconds of the frames since a time, at least the ``current`` one.
 
-        A frame after a standstill, or of a node that lies, covers more time than an interval may have; it
-        counts as the longest interval that may be set.
+        A frame of a file that lies may cover more; it counts as the longest interval that may be set.
         """
         longest = float(np.nan_to_num(self.intervals(since)).max(initial=0.0))
         return max(current, min(longest, MAX_INTERVAL_MS / 1000))

@@ -52,7 +52,7 @@ class LastFrame(NamedTuple):
 
 
 class FramePosition(NamedTuple):
-    """Position of a frame in its agent run: frames ``missing`` before it, seconds since the frame before."""
+    """Position of a frame in its agent run: frames ``missing`` before it, seconds it stands for."""
 
     missing: int
     interval_s: float | None
@@ -73,9 +73,9 @@ class FrameSequences:
         if last is None:
             return FramePosition(frame.seq - 1, None)
         missing = frame.seq - last.seq - 1
-        if missing or last.ts_ns is None or frame.ts_ns <= last.ts_ns:
+        if missing or last.ts_ns is None:
             return FramePosition(missing, None)
-        return FramePosition(0, (frame.ts_ns - last.ts_ns) / 1e9)
+        return FramePosition(0, frame.interval_s(last.ts_ns))
 
     def count_lost(self, life: str, seq: int) -> int:
         """Record that missing frames up to ``seq`` are lost, and return their number."""

@@ -29,6 +29,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
@@ -116,6 +117,54 @@ def test_exports_of_a_session_give_the_figures_of_its_summary(
     assert main(["export", "s", "--format", "parquet"]) == 0
     assert main(["import", "s.parquet", "--db", "again.duckdb"]) == 0
     assert summary_of(Path("again.duckdb")).whole == whole
+
+
+def test_time_of_a_stopped_agent_is_unmeasured_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that samples every 0.2 s is stopped for 12 of 20 s; its energy counter goes on.
+
+    A GPU without a counter used its power only while it was measured.
+    """
+    monkeypatch.chdir(tmp_path)
+    events: list[Event] = [introduced(gpus=2), SessionStarted("s", T0, "s", T0)]
+    for seq, at in enumerate([*range(25), *range(84, 101)], 1):
+        ts = T0 + at / 5
+        counted = gpu_row(util_pct=100, power_w=300, energy_mj=at * 60_000)
+        events.append(arrived(seq, [counted, gpu_row(util_pct=0, power_w=100)], ts=ts, gauge_ms=300))
+    events.append(SessionStopped("s", T0 + 20, T0 + 20))
+    record(tmp_path / "run.duckdb", events)
+    covered = 24 * 0.2 + 0.3 + 16 * 0.2
+    whole = summary_of(tmp_path / "run.duckdb").whole
+    assert whole is not None
+    assert whole.busy_s == whole.idle_s == pytest.approx(covered)
+    assert whole.coverage == pytest.approx(covered / 20)
+    assert whole.energy_j == pytest.approx(20 * 300 + covered * 100)
+    coverage = query(tmp_path / "run.duckdb", "SELECT covered_s, complete FROM session_coverage")
+    assert coverage == [(pytest.approx(covered), False)]
+    live = Fleet(["n1"])
+    for event in events:
+        live.apply(event)
+    with closing(FileSource(tmp_path / "run.duckdb")) as source:
+        replay = RecordedSource(source, 1)
+        for fleet in (live, replay.fleet(T0 + 20)):
+            (one,) = fleet.sessions.sessions.values()
+            assert one.covered_s["n1"] == pytest.approx(covered)
+            assert one.util_s == pytest.approx(2 * covered)
+            assert one.energy_j == pytest.approx(whole.energy_j)
+        played = Fleet(["n1"])
+        for event in replay.events(T0 - 1, T0 + 20):
+            played.apply(event)
+        assert played.sessions.sessions["1"].covered_s["n1"] == pytest.approx(covered)
+    assert main(["export", "s", "-o", "s.json"]) == 0
+    assert max(frame["interval_ms"][0] for frame in json.loads(Path("s.json").read_text())["frames"]) == 300
+
+
+def test_session_of_no_length_has_no_coverage(tmp_path: Path) -> None:
+    frames = [arrived(i, [gpu_row(util_pct=10)]) for i in range(1, 4)]
+    record(tmp_path / "run.duckdb", [introduced(gpus=1), *frames, *session(2, 2)])
+    found = "SELECT coverage FROM session_summary UNION ALL SELECT coverage FROM session_coverage"
+    assert set(query(tmp_path / "run.duckdb", found)) == {(None,)}
 
 
 def test_session_within_a_long_interval_counts_its_part(tmp_path: Path) -> None:

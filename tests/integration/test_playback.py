@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gswarm_agent.block import Block
-from gswarm_agent.frame import WARNING, Note, ProcessSample
+from gswarm_agent.frame import MAX_GAUGE_MS, WARNING, Note, ProcessSample
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 from gswarm_tui.fleet.events import (
     Event,
@@ -63,7 +63,7 @@ def as_kept(event: FrameArrived) -> FrameArrived:
     """Return a frame without the parts that the database doesn't store.
 
     That is: when it arrived, its time on the node's own clock, digits beyond three below 100, that processes
-    were looked for where there were none, and notes, which are events.
+    were looked for where there were none, the longest time of its gauges, and notes, which are events.
     """
     frame = event.frame
     ts = round(event.ts, 3)
@@ -78,6 +78,7 @@ def as_kept(event: FrameArrived) -> FrameArrived:
         host=in_sql(frame.host, HOST_METRICS),
         processes=looked or None,
         notes=(),
+        gauge_ms=MAX_GAUGE_MS,
     )
     return replace(event, at=ts, ts=ts, frame=kept)
 
@@ -107,7 +108,7 @@ def test_frames_are_played_back_as_they_were_recorded(
     made: tuple[Path, list[Event], Fleet], replay: RecordedSource
 ) -> None:
     played = [
-        replace(e, frame=replace(e.frame, processes=e.frame.processes or None))
+        replace(e, frame=replace(e.frame, processes=e.frame.processes or None, gauge_ms=MAX_GAUGE_MS))
         for e in frames(replay.events(replay.recording.start, replay.end()))
     ]
     assert played == [as_kept(frame) for frame in frames(made[1])]

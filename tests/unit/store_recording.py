@@ -10,7 +10,18 @@ from typing import Any
 
 import duckdb
 
-from gswarm_agent.frame import TABLES, GpuFacts, GpuLink, Hello, HostFacts, Note, ProcessSample, Row, Tables
+from gswarm_agent.frame import (
+    MAX_GAUGE_MS,
+    TABLES,
+    GpuFacts,
+    GpuLink,
+    Hello,
+    HostFacts,
+    Note,
+    ProcessSample,
+    Row,
+    Tables,
+)
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
@@ -86,6 +97,7 @@ def arrived(
     processes: tuple[ProcessSample, ...] | None = None,
     notes: tuple[Note, ...] = (),
     tables: Tables = TABLES,
+    gauge_ms: int = MAX_GAUGE_MS,
 ) -> FrameArrived:
     """Return frame ``seq``, sampled ``seq`` seconds after T0, or at ``ts``."""
     when = T0 + seq if ts is None else ts
@@ -98,6 +110,7 @@ def arrived(
         host=host,
         processes=processes,
         notes=notes,
+        gauge_ms=gauge_ms,
     )
     return FrameArrived(node, when, when, life, frame)
 

@@ -119,6 +119,7 @@ def test_the_interval_changes_while_it_runs() -> None:
     sampler.set_interval(250)
     found += [next_frame(sampler, watch) for _ in range(3)]
     assert times(found) == pytest.approx([1, 2, 3, 3.75, 4, 4.25])
+    assert [frame.gauge_ms for frame in found] == [1500, 1500, 1500, 1500, 375, 375]
 
 
 @pytest.mark.parametrize(("requested", "interval_ms"), [(1, 100), (99, 100), (250, 250), (10**9, 60_000)])

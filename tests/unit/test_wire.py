@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import (
+    MAX_GAUGE_MS,
     TABLES,
     ClockExchange,
     Frame,
@@ -163,6 +164,7 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         host=draw(st.none() | row(len(hello.host_columns))),
         processes=draw(st.none() | st.lists(process, max_size=3)),
         notes=tuple(draw(st.lists(note, max_size=2))),
+        gauge_ms=draw(st.integers(0, MAX_GAUGE_MS)),
     )
 
 
@@ -343,9 +345,9 @@ def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) ->
     assert frame.gpus.rows == ((gauge, None, counter),)
 
 
-def frame_message(body: list[object]) -> bytes:
+def frame_message(body: list[object], gauge_ms: int = 1500) -> bytes:
     """Return a hello, and a frame with these parts."""
-    packed: bytes = msgpack.packb([2, *body])
+    packed: bytes = msgpack.packb([2, *body, gauge_ms])
     return MAGIC + encode(HELLO) + struct.pack(">I", len(packed)) + packed
 
 
@@ -389,6 +391,8 @@ def test_a_frame_that_does_not_fit_the_hello_is_rejected(body: list[object], wha
     assert len(decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, _ONE, []]))) == 2
     with pytest.raises(WireError, match=f"malformed {what}$"):
         decoded(frame_message(body))
+    with pytest.raises(WireError, match=r"malformed frame gauges$"):
+        decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, None, []], gauge_ms=3_600_000))
 
 
 def test_commands_of_processes_carry_no_escapes() -> None:

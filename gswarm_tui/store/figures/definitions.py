@@ -1,16 +1,17 @@
 """The definitions of figures as SQL. Only text.
 
-A sample stands for the time before it: its interval, and for energy the time since the last counter value. It
-counts in a window by the part of that time that lies in it. Live sessions count alike, from events: see
-``fleet.sessions`` and ``fleet.energy``.
+A sample stands for the time before it: for gauges its interval (``Frame.interval_s``: at most one and a half
+sampling intervals), for energy the time since the last counter value. It counts in a window by the part of
+that time that lies in it. Live sessions count alike, from events: ``fleet.sessions``, ``fleet.energy``.
 """
 
 from __future__ import annotations
 
+from gswarm_agent.frame import MAX_GAUGE_MS
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 
-LONGEST_INTERVAL_S = 61
-"""How long after a window its last sample is searched: a little more than the longest interval."""
+LONGEST_INTERVAL_S = MAX_GAUGE_MS // 1000
+"""How long after a window its last sample is searched: a gauge stands for no longer."""
 
 BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
 IDLE = f"util_pct < {BUSY_FROM_PCT:g}"

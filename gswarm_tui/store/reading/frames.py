@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from gswarm_agent.frame import TABLES, Frame, Processes
+from gswarm_agent.frame import MAX_GAUGE_MS, TABLES, Frame, Processes
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
@@ -34,7 +34,8 @@ from gswarm_tui.store.sql.schema import micros
 PROCESSES_US = 10_000_000
 """Processes that weren't listed for this time have ended; agents list them every few seconds."""
 _FRAME_COLUMNS = (
-    "coalesce(seq, 0) AS seq, coalesce(late_ms, 0)::DOUBLE AS late_ms, coalesce(missed, 0) AS missed"
+    "coalesce(seq, 0) AS seq, coalesce(late_ms, 0)::DOUBLE AS late_ms, coalesce(missed, 0) AS missed, "
+    f"coalesce(interval_ms, {MAX_GAUGE_MS}) AS gauge_ms"
 )
 ENERGY_USED = ", ".join(
     f"coalesce(energy_{name}::DOUBLE, 'nan'::DOUBLE) AS {name}" for name in ("used_mj", "used_ms")
@@ -118,9 +119,9 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     looked: dict[int, list[int]] = {}
     for node_id, us in sorted(looks):
         looked.setdefault(node_id, []).append(us)
-    keys = [hosts.keys(name)[known].tolist() for name in ("seq", "late_ms", "missed")]
+    keys = [hosts.keys(name)[known].tolist() for name in ("seq", "late_ms", "missed", "gauge_ms")]
     arrived = []
-    for machine, us, at, host, seq, late_ms, missed in zip(
+    for machine, us, at, host, seq, late_ms, missed, gauge_ms in zip(
         machines, hosts.us[known].tolist(), tick.tolist(), of_hosts, *keys, strict=True
     ):
         life = machine.life_at(us)
@@ -138,6 +139,7 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
             gpus=of_gpus[at],
             host=host,
             processes=processes,
+            gauge_ms=gauge_ms,
         )
         used = EnergyUsed(*energy[:, at, : counts[at]])
         arrived.append(FrameArrived(machine.name, us / 1e6, us / 1e6, life.name, frame, energy=used))

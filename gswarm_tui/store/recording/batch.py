@@ -273,8 +273,8 @@ class Batch:
             return
         interval_ms: int | None = None
         if link["last_ts"] is not None and frame.seq == last + 1:
-            since = frame.ts_ns // 1000 - link["last_ts"]
-            interval_ms = round(since / 1000) if since > 0 else None
+            interval_s = frame.interval_s(1000 * link["last_ts"])
+            interval_ms = None if interval_s is None else round(1000 * interval_s)
         link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
         link["frames"] += 1
         link["lost_frames"] += frame.seq - last - 1

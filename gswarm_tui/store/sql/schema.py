@@ -65,7 +65,8 @@ _WHEN = (
 _INTERVAL = ColumnSchema(
     "interval_ms",
     "INTEGER",
-    "Time since the previous frame, which the sample represents [ms]; NULL after a start or a gap",
+    "Time that the sample represents [ms]: since the previous frame, at most 1.5 sampling intervals; "
+    "NULL after a start or a gap",
 )
 
 RECORDINGS = TableSchema(

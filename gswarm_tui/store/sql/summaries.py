@@ -353,7 +353,8 @@ WITH {",".join(relations)}, node_ids AS (
 SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
        i.node_id, u.node, n.gpu_id, n.gpu_index, p.started_at, p.until AS ended_at,
        epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
-       least(1, s.measured_s / nullif(epoch(p.until - p.started_at) * u.gpus, 0)) AS coverage,
+       CASE WHEN p.until > p.started_at
+         THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.gpus)) END AS coverage,
        s.util_mean_pct, s.util_median_pct, s.util_p95_pct, s.util_max_pct, s.power_mean_w, s.power_max_w,
        s.mem_used_max_mib, s.mem_total_mib, s.temp_max_c, s.mem_temp_max_c,
        s.busy_s, s.idle_s, u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
