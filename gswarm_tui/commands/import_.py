@@ -15,6 +15,7 @@ from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.profiling.importing import import_report, is_report
+from gswarm_tui.profiling.reader import LIMITS, Limits
 from gswarm_tui.store.recording.files import is_database
 from gswarm_tui.store.recording.profiles import UNKNOWN
 from gswarm_tui.store.transfer.importing import importing
@@ -59,7 +60,13 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
     """Add a profiler's report to a recording. Raises UserError, StoreError."""
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
-            path, db, environ, node=arguments.node or None, rank=arguments.rank, report=progress.report
+            path,
+            db,
+            environ,
+            node=arguments.node or None,
+            rank=arguments.rank,
+            report=progress.report,
+            limits=Limits(arguments.max_memory_mib, arguments.max_minutes * 60),
         )
     facts = done.facts
     rank = "" if facts.rank is None else f", rank {facts.rank}"
@@ -95,5 +102,19 @@ def _parser() -> CommandParser:
         type=values.whole(1, _MOST),
         metavar="MIB",
         help="memory of each GPU in MiB, to convert gpu_memory from a share into a size",
+    )
+    parser.add_argument(
+        "--max-memory-mib",
+        type=values.whole(64, _MOST),
+        default=LIMITS.memory_mib,
+        metavar="MIB",
+        help="memory that reading a report may take (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-minutes",
+        type=values.whole(1, _MOST),
+        default=round(LIMITS.seconds / 60),
+        metavar="MINUTES",
+        help="time that the import of a report may take (default: %(default)s)",
     )
     return parser

@@ -10,11 +10,8 @@ from pathlib import Path
 
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.profiles import SentProfile
-from gswarm_tui.profiling.ncu_report import NcuReport
-from gswarm_tui.profiling.nsys_events import NsysEvents
-from gswarm_tui.profiling.nsys_export import UNREADABLE, NsysExport
-from gswarm_tui.profiling.nsys_facts import read_facts
-from gswarm_tui.profiling.pytorch_trace import is_trace, open_trace
+from gswarm_tui.profiling.pytorch_trace import is_trace
+from gswarm_tui.profiling.reader import LIMITS, Limits, ReaderProcess
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.profiling.tools import ending_by_exit, exported
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
@@ -47,6 +44,7 @@ def import_report(
     node: str | None = None,
     rank: int | None = None,
     report: Callable[[float], None] = lambda _share: None,
+    limits: Limits = LIMITS,
 ) -> ImportedProfile:
     """Import a report into a recording file, which is created if it doesn't exist; all of it or nothing.
 
@@ -54,6 +52,7 @@ def import_report(
         node: name of its node in the recording, if the caller knows better than the report.
         rank: rank of its process, likewise.
         report: called with the share done, from 0 to 1.
+        limits: memory and time that reading the report may take.
 
     Raises:
         ReportError: the report can't be read.
@@ -67,43 +66,15 @@ def import_report(
         path.open("rb").close()
     except OSError as error:
         raise ReportError(f"{path} can't be read: {error.strerror}.") from None
-    with ending_by_exit():
-        return _import(path, db, environ, place, report)
-
-
-def _import(
-    path: Path,
-    db: Path,
-    environ: Mapping[str, str],
-    place: Callable[[ProfileFacts], ProfileFacts],
-    report: Callable[[float], None],
-) -> ImportedProfile:
-    notices = []
-    if path.suffix not in SUFFIXES:
-        with open_trace(path, report) as trace, _writer(db, place(trace.facts()), environ) as target:
-            rows = trace.write(target)
-            notices += [trace.notice()] if trace.notice() else []
-            facts = place(trace.facts())
-            target.finish(replace(facts, messages=tuple(notices)))
-    elif path.suffix == ".ncu-rep":
-        measured = NcuReport(path, environ)
-        facts = place(measured.facts(path.name))
-        notices += [measured.notice] if measured.notice else []
-        with _writer(db, facts, environ) as target:
-            rows = measured.write(target)
-            target.finish(facts)
-    else:
-        with _opened(path, environ) as export:
-            try:
-                facts = place(read_facts(export, path.name))
-                with _writer(db, facts, environ) as target:
-                    events = NsysEvents(export, target, report)
-                    rows = events.run()
-                    facts = replace(_widened(facts, events.span_ns), unread=events.unread)
-                    notices += events.notices()
-                    target.finish(replace(facts, messages=(*facts.messages, *notices)))
-            except UNREADABLE as error:
-                raise export.unreadable(error) from error
+    with ending_by_exit(), contextlib.ExitStack() as stack:
+        file = stack.enter_context(_exported(path, environ, limits))
+        reader = stack.enter_context(contextlib.closing(ReaderProcess(path, file, limits, environ)))
+        if file != path:
+            file.unlink()  # the reader has it open; nothing of it stays if this program is killed
+        target = stack.enter_context(_writer(db, place(reader.facts), environ))
+        rows, facts, notices = reader.write(target, report)
+        facts = place(facts)
+        target.finish(replace(facts, messages=(*facts.messages, *notices)))
     if not target.at_its_time:
         started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
         notices.append(
@@ -129,25 +100,16 @@ def _writer(db: Path, facts: ProfileFacts, environ: Mapping[str, str]) -> Iterat
             yield stored
 
 
-def _widened(facts: ProfileFacts, span_ns: tuple[int, int] | None) -> ProfileFacts:
-    """Return facts whose capture has all events: it may begin before sampling, which the report notes."""
-    if span_ns is None:
-        return facts
-    first, last = (facts.zero_ns + at for at in span_ns)
-    return replace(facts, started_ns=min(facts.started_ns, first), ended_ns=max(facts.ended_ns, last))
-
-
 @contextlib.contextmanager
-def _opened(path: Path, environ: Mapping[str, str]) -> Iterator[NsysExport]:
-    """Open a report of Nsight Systems, after exporting it if it is no SQLite file. Raises ReportError."""
+def _exported(path: Path, environ: Mapping[str, str], limits: Limits) -> Iterator[Path]:
+    """Export a report that only nsys can read; return the file to read. Raises ReportError."""
     if path.suffix == ".qdstrm":
         raise ReportError(
             f"{path} isn't a report yet: the nsys that wrote it had no importer. "
             "Convert it with QdstrmImporter where Nsight Systems is installed as a whole."
         )
-    with contextlib.ExitStack() as stack:
-        file = path if path.suffix == ".sqlite" else stack.enter_context(exported(path, environ))
-        export = stack.enter_context(contextlib.closing(NsysExport(file, str(path))))
-        if file is not path:
-            file.unlink()  # open until it is read; nothing of it stays if this program is killed
-        yield export
+    if path.suffix in (".nsys-rep", ".qdrep"):
+        with exported(path, environ, limits.seconds) as file:
+            yield file
+    else:
+        yield path

@@ -15,7 +15,7 @@ import numpy as np
 
 from gswarm_tui.profiling.report_text import clean_text
 from gswarm_tui.profiling.tools import explain_failure, find_tool, run_tool, tool_version
-from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, RowTarget
 from gswarm_tui.store.sql.schema import PROFILE_METRIC_VALUES
 
 _DESCRIPTION = frozenset(
@@ -106,7 +106,7 @@ class NcuReport:
             ended_ns=max(times) + _SECOND_NS,
         )
 
-    def write(self, target: ProfileWriter) -> int:
+    def write(self, target: RowTarget) -> int:
         """Write each metric of each kernel and return their number. Raises StoreError."""
         ids = dict(
             zip(

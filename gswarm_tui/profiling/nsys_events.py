@@ -18,7 +18,7 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.profiling.nsys_export import NsysExport
 from gswarm_tui.profiling.nsys_facts import plain_uuid
 from gswarm_tui.profiling.report_text import LONGEST_READ, clean_text
-from gswarm_tui.store.recording.profiles import ProfileWriter
+from gswarm_tui.store.recording.profiles import RowTarget
 from gswarm_tui.store.sql.profile_views import OS_RUNTIME
 from gswarm_tui.store.sql.schema import (
     PROFILE_API_EVENTS,
@@ -61,7 +61,7 @@ class NsysEvents:
     ``unread`` names the tables whose events on GPUs this reader doesn't know.
     """
 
-    def __init__(self, export: NsysExport, target: ProfileWriter, report: Callable[[float], None]) -> None:
+    def __init__(self, export: NsysExport, target: RowTarget, report: Callable[[float], None]) -> None:
         """``report`` is called with the share done. Raises ReportError, UNREADABLE."""
         self._export, self._target, self._report = export, target, report
         self._name_ids: npt.NDArray[np.int32] = np.zeros(export.most("StringIds", "id") + 2, dtype=np.int32)
@@ -94,19 +94,18 @@ class NsysEvents:
                 raise self._export.invalid(table, problem)
         return self._rows
 
-    def notices(self) -> tuple[str, ...]:
+    def notices(self) -> list[str]:
         """Return what isn't in the profile although the report has it, as sentences."""
-        return (
-            *(
-                f"the table {table} isn't known to this gswarm-tui, so its work of GPUs is missing and the "
-                "share of time without a kernel is unknown; update gswarm-tui."
-                for table in self.unread
-            ),
-            *(
-                f"{plural(count, 'record')} of {table} left out: no valid times, numbers or names."
-                for table, count in self._left_out.items()
-            ),
+        unread = (
+            f"the table {table} isn't known to this gswarm-tui, so its work of GPUs is missing and the share "
+            "of time without a kernel is unknown; update gswarm-tui."
+            for table in self.unread
         )
+        left_out = (
+            f"{plural(count, 'record')} of {table} left out: no valid times, numbers or names."
+            for table, count in self._left_out.items()
+        )
+        return [*unread, *left_out]
 
     def _unknown_work(self, known: Set[str]) -> Iterator[str]:
         """Yield the tables that have rows and look like work of GPUs, except those that are known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from gswarm_tui.common.errors import printable
 from gswarm_tui.profiling.report_text import ReportError, clean_text
 
 SCHEMAS = ("2", "3")
+_LONGEST_VALUE = 16 << 20
 _METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 """Errors of a damaged file; SQLite's message may have its bytes, which sqlite3 then can't decode."""
@@ -32,11 +33,15 @@ class NsysExport:
             )
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self._connection.text_factory = lambda data: data.decode(errors="replace")
-            tables = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
-            self.columns: Mapping[str, set[str]] = {
-                name: {row[1] for row in self.rows(f"PRAGMA table_info({_quoted(name)})")}
-                for (name,) in tables
-            }
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+            tables = self.rows("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+            self.columns: dict[str, set[str]] = {}
+            for table, sql in tables:
+                columns = self.rows(f"PRAGMA table_xinfo({_quoted(table)})")
+                # A column's last field is 0 unless it is computed. Virtual tables are computed as a whole.
+                if any(column[-1] for column in columns) or not str(sql).upper().startswith("CREATE TABLE"):
+                    raise self.invalid(clean_text(table), "has computed columns")
+                self.columns[table] = {column[1] for column in columns}
             self.metadata = self._read_metadata()
         except UNREADABLE as error:
             raise self.unreadable(error) from error

@@ -24,7 +24,7 @@ import numpy as np
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.profiling.report_text import ReportError, clean_text
-from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
+from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, RowTarget
 from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 
 SUFFIXES = (".json", ".json.gz")
@@ -140,7 +140,7 @@ class PytorchTrace:
             ended_ns=self._zero_ns + last,
         )
 
-    def write(self, target: ProfileWriter) -> int:
+    def write(self, target: RowTarget) -> int:
         """Write all events and return their number. Raises ReportError, StoreError."""
         ops: list[tuple[Any, ...]] = []
         kernels: list[tuple[Any, ...]] = []
@@ -161,13 +161,13 @@ class PytorchTrace:
         self._add(target, TRACE_KERNEL_EVENTS, kernels)
         self._add(target, TRACE_OP_EVENTS, ops)
         if self._left_out > self._rows:
-            raise ReportError(f"{self._path} isn't a valid trace: {self.notice()} Trace it again.")
+            raise ReportError(f"{self._path} isn't a valid trace: {self.notices()[0]} Trace it again.")
         return self._rows
 
-    def notice(self) -> str:
-        """Return how many events ``write`` left out, as a sentence; empty if none."""
-        left_out = plural(self._left_out, "event")
-        return f"{left_out} left out: no valid time, duration or name." if self._left_out else ""
+    def notices(self) -> list[str]:
+        """Return how many events ``write`` left out, as a sentence."""
+        left_out = f"{plural(self._left_out, 'event')} left out: no valid time, duration or name."
+        return [left_out] * bool(self._left_out)
 
     def _timed_events(self) -> Iterator[dict[str, Any]]:
         """Yield events with a start, a duration and a name; keep the members before them."""
@@ -239,7 +239,7 @@ class PytorchTrace:
             _whole(arguments.get("Group size"), 2**31),
         )
 
-    def _add(self, target: ProfileWriter, table: TableSchema, rows: list[tuple[Any, ...]]) -> None:
+    def _add(self, target: RowTarget, table: TableSchema, rows: list[tuple[Any, ...]]) -> None:
         """Write rows and forget them."""
         if not rows:
             return

@@ -29,10 +29,17 @@ def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -
     return found
 
 
-def run_tool(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a tool and return its output. Raises ReportError if it can't be started."""
+def run_tool(
+    command: Sequence[str], environ: Mapping[str, str], timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a tool and return its output. Raises ReportError if it can't be started, or lasts too long."""
     try:
-        return run_program(command, environ)
+        return run_program(command, environ, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise ReportError(
+            f"{command[0]} took more than {error.timeout / 60:g} minutes; "
+            "allow more with gswarm-tui import --max-minutes."
+        ) from None
     except OSError as error:  # a program for other processors, for example
         raise ReportError(f"{command[0]} can't be started: {error.strerror}. Load another module.") from None
 
@@ -60,14 +67,14 @@ def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, st
 
 
 @contextlib.contextmanager
-def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+def exported(path: Path, environ: Mapping[str, str], timeout_s: float) -> Iterator[Path]:
     """Export a report to a file in a private folder, which is removed afterwards. Raises ReportError."""
     instead = ", or import the file that nsys export --type sqlite makes of it elsewhere"
     nsys = find_tool("nsys", path, environ, instead)
     # Exports hold the environment: the folder has mode 0700.
     with tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "report.sqlite"
-        done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ)
+        done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ, timeout_s)
         # nsys exits with 0 after some errors, without a file.
         if done.returncode != 0 or not out.exists():
             raise explain_failure(path, nsys, done.stdout + done.stderr, environ)

@@ -7,6 +7,7 @@ where its version has none, from a stand-in.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import resource
@@ -24,6 +25,9 @@ import pytest
 from gswarm_tui.analysis.profile_timeline import captured, load_timeline
 from gswarm_tui.analysis.profiles import load_profiles, profile_details
 from gswarm_tui.cli import main
+from gswarm_tui.profiling.importing import import_report as import_profile
+from gswarm_tui.profiling.reader import Limits
+from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import recording_of_node
 from tests.nsys_standin import CAPTURE, NODE, PID, SECRET, START_NS, UUIDS, write_standin
@@ -303,6 +307,9 @@ def test_the_same_report_twice_is_refused_also_in_its_other_form(
             "KERNEL has 4 records without valid times, numbers or names, more than half of them",
         ),
         (["ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN bytes"], "lacks the column bytes"),
+        (["CREATE TABLE x (a, b AS (zeroblob(1000000000)))"], "its table x has computed columns"),
+        (["CREATE VIRTUAL TABLE x USING fts5(a)"], "its table x has computed columns"),
+        (["UPDATE StringIds SET value = zeroblob(17 * 1024 * 1024)"], "is damaged or cut short (string or"),
         (
             [
                 'CREATE TABLE NVTX_EVENTS (start, "end", eventType, text)',
@@ -359,6 +366,27 @@ def test_graphs_count_as_busy_and_a_gpu_with_unknown_work_has_no_share(
     assert f"the table {events} isn't known to this gswarm-tui, so its work of GPUs is missing" in errors
     assert main(["summary", "--db", str(db)]) == 0
     assert "no kernel running for – of the capture" in capsys.readouterr().out
+
+
+def test_an_import_is_bounded_in_memory_and_time_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, db = tmp_path / "bomb.json.gz", tmp_path / "run.duckdb"
+    trace.write_bytes(gzip.compress(b'{"traceEvents": [{"args": [' + b"{}," * 10**7 + b"{}]}]}", 1))
+    assert refusal(capsys, trace, "--db", db, "--max-memory-mib", "256") == (
+        f"gswarm-tui: {trace} needs more than 256 MiB of memory to be read; "
+        "allow more with gswarm-tui import --max-memory-mib."
+    )
+    numbers = "(WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r LIMIT 100000) SELECT i FROM r)"
+    sql = [
+        "CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId)",
+        f"INSERT INTO NVTX_EVENTS SELECT 1, 1, 59, NULL, 9 FROM {numbers}",
+        f"INSERT INTO StringIds SELECT 9, NULL FROM {numbers}",
+    ]
+    endless = write_standin(tmp_path / "endless.sqlite", sql=sql)
+    with pytest.raises(ReportError, match="minutes to import; allow more"):
+        import_profile(endless, db, os.environ, limits=Limits(seconds=1.5))
+    assert not db.exists()
 
 
 def test_a_cut_or_foreign_file_is_refused_in_one_sentence(

@@ -119,19 +119,24 @@ class ProfilePlace:
     at_its_time: bool = True
 
 
-class ProfileWriter(Protocol):
-    """Takes the rows of one profile."""
+class RowTarget(Protocol):
+    """Takes names and rows of one profile."""
 
-    profile_id: int
     gpu_ids: Mapping[str, int]
-    on_known_node: bool
-    at_its_time: bool
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""
 
     def add(self, table: TableSchema, columns: Columns) -> None:
         """Add rows of the profile; columns that are left out are NULL, as is -1. Raises StoreError."""
+
+
+class ProfileWriter(RowTarget, Protocol):
+    """Takes the rows of one profile, and then the profile."""
+
+    profile_id: int
+    on_known_node: bool
+    at_its_time: bool
 
     def finish(self, facts: ProfileFacts) -> None:
         """Add the profile itself, which makes its rows visible. Raises StoreError."""
