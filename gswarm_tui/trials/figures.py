@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from gswarm_tui.analysis.comparison import balance
 from gswarm_tui.analysis.periods import Period, load_sessions
 from gswarm_tui.analysis.summary_data import summarize
-from gswarm_tui.store.figures.definitions import IDLE, MINE, inside_us
+from gswarm_tui.store.figures.definitions import (
+    IDLE,
+    LONGEST_INTERVAL_S,
+    MINE,
+    growth,
+    inside_us,
+    reaches_into,
+)
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.trials.outcome import RunOutcome
 from gswarm_tui.trials.results import CAUSES, CPU, DISKS, NETWORK, SLOWEST, UNKNOWN, MeasuredRun, RunFigures
@@ -20,7 +27,9 @@ CORE_FROM_PCT = 95
 SPINS_FROM_PCT, SPINS_BELOW_POWER = 90, 0.5
 """A GPU that waits in a communication kernel is utilised, below this share of its power limit."""
 
-_INSIDE_US = inside_us("epoch_us($1::TIMESTAMP)", "epoch_us($2::TIMESTAMP)")
+_BOUNDS_US = "epoch_us($1::TIMESTAMP)", "epoch_us($2::TIMESTAMP)"
+_NEAR = f"s.ts > $1::TIMESTAMP AND s.ts < $2::TIMESTAMP + INTERVAL {LONGEST_INTERVAL_S} SECOND"
+_IN_RUN = f"{_NEAR} AND {reaches_into(_BOUNDS_US[1])}"
 _WAITS = f"""
 WITH hosts AS (
   SELECT node_id, ts,
@@ -28,11 +37,12 @@ WITH hosts AS (
            + coalesce(ib_rx_mb_s, 0) + coalesce(ib_tx_mb_s, 0) >= {NETWORK_FROM_MB_S} AS sends,
          cpu_iowait_pct >= {IOWAIT_FROM_PCT} AS on_disks,
          cpu_busiest_pct >= {CORE_FROM_PCT} AS on_core
-  FROM host_samples
-  WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP
+  FROM host_samples s
+  WHERE {_NEAR}
 ), s AS (
-  SELECT s.ts, {_INSIDE_US} / 1000 AS ms,
-         epoch_ms(s.ts) // greatest(1, s.interval_ms) AS tick,
+  SELECT s.ts, {inside_us(*_BOUNDS_US)} / 1000 AS ms,
+         -- Nodes sample at the same times, give or take some milliseconds.
+         to_milliseconds(s.interval_ms / 2) AS near,
          s.{IDLE} AS idle,
          s.util_pct >= {SPINS_FROM_PCT} AND s.power_w < {SPINS_BELOW_POWER} * g.power_limit_w AS spins,
          coalesce(h.sends, false) AS sends, coalesce(h.on_disks, false) AS on_disks,
@@ -40,29 +50,44 @@ WITH hosts AS (
   FROM gpu_samples s
   JOIN gpus g USING (gpu_id)
   LEFT JOIN hosts h ON h.node_id = g.node_id AND h.ts = s.ts
-  WHERE s.ts > $1::TIMESTAMP AND s.ts <= $2::TIMESTAMP AND s.util_pct IS NOT NULL AND s.interval_ms > 0
-    AND s.gpu_id IN ({{gpus}})
+  WHERE {_IN_RUN} AND s.util_pct IS NOT NULL AND s.interval_ms > 0 AND s.gpu_id IN ({{gpus}})
 ), caused AS (
   SELECT ms,
          CASE WHEN (idle OR spins) AND sends THEN '{NETWORK}'
               WHEN NOT idle THEN NULL
               WHEN on_disks THEN '{DISKS}'
               WHEN on_core THEN '{CPU}'
-              WHEN bool_or(NOT idle) OVER (PARTITION BY tick) THEN '{SLOWEST}'
+              WHEN bool_or(NOT idle) OVER (ORDER BY ts RANGE BETWEEN near PRECEDING AND near FOLLOWING)
+                THEN '{SLOWEST}'
               ELSE '{UNKNOWN}' END AS cause
   FROM s
 )
 SELECT cause, sum(ms) / sum(sum(ms)) OVER () FROM caused GROUP BY cause
 """  # noqa: S608 (own names and numbers)
-_NVLINK = f"""
-SELECT sum(nvlink_rx_mb_s * {_INSIDE_US} / 1e6)
-FROM gpu_samples s WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND gpu_id IN ({{gpus}})
+_GROWN_MS = "coalesce(h.growth_ms, s.interval_ms)"
+_GROWN_S = f"{inside_us(*_BOUNDS_US, _GROWN_MS)} / 1e6"
+_FRAMES = f"""
+WITH h AS ({
+    growth(
+        "ts > $1::TIMESTAMP - INTERVAL 1 MINUTE "
+        f"AND ts < $2::TIMESTAMP + INTERVAL {LONGEST_INTERVAL_S} SECOND"
+    )
+})
+"""
+_NVLINK = f"""{_FRAMES}
+SELECT sum(s.nvlink_rx_mb_s * {_GROWN_S})
+FROM gpu_samples s
+JOIN gpus g USING (gpu_id)
+LEFT JOIN h ON h.node_id = g.node_id AND h.ts = s.ts
+WHERE {_NEAR} AND {reaches_into(_BOUNDS_US[1], _GROWN_MS)} AND s.gpu_id IN ({{gpus}})
 """  # noqa: S608 (own names)
-_NETWORK = f"""
-SELECT sum((coalesce(net_rx_mb_s, 0) + coalesce(ib_rx_mb_s, 0)) * {_INSIDE_US} / 1e6)
+_NETWORK = f"""{_FRAMES}
+SELECT sum((coalesce(s.net_rx_mb_s, 0) + coalesce(s.ib_rx_mb_s, 0)) * {_GROWN_S})
 FROM host_samples s
-WHERE ts > $1::TIMESTAMP AND ts <= $2::TIMESTAMP AND (net_rx_mb_s IS NOT NULL OR ib_rx_mb_s IS NOT NULL)
-  AND node_id IN (SELECT node_id FROM gpus WHERE gpu_id IN ({{gpus}}))
+JOIN h USING (node_id, ts)
+WHERE {_NEAR} AND {reaches_into(_BOUNDS_US[1], _GROWN_MS)}
+  AND (s.net_rx_mb_s IS NOT NULL OR s.ib_rx_mb_s IS NOT NULL)
+  AND s.node_id IN (SELECT node_id FROM gpus WHERE gpu_id IN ({{gpus}}))
 """  # noqa: S608 (own names)
 _WITH_PROCESSES = """
 SELECT DISTINCT n.node, g.gpu_index

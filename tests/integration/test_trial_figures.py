@@ -111,7 +111,10 @@ def test_figures_agree_with_the_summary_of_the_session(tmp_path: Path) -> None:
 
 
 def test_idle_gpu_waits_for_what_its_node_does(tmp_path: Path) -> None:
-    """The GPU of n1 is idle from second 6 on, for another reason each second; that of n2 is busy until 10."""
+    """The GPU of n1 is idle from second 6 on, for another reason each second; that of n2 is busy until 10.
+
+    Samples of n2 come up to 4 ms earlier or later.
+    """
     hosts = {
         6: host_row(net_rx_mb_s=6, net_tx_mb_s=5, cpu_iowait_pct=50),
         7: host_row(ib_rx_mb_s=2000),
@@ -123,12 +126,27 @@ def test_idle_gpu_waits_for_what_its_node_does(tmp_path: Path) -> None:
     events = [
         *frames("n1", 5, (BUSY,)),
         *(arrived(seq, gpus(IDLE), node="n1", host=host) for seq, host in hosts.items()),
-        *frames("n2", 10, (BUSY,)),
-        *frames("n2", 1, (IDLE,), first=11),
+        *(
+            arrived(seq, gpus(BUSY if seq < 11 else IDLE), node="n2", host=QUIET, ts=T0 + seq + jitter / 1000)
+            for seq, jitter in zip(range(1, 12), (0, -4, 3, -1, 2, 1, -3, 4, -2, -1, 0), strict=True)
+        ),
     ]
     found = figures_of(tmp_path / "run.duckdb", events, Placement(2, 1), ("n1", "n2"), each=1)
     expected = {NETWORK: 0.1, DISKS: 0.05, CPU: 0.05, SLOWEST: 0.05, UNKNOWN: 0.1}
-    assert found.waits == pytest.approx(expected)
+    assert found.waits == pytest.approx(expected, abs=0.001)
+
+
+def test_bytes_of_a_run_are_complete_at_its_edges_and_while_the_agent_was_stopped(tmp_path: Path) -> None:
+    """Samples lie 0.4 s after full seconds; the agent was stopped for 3 s, with constant rates."""
+    at = [0.4, 1.4, 2.4, 3.4, *(second + 0.4 for second in range(6, 13))]
+    events = [
+        arrived(seq, gpus(BUSY), node="n1", host=QUIET, ts=T0 + ts, gauge_ms=1500)
+        for seq, ts in enumerate(at, 1)
+    ]
+    found = figures_of(tmp_path / "run.duckdb", events, Placement(1, 1), ("n1",), each=1)
+    assert found.nvlink_mb == pytest.approx(100 * 10)
+    assert found.network_mb == pytest.approx(0.1 * 10)
+    assert found.energy_j == pytest.approx(400 * 8.5)
 
 
 def test_report_of_a_run_shows_its_trial_and_escapes_the_command(tmp_path: Path) -> None:

@@ -244,8 +244,8 @@ LINES: dict[str, int] = {
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_275,
     "gswarm_tui.slurm": 500,
-    "gswarm_tui.store": 6_950,
-    "gswarm_tui.trials": 1_425,
+    "gswarm_tui.store": 6_975,
+    "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_050,
 }
 

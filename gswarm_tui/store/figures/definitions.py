@@ -38,3 +38,18 @@ def energy_mj(began_us: str, until_us: str) -> str:
     """Return SQL for the part of the energy of a sample ``s`` that lies in a window, in mJ."""
     inside = inside_us(began_us, until_us, "s.energy_used_ms")
     return f"(s.energy_used_mj::DOUBLE * {inside} / (1000 * nullif(s.energy_used_ms, 0)))"
+
+
+def growth(frames: str) -> str:
+    """Return a query for the time over which the counters of each frame grew, its ``growth_ms``.
+
+    ``frames`` is a condition on ``host_samples``. Rates times this are bytes. It is the time since the frame
+    before, also where gauges stand for less; after lost frames or a suspended node, which no missed deadline
+    explains, the gauges' time.
+    """
+    return f"""
+SELECT node_id, ts, CASE WHEN seq = lag(seq) OVER before + 1
+         THEN least(date_diff('ms', lag(ts) OVER before, ts), (missed + 2) * interval_ms)
+         ELSE interval_ms END AS growth_ms
+FROM host_samples WHERE {frames}
+WINDOW before AS (PARTITION BY node_id ORDER BY ts)"""  # noqa: S608 (own names)
