@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,7 @@ from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, _load_key_pairs
+from gswarm_tui.launch.ssh.configuration import SshConfiguration
 from tests.integration.sshd import SSHD, SshServer, new_key, public, running
 
 INVALID_NODE_NAMES = ["-oProxyCommand=x", "a b", "a;b", "$(id)", "", "gpu01\n", "a/b", "gpu'01", "x" * 300]
@@ -239,6 +241,90 @@ async def test_configuration_error_names_its_line(server: SshServer) -> None:
     async with launcher(server, "  Port many") as ssh:
         error = await refused(ssh)
     assert "ssh_config line 9" in error.reason
+
+
+SHAPES = """
+Match final all # as Cloudflare and Red Hat write it
+  Include {folder}/none/* # nothing
+Match originalhost elsewhere exec "test a=b"
+  UserKnownHostsFile ~/.ssh/%k
+Host gpu1* # with a comment
+  HostName 127.0.0.1 # not the name
+  HostKeyAlias first
+  UserKnownHostsFile "{folder}/known hosts/%k" /dev/null
+  IdentityFile {folder}/%k.key
+Host gpu2*
+  HostName 127.0.0.1
+  UserKnownHostsFile ${{KNOWN}}/known_hosts
+  ProxyCommand ssh -F {folder}/ssh_config -W %h:%p gpu11 2>/dev/null
+Host *
+  HostKeyAlgorithms +ssh-rsa
+  RekeyLimit 1G 1h
+  PubkeyAuthentication unbound
+"""
+"""Lines that ssh understands and asyncssh doesn't; those for other hosts must not matter, either."""
+
+
+async def test_the_configuration_is_what_ssh_makes_of_it(
+    server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = server.folder
+    (folder / "known hosts").mkdir()
+    (folder / "known hosts/first").write_text(f"first {public(folder / 'host')}\n")
+    server.user_key.rename(folder / "first.key")
+    monkeypatch.setenv("KNOWN", str(folder))
+    async with launcher(server) as ssh:
+        config = Path(server.config())
+        config.write_text(
+            SHAPES.format(folder=folder)
+            + config.read_text().replace(str(server.user_key), f"{folder}/first.key")
+        )
+        for node in ("gpu11", "gpu21"):
+            assert await first_frame(ssh, node), node
+
+
+def count_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a program named ssh in front of the real one; return the file that gets a line for each call."""
+    (folder / "bin").mkdir()
+    program, calls = folder / "bin/ssh", folder / "calls"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {shutil.which("ssh")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("lines", "calls"),
+    [(["Host other gpu3"], 2), (["Match final all"], 1), (["Match host gpu2"], 8), (["HostName %h.x"], 8)],
+)
+async def test_hosts_that_the_configuration_does_not_tell_apart_share_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], calls: int
+) -> None:
+    called = count_calls(tmp_path, monkeypatch)
+    (tmp_path / "more").write_text("\n".join(lines) + "\n  User alice\n")
+    (tmp_path / "config").write_text(f"Host gpu*\n  HostName 127.0.0.1\nHost *\n  Include {tmp_path}/mo*\n")
+    configuration = SshConfiguration(str(tmp_path / "config"), [str(tmp_path / "config")])
+    for _ in range(2):
+        options = await asyncio.gather(*(configuration.options(f"gpu{n}", "", 0) for n in range(8)))
+    assert len(called.read_text().splitlines()) == calls + 1  # and one for ssh's defaults
+    assert options[0].host == "127.0.0.1"
+
+
+async def test_ssh_that_hangs_is_ended_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.launch.ssh.configuration.ANSWER_S", 0.1)
+    monkeypatch.setattr("gswarm_tui.launch.process._PATIENCE_S", 0.1)
+    (tmp_path / "config").write_text(f'Match exec "echo $$ > {tmp_path}/pid; exec sleep 600"\n')
+    error = await refused(SshLauncher(SshSettings(config=str(tmp_path / "config"))))
+    assert error.reason == "reading its SSH configuration took more than 0.1 s"
+    assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
+
+
+async def test_configuration_is_read_without_ssh(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    async with launcher(server) as ssh:
+        assert await first_frame(ssh)
 
 
 @pytest.mark.parametrize("name", INVALID_NODE_NAMES)

@@ -16,9 +16,12 @@ TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequen
 
 
 def read_options(
-    host: str, config_files: Sequence[str], user: str = "", port: int = 0
+    host: str, config_files: Sequence[str], user: str = "", port: int = 0, proxy_command: Sequence[str] = ()
 ) -> asyncssh.SSHClientConnectionOptions:
-    """Read the options that configuration files set for a host, without keys. Raises OSError, ValueError."""
+    """Read the options that configuration files set for a host, without keys. Raises OSError, ValueError.
+
+    ``user``, ``port`` and ``proxy_command`` override the files.
+    """
     return asyncssh.SSHClientConnectionOptions(
         host=host,
         config=config_files,
@@ -28,6 +31,7 @@ def read_options(
         x509_trusted_cert_paths=[],
         username=user or (),
         port=port or (),
+        proxy_command=proxy_command or (),
     )
 
 

@@ -1,6 +1,6 @@
 """One attempt to connect to one host: its SSH configuration, its known keys, and its banner.
 
-docs/decisions/004-ssh-caches.md gives the measurements behind the two caches here.
+docs/decisions/004-ssh-configuration.md gives the measurements behind the two caches here.
 """
 
 from __future__ import annotations
@@ -80,12 +80,8 @@ class Attempt(asyncssh.SSHClient):
             *self.files("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS),
         ]
 
-    def key_pairs(self, named: Sequence[Path]) -> list[asyncssh.SSHKeyPair]:
-        """Return the private keys to offer: the configured ones, else the default ones.
-
-        Raises OSError, ValueError.
-        """
-        keys = named or [Path(path).expanduser() for path in DEFAULT_KEYS]
+    def key_pairs(self, keys: Sequence[Path]) -> list[asyncssh.SSHKeyPair]:
+        """Return these private keys, to offer them. Raises OSError, ValueError."""
         certificates = [path for path in self.files("CertificateFile") if path.exists()]  # as ssh does
         versions = file_versions([*(Path(f"{key}-cert.pub") for key in keys), *certificates])
         pairs = _load_key_pairs(file_versions(keys), tuple(certificates), versions)

@@ -24,9 +24,9 @@ from gswarm_tui.launch.base import (
     clean,
 )
 from gswarm_tui.launch.bootstrap import SHELL, Bootstrap, greet
-from gswarm_tui.launch.ssh.asyncssh_internals import read_options
-from gswarm_tui.launch.ssh.attempt import Attempt
+from gswarm_tui.launch.ssh.attempt import DEFAULT_KEYS, Attempt
 from gswarm_tui.launch.ssh.channel import CommandChannel
+from gswarm_tui.launch.ssh.configuration import SshConfiguration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
 
 HANDSHAKES_AT_ONCE = 64
@@ -80,6 +80,7 @@ class SshLauncher(Launcher):
     def __init__(self, settings: SshSettings | None = None, bootstrap: Bootstrap | None = None) -> None:
         allow_many_files()
         self._settings = settings or SshSettings()
+        self._configuration = SshConfiguration(self._settings.config, self._settings.config_files())
         self._bootstrap = bootstrap or Bootstrap()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
@@ -140,14 +141,11 @@ class SshLauncher(Launcher):
         command = self._settings.command(host, jump_host=bool(through))
         attempt = Attempt(host, is_jump_host=bool(through), command=command)
         try:
-            files = self._settings.config_files()
-            # In a thread, because ``Match exec`` may run a slow command.
-            options = attempt.options = await asyncio.to_thread(read_options, host, files, user, port)
+            options = attempt.options = await self._configuration.options(host, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
-            named = [
-                path for path in attempt.files("IdentityFile") if path.exists()
-            ]  # ssh skips missing keys
+            # As ssh does, skip keys that don't exist.
+            keys = [path for path in attempt.files("IdentityFile", DEFAULT_KEYS) if path.exists()]
             return await asyncssh.connect(
                 host,
                 options.port,
@@ -161,10 +159,10 @@ class SshLauncher(Launcher):
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
                 encryption_algs=() if attempt.is_set("Ciphers") else _CIPHERS,
                 compression_algs=None,  # one packet could unpack to 256 MB; the agent compresses itself
-                client_keys=attempt.key_pairs(named),
+                client_keys=attempt.key_pairs(keys),
                 client_host_keysign=attempt.keysign(),
                 client_certs=[],  # the key pairs include them
-                agent_identities=[str(path) for path in named] if attempt.is_set("IdentitiesOnly") else (),
+                agent_identities=[str(path) for path in keys] if attempt.is_set("IdentitiesOnly") else (),
                 x509_trusted_certs=None,  # OpenSSH has none
                 x509_trusted_cert_paths=[],
                 agent_forwarding=False,  # even if configured: nothing on a node needs the keys

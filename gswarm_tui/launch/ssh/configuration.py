@@ -1,0 +1,183 @@
+"""The SSH configuration of hosts, as the user's own ``ssh -G`` prints it.
+
+docs/decisions/004-ssh-configuration.md says why, and what is left to asyncssh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import asyncssh
+
+from gswarm_tui.launch.base import LaunchError, Retry, Step, clean
+from gswarm_tui.launch.process import ProcessChannel
+from gswarm_tui.launch.ssh.asyncssh_internals import read_options
+
+ANSWER_S = 15.0
+KEPT_S = 60.0
+_CALLS_AT_ONCE = 4
+_LINE = re.compile(r'\s*"?(\w+)"?[\s=]*([^#]*)')
+_WORD = re.compile(r'[^\s",!]+')
+# ``ssh -G`` prints these as they are written, so that a token in them doesn't tell hosts apart.
+_NOT_EXPANDED = {"certificatefile", "controlpath", "identityfile", "localcommand", "proxycommand"}
+# These are in effect already, or have none here; asyncssh would refuse some of their values.
+_LEFT_OUT = re.compile("host|canonical.*|forwardagent|proxycommand|pubkeyauth.*|rekeylimit|remotecommand")
+
+Printed = dict[str, list[str]]
+"""The values of each option that ``ssh -G`` prints; "host" is the host that it was called for."""
+
+
+class SshConfiguration:
+    """Options of hosts, by ``ssh -G``; hosts that the configuration doesn't tell apart share a call.
+
+    Answers are kept for ``KEPT_S``, so that an edit reaches nodes that reconnect. Where there is no ``ssh``,
+    asyncssh reads ``files``.
+    """
+
+    def __init__(self, config: str, files: Sequence[str]) -> None:
+        self._ssh = shutil.which("ssh")
+        self._options = ["-F", config] if config else []
+        self._files = files
+        self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
+        self._answers: dict[object, asyncio.Task[Printed]] = {}
+        self._patterns: frozenset[str] | None = None
+
+    async def options(self, host: str, user: str, port: int) -> asyncssh.SSHClientConnectionOptions:
+        """Return a host's options, without keys. Raises LaunchError, OSError, ValueError."""
+        if self._ssh is None:
+            # In a thread, because ``Match exec`` may run a slow command.
+            return await asyncio.to_thread(read_options, host, self._files, user, port)
+        if not self._answers:
+            self._patterns = patterns(self._files)
+            asyncio.get_running_loop().call_later(KEPT_S, self._answers.clear)
+        login = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
+        asked = [
+            self._ask((user, port, self._group(host)), *self._options, *login, host),
+            self._ask("defaults", "-F", "/dev/null", host),
+        ]
+        printed, defaults = [await asyncio.shield(answer) for answer in asked]
+        return _read_printed(host, printed, defaults, user, port)
+
+    def _group(self, host: str) -> object:
+        """Return the same value for hosts that the configuration doesn't tell apart."""
+        name = host.lower()
+        if self._patterns is None or name in self._patterns:
+            return host
+        return frozenset(one for one in self._patterns if fnmatch.fnmatchcase(name, one))
+
+    def _ask(self, key: object, *words: str) -> asyncio.Task[Printed]:
+        if key not in self._answers:
+            self._answers[key] = asyncio.create_task(self._call(key, *words))
+        return self._answers[key]
+
+    async def _call(self, key: object, *words: str) -> Printed:
+        """Return what ``ssh -G`` prints; a failed call isn't kept. Raises LaunchError."""
+        command = f"ssh -G {shlex.join(words)}"
+        reason = f"reading its SSH configuration took more than {ANSWER_S:g} s"
+        remedy = f"run `{command}` to see what it waits for"
+        output = b""
+        async with self._calls:
+            channel = await ProcessChannel.start([self._ssh or "", "-TG", *words], subprocess.DEVNULL)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    while chunk := await channel.read():
+                        output += chunk
+                reason, remedy = "your ssh refuses its configuration", f"correct it until `{command}` works"
+            except TimeoutError:
+                output = b""
+            finally:
+                await channel.close()
+        if not output:
+            self._answers.pop(key, None)
+            why = channel.stderr().decode("utf-8", "replace")
+            raise LaunchError(clean(f"{reason}: {why}".rstrip(": \n")), remedy, Retry.SLOWLY, Step.CONNECT)
+        printed: Printed = {}
+        for line in os.fsdecode(output).splitlines():
+            name, _, value = line.partition(" ")
+            printed.setdefault(name.lower(), []).append(value)
+        return printed | {"host": [words[-1]]}
+
+
+def patterns(files: Sequence[str]) -> frozenset[str] | None:
+    """Return the names and patterns by which configuration files tell hosts apart; None for other means.
+
+    ``Match final all``, as in Red Hat's system file, holds for every host.
+    """
+    found = set[str]()
+    waiting = [Path(path) for path in files]
+    for path in waiting:
+        base = path.parent if path.is_relative_to("/etc/ssh") else Path("~/.ssh").expanduser()
+        text = path.read_text("utf-8", "replace") if os.access(path, os.R_OK) else ""
+        for line in filter(None, map(_LINE.match, text.splitlines())):
+            name, words = line[1].lower(), _WORD.findall(line[2])
+            if name in {"host", "hostname"}:
+                found.update(word.lower() for word in words)
+            elif name == "include":
+                for included in (base / Path(word).expanduser() for word in words):
+                    more = Path(included.anchor).glob(str(included.relative_to(included.anchor)))
+                    waiting += [one for one in more if one not in waiting]
+            if (
+                ("%" in line[2] and name not in _NOT_EXPANDED)
+                or name == "canonicalizehostname"
+                or (name == "match" and not {"final", "all"}.issuperset(words))
+            ):
+                return None
+    return frozenset(found)
+
+
+def _read_printed(
+    host: str, printed: Printed, defaults: Printed, user: str, port: int
+) -> asyncssh.SSHClientConnectionOptions:
+    """Let asyncssh read what differs from ssh's defaults, as a configuration file of this one host."""
+    chosen = {name: values for name, values in printed.items() if values != defaults.get(name)}
+    name = printed["hostname"][0]
+    if name.lower() == printed["host"][0].lower():
+        name = host  # the call may have been for another host
+    alias = printed.get("hostkeyalias", [host])[0]
+    tokens = {"h": name, "n": host, "k": alias, "p": printed["port"][0], "r": printed["user"][0], "%": "%"}
+    command = _expand(chosen.get("proxycommand", ["none"])[0], tokens)
+    with tempfile.NamedTemporaryFile("w", errors="surrogateescape") as file:
+        lines = _lines(chosen | {"hostname": [name]}, defaults, tokens)
+        file.writelines(f"{option} {shlex.join(words)}\n" for option, words in lines)
+        file.flush()
+        # A shell runs the command, as in ssh. The shell around it holds a stderr that stays open and empty,
+        # because asyncssh reads stderr as data and takes its end for the connection's.
+        shell = ["/bin/sh", "-c", '"$@" 2>/dev/null; exit', "sh", os.environ.get("SHELL") or "/bin/sh"]
+        proxy = [] if command == "none" else [*shell, "-c", f"exec {command}"]
+        return read_options(host, [file.name], user, port, proxy)
+
+
+def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield options as asyncssh reads them, with no tokens but those that it expands."""
+    for name, values in chosen.items():
+        first = values[0]
+        match name:
+            case "userknownhostsfile" | "globalknownhostsfile":
+                yield name, re.split(" (?=/)", first)  # ssh prints paths with spaces without quotes
+            case "setenv":
+                yield name, values
+            case "hostname":
+                yield name, [first.replace("%", "%%")]
+            case "proxyjump":
+                yield name, [_expand(first, tokens)]
+            case "identityagent" if first.startswith("$") or first == "SSH_AUTH_SOCK":
+                yield name, [os.environ.get(first.lstrip("$"), "none")]
+            case "hostkeyalgorithms" if set(defaults[name][0].split(",")).issubset(first.split(",")):
+                yield name, [f"+{first}"]  # which keeps the algorithms of known keys in front, as in ssh
+            case "identityfile" | "certificatefile":
+                yield from ((name, [value.replace("%k", tokens["k"])]) for value in values)
+            case _ if not _LEFT_OUT.fullmatch(name):
+                yield from ((name, [value]) for value in values)
+
+
+def _expand(text: str, tokens: Mapping[str, str]) -> str:
+    return re.sub("%(.)", lambda found: tokens.get(found[1], found[0]), text)
