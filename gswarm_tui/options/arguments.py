@@ -61,7 +61,7 @@ _EXAMPLES = """\
 examples:
   gswarm-tui                                     in salloc: all nodes of the job
   gswarm-tui --nodes $(scontrol show hostnames)  the same, spelt out
-  gswarm-tui --nodes gpu[01-04,07] login2        any nodes you reach by SSH
+  gswarm-tui --nodes 'gpu[01-04,07]' login2      any nodes you reach by SSH
   gswarm-tui --job 4711                          a running job of yours
   gswarm-tui --job 4711 --launcher srun          the same, without SSH
   gswarm-tui --launcher local                    this machine

@@ -180,7 +180,7 @@ def _nodes(
     running = slurm.running_jobs()
     examples = f" (running now: {', '.join(running[:5])})" if running else ""
     raise NoNodesError(
-        f"no nodes: use --nodes gpu[01-04], --hostfile FILE or --job ID{examples}, or start inside a job, "
+        f"no nodes: use --nodes 'gpu[01-04]', --hostfile FILE or --job ID{examples}, or start inside a job, "
         "as with salloc; --demo simulates nodes."
     )
 

@@ -316,6 +316,20 @@ def test_commands_that_watch_nodes_are_valid() -> None:
             parse(words, {"HOME": "/nonexistent"})
 
 
+def test_commands_of_the_pages_can_be_pasted_into_zsh() -> None:
+    # zsh refuses a command with a pattern that no file matches; a loop over files is meant as one.
+    lines = [line for each in fences("console") for line in each.text.splitlines() if line.startswith("$ ")]
+    bare = {line: re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", line) for line in lines if "$ for " not in line}
+    assert [line for line, unquoted in bare.items() if re.search(r"[\[?]", unquoted)] == []
+
+
+def test_pages_install_by_name_from_a_folder_only() -> None:
+    texts = "\n".join(page.read_text() for page in pages())
+    named = re.findall(r"pip (?:install|download)[^`\n]* '?gswarm-tui\b", texts)
+    assert named
+    assert [each for each in named if "--no-index" not in each] == []
+
+
 def test_every_command_is_described_on_a_page() -> None:
     described = {words[0] for words in commands() if words}
     assert set(COMMAND_NAMES) - described == set()
