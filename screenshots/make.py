@@ -22,7 +22,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
-from html import unescape
 from pathlib import Path
 from typing import cast
 
@@ -53,13 +52,8 @@ from tests.tui.scene import BEGINNING, Scene, scene
 
 FOLDER = Path(__file__).parent
 LETTER = 20.0
-CELL, LINE = 0.61 * LETTER, 1.22 * LETTER
-"""Size of letters and cells in Rich's SVGs."""
-BRAILLE = re.compile(
-    r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>'
-    r"((?:&#160;)*[\u2800-\u28ff](?:[\u2800-\u28ff]|&#160;)*)</text>"
-)
-"""A text element with braille: its colour, position and characters."""
+CELL = 0.61 * LETTER
+"""Size of letters and width of cells in Rich's SVGs."""
 SHARPNESS = 1.5
 """Pixels of a picture of a browser for each of its page."""
 WINDOW, BAR, MARGIN = (1180, 720), 44, 24
@@ -77,8 +71,6 @@ img {{ display: block; width: 100% }}
 </style></head>
 <body><div><p><i></i><i></i><i></i><span>127.0.0.1:8092</span></p>
 <img src="data:image/png;base64,{picture}"></div></body>"""
-DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
-"""Column and row of each bit of a braille character."""
 
 
 @dataclass(frozen=True)
@@ -259,32 +251,14 @@ def screen_svg(app: Viewer) -> str:
 
 
 def fitted_svg(made: str) -> str:
-    """Return an SVG that Rich made so that its letters end in their cells and braille is drawn.
+    """Return an SVG that Rich made so that its letters end in their cells.
 
     Fira Code's letters are 1200/1950 of their size wide, a little wider than Rich's cells; they are made
     smaller so that long headings end in their column.
     """
     made = made.replace("font-size: 20px;", f"font-size: {CELL / (1200 / 1950):.3f}px;", 1)
     made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)
-    made = re.sub(
-        r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>([^<]*[\u2800-\u28ff][^<]*)</text>',
-        braille_dots,
-        made,
-    )
     return made.replace("<svg ", '<svg xml:space="preserve" ', 1)
-
-
-def braille_dots(text: re.Match[str]) -> str:
-    """Return braille characters as circles, because few fonts have them at the right width."""
-    colour, left, base, chars = text.groups()
-    dots = [
-        f'<circle cx="{float(left) + CELL * (at + 0.25 + column / 2):.2f}" '
-        f'cy="{float(base) - LETTER + LINE * (row + 0.5) / 4:.2f}" r="1.6"/>'
-        for at, char in enumerate(unescape(chars))
-        for bit, (column, row) in enumerate(DOTS)
-        if char >= "\u2800" and ord(char) & 1 << bit
-    ]
-    return f'<g class="{colour}">{"".join(dots)}</g>'
 
 
 def plot(recording: Path) -> None:

@@ -16,12 +16,12 @@ from gswarm_tui.tui.drawing.curve import (
     ago,
     bar,
     block_area,
-    braille_curve,
     in_bins,
     time_axis,
     window,
 )
-from gswarm_tui.tui.drawing.plot import PlotSeries, panel
+from gswarm_tui.tui.drawing.plot import PlotSeries, area, panel
+from gswarm_tui.tui.drawing.ramp import HOT
 from gswarm_tui.tui.drawing.spans import Spans
 from gswarm_tui.tui.drawing.trends import Trends, opening_span
 from tests.tui.scene import Scene
@@ -49,17 +49,12 @@ def test_constant_full_load_is_drawn_full() -> None:
 
 def test_zero_is_drawn_but_gaps_are_blank() -> None:
     assert block_area(levels(0.0, NAN, 0.0)) == ["▁ ▁"]
-    assert braille_curve(levels(0.0, 0.0, NAN, NAN, 0.0, 0.0), 1) == ["⣀ ⣀"]
 
 
-def test_a_braille_curve_joins_a_jump_between_neighbours() -> None:
-    top, bottom = braille_curve(levels(0.0, 1.0), 2)
-    assert top == "⢸"
-    assert bottom == "⡸"
-
-
-def test_a_braille_curve_does_not_join_across_a_gap() -> None:
-    assert braille_curve(levels(0.0, NAN, 1.0, 1.0), 2) == [" ⠉", "⡀ "]
+def test_each_cell_of_a_curve_has_the_ramps_colour_at_its_height() -> None:
+    lines = area(levels(1.0, 0.25, NAN), 4, HOT)
+    assert [text(line) for line in lines] == ["█  ", "█  ", "█  ", "██ "]
+    assert [line[0].role for line in lines] == [f"ink{HOT}{step}" for step in (19, 15, 10, 5)]
 
 
 def test_bins_hold_a_sample_for_one_and_a_half_intervals() -> None:

@@ -246,7 +246,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.slurm": 500,
     "gswarm_tui.store": 6_975,
     "gswarm_tui.trials": 1_450,
-    "gswarm_tui.tui": 9_050,
+    "gswarm_tui.tui": 9_125,
 }
 
 

@@ -8,19 +8,21 @@ from dataclasses import dataclass, replace
 from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.drawing.curve import time_axis
+from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
+from gswarm_tui.tui.drawing.layout import NAME_LONGEST
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.plot import (
     GAP,
     LABEL_WIDTH,
     PlotSeries,
     band,
-    band_bins,
     band_width,
     beside,
     overlay,
 )
+from gswarm_tui.tui.drawing.ramp import ramp_of
 from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Span, Spans, heading_rule
-from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.drawing.text import clean, clip_left, width
 from gswarm_tui.tui.drawing.trends import Trends
 
 TWO_FROM = 150
@@ -40,7 +42,7 @@ def metrics_beside(metric: Metric, cells: int) -> tuple[Metric, ...]:
 class BandPlot:
     """Bands of metrics side by side, in ``cells``, over the time range of ``trends`` up to ``now``.
 
-    With ``newest`` each band ends with its newest value.
+    With ``newest`` each band ends with its newest value; names take ``label`` cells.
     """
 
     trends: Trends
@@ -48,6 +50,7 @@ class BandPlot:
     now: float
     cells: int
     newest: bool = True
+    label: int = LABEL_WIDTH
 
     @property
     def width(self) -> int:
@@ -57,7 +60,7 @@ class BandPlot:
     @property
     def columns(self) -> int:
         """Characters of a band's curve."""
-        return band_width(self.width, newest=self.newest)
+        return band_width(self.width, newest=self.newest, label=self.label)
 
     def heading(self, name: str) -> Spans:
         """Return a rule with the name and the metric, and with the second metric above its bands."""
@@ -67,50 +70,101 @@ class BandPlot:
 
     def bands(self, node: NodeState, height: int, marks: Sequence[float] = ()) -> list[Spans]:
         """Draw a node's bands, each in ``height`` lines."""
-        bins = self.columns * band_bins(height)
-        columns = []
-        for metric in self.metrics:
-            lines: list[Spans] = []
-            for plot in self._series(node, metric, bins):
-                lines += band(plot, self.width, height, newest=self.newest)
-            columns.append(overlay(lines, marks, LABEL_WIDTH + 1, self.columns))
-        return beside(columns)
+        return self._drawn([self._series(node, metric) for metric in self.metrics], height, marks)
 
-    def _series(self, node: NodeState, metric: Metric, bins: int) -> list[PlotSeries]:
-        if metric.name not in GPU_BY_NAME:
-            return [replace(self.trends.host(node, metric, bins, self.now), label="")]
+    def means(self, nodes: Sequence[NodeState], height: int) -> list[Spans]:
+        """Draw a band with the mean of each node."""
+        names, columns = [clip_left(clean(node.name), self.label) for node in nodes], []
+        for metric in self.metrics:
+            data = HeatmapData(metric.name)
+            data.update(nodes, self.now)
+            sparks = (data.spark(at, self.now, self.columns, self.trends.span_s) for at in range(len(nodes)))
+            ramp = ramp_of(metric)
+            columns.append(
+                [PlotSeries(name, own, "", "", ramp=ramp) for name, own in zip(names, sparks, strict=True)]
+            )
+        return self._drawn(columns, height)
+
+    def _drawn(
+        self, columns: Sequence[Sequence[PlotSeries]], height: int, marks: Sequence[float] = ()
+    ) -> list[Spans]:
+        drawn = []
+        for series in columns:
+            lines: list[Spans] = []
+            for plot in series:
+                lines += band(plot, self.width, height, newest=self.newest, label=self.label)
+            drawn.append(overlay(lines, marks, self.label + 1, self.columns))
+        return beside(drawn)
+
+    def _series(self, node: NodeState, metric: Metric) -> list[PlotSeries]:
         return [
-            replace(self.trends.gpu(node, row, metric, bins, self.now), label=f"{facts.index}")
+            replace(self.trends.gpu(node, row, metric, self.columns, self.now), label=f"{facts.index}")
             for row, facts in enumerate(node.facts)
         ]
 
     def axis(self) -> Spans:
         """Return the time axis below all bands."""
-        axis = " " * (LABEL_WIDTH + 1) + time_axis(self.trends.span_s, self.columns, self.trends.last)
+        axis = " " * (self.label + 1) + time_axis(self.trends.span_s, self.columns, self.trends.last)
         return beside([[(Span(f"{axis:<{self.width}}", "dim"),)]] * len(self.metrics))[0]
 
 
 def with_mark(line: Spans) -> Spans:
-    """Return the lowest line of a band with the cursor's mark before its label."""
+    """Return the line of a band that has its name with the cursor's mark before it."""
     name = line[0].text.strip()
     return (Span(f"{f'{CURSOR_MARK} {name}':>{LABEL_WIDTH}} ", "accent"), *line[1:])
 
 
-def minutes_height(nodes: Sequence[NodeState], metric: Metric, room: int) -> int:
-    """Return the lines of each band so that all bands of nodes fit into ``room``; 0 where they don't."""
-    if len(nodes) >= room:
-        return 0
-    known = [node for node in nodes if node.facts]
-    bands = sum(len(node.facts) for node in known) if metric.name in GPU_BY_NAME else len(known)
-    return max(0, min(MINUTES_HIGHEST, (room - len(known) - 1) // bands)) if bands else 0
+@dataclass(frozen=True, eq=False)
+class MinutesPlan:
+    """Lines of each band of a fleet's last minutes: the ``means`` of nodes, then ``gpus`` of other nodes."""
+
+    mean_nodes: Sequence[NodeState]
+    means: int
+    gpu_nodes: Sequence[NodeState]
+    gpus: int
+
+    @property
+    def label(self) -> int:
+        """Cells of the bands' names."""
+        names = (1 + width(clean(node.name)) for node in self.mean_nodes)
+        return min(NAME_LONGEST, max((LABEL_WIDTH, *names)))
 
 
-def minutes(nodes: Sequence[NodeState], plot: BandPlot, height: int) -> list[Spans]:
-    """Plot the bands of nodes, each in ``height`` lines, above one time axis; nothing for 0."""
-    if not height:
-        return []
+def plan_minutes(
+    nodes: Sequence[NodeState], chosen: NodeState | None, metric: Metric, room: int
+) -> MinutesPlan | None:
+    """Share ``room`` lines: all GPUs if each gets two, else every node's mean and the chosen node's GPUs.
+
+    Where both don't fit, the chosen node's GPUs alone, else the means; None where nothing fits.
+    """
+    known = [node for node in nodes if node.facts] if len(nodes) < room else []
+    of_gpus = metric.name in GPU_BY_NAME
+    own = [chosen] if chosen is not None and chosen.facts else []
+    everything = sum(len(node.facts) for node in known)
+    if of_gpus and len(known) > 1 and room > len(known) + 2 * everything:
+        own = known
+    bands = sum(len(node.facts) for node in own) if of_gpus else 0
+    headings = 1 + len(own) * of_gpus
+    if known and (len(known) > 1 or not of_gpus) and own is not known:
+        for height in range(MINUTES_HIGHEST, 0, -1):
+            means = (room - headings - 1 - bands * height) // len(known)
+            if means >= height:
+                return MinutesPlan(known, min(MINUTES_HIGHEST, means), own if bands else [], height)
+    height = min(MINUTES_HIGHEST, (room - headings) // bands) if bands else 0
+    if height > 0:
+        return MinutesPlan([], 0, own, height)
+    alone = own if not of_gpus else known
+    means = min(MINUTES_HIGHEST, (room - 2) // len(alone)) if alone else 0
+    return MinutesPlan(alone, means, [], 0) if means > 0 else None
+
+
+def minutes(plan: MinutesPlan, plot: BandPlot) -> list[Spans]:
+    """Plot the bands of a plan above one time axis."""
     lines: list[Spans] = []
-    for node in nodes:
-        if node.facts:
-            lines += [plot.heading(node.name), *plot.bands(node, height)]
+    if plan.means:
+        of_gpus = plot.metrics[0].name in GPU_BY_NAME
+        heading = plot.heading("mean of each node" if of_gpus else "each node")
+        lines += [heading, *plot.means(plan.mean_nodes, plan.means)]
+    for node in plan.gpu_nodes:
+        lines += [plot.heading(node.name), *plot.bands(node, plan.gpus)]
     return [*lines, plot.axis()]

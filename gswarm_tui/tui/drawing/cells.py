@@ -17,7 +17,7 @@ from gswarm_tui.tui.drawing import numbers
 from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
 from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, THROTTLED, full_status, short_status
-from gswarm_tui.tui.drawing.ramp import BLOCK_OF, ramp_of
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, buckets, ramp_of
 from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
 from gswarm_tui.tui.drawing.themes import Palette
 
@@ -194,7 +194,7 @@ class _Drawing:
             return
         if layout.spark:
             self.put("  ", self._text)
-            for step in self._picture.spark(row, pen.now, layout.spark, pen.span_s).tolist():
+            for step in buckets(self._picture.spark(row, pen.now, layout.spark, pen.span_s)).tolist():
                 self.put(" " if step < 0 else BLOCK_OF[step], self._colours[f"ink{self._ramp}{step}"])
             self.put(" ", self._text)
         for name in layout.hosts:

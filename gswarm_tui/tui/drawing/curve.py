@@ -1,4 +1,4 @@
-"""Primitives of plots: time bins, braille and block characters, time axes. No I/O."""
+"""Primitives of plots: time bins, block characters, time axes. No I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from gswarm_tui.fleet.history import Floats, Series, binned
 from gswarm_tui.tui.drawing.ramp import BLOCKS
 
 STEPS = " " + BLOCKS
-BRAILLE_DOTS = 4
-BRAILLE = 0x2800
-# The dots of the left and the right half of a braille character, lowest first.
-_LEFT = np.array((0x40, 0x04, 0x02, 0x01))
-_RIGHT = np.array((0x80, 0x20, 0x10, 0x08))
 _TICKS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 HOLD_INTERVALS = 1.5
 """A sample is drawn for this many intervals; longer silence is a gap."""
@@ -53,24 +48,6 @@ def in_bins(series: Series, frame: Window, interval_s: float) -> Floats:
     latest = np.maximum.accumulate(np.where(np.isfinite(means), places, -1))
     recent = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
     return np.where(recent, means[latest], np.nan)
-
-
-def braille_curve(levels: Floats, height: int) -> list[str]:
-    """Draw a line curve, top line first: 2 bins per character, 4 dots per line; gaps stay blank."""
-    full = height * BRAILLE_DOTS
-    dots = np.zeros((full + 1, len(levels) + len(levels) % 2), dtype=bool)
-    steps = _steps(levels, full).tolist()
-    for at, step in enumerate(steps):
-        before = steps[at - 1] if at and steps[at - 1] and step else step
-        low, high = (before + 1, step) if step > before else (step, before - 1)
-        dots[min(low, step) : max(high, step) + 1, at] = step > 0
-    lines = []
-    for line in range(height):
-        lowest = (height - 1 - line) * BRAILLE_DOTS + 1
-        here = dots[lowest : lowest + BRAILLE_DOTS]
-        codes = (_LEFT @ here[:, ::2] + _RIGHT @ here[:, 1::2]).tolist()
-        lines.append("".join(chr(BRAILLE + code) if code else " " for code in codes))
-    return lines
 
 
 def block_area(levels: Floats, height: int = 1) -> list[str]:

@@ -113,16 +113,16 @@ class HeatmapData:
         top = np.where(np.isfinite(self._tops), self._tops, self.top)
         self.steps = buckets(fractions(self.metric, self.values, top))
 
-    def spark(self, row: int, now: float, bins: int, span_s: float) -> Buckets:
-        """Return buckets of a node's mean over the last ``span_s``, in bins that start at round times."""
+    def spark(self, row: int, now: float, bins: int, span_s: float) -> Floats:
+        """Return a node's mean as fractions over the last ``span_s``, in bins that start at round times."""
         node = self.nodes[row]
         history = node.host_history if self.of_host else node.gpu_history
         if history is None:
-            return np.full(bins, -1, dtype=np.int8)
+            return np.full(bins, np.nan)
         frame = window(now, span_s, bins)
         times, values = history.series(self._column, since=frame.start)
         values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
         interval_s = history.longest_interval(frame.start, node.interval_s)
-        return buckets(in_bins((times, scaled, history.intervals(frame.start)), frame, interval_s))
+        return in_bins((times, scaled, history.intervals(frame.start)), frame, interval_s)

@@ -15,7 +15,7 @@ from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.numbers import cell, quantity
 from gswarm_tui.tui.drawing.plot import PlotSeries
-from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, top_of
+from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, ramp_of, top_of
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
 """Time ranges of a plot that the user chooses among."""
@@ -106,6 +106,7 @@ class Trends:
             _note(metric, values),
             is_logarithmic(metric),
             old,
+            ramp_of(metric),
         )
 
 

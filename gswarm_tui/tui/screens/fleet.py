@@ -16,7 +16,7 @@ from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.problems import FleetProblem, problems
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET, bindings_of
-from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, minutes_height
+from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, plan_minutes
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
     event_line,
@@ -39,8 +39,8 @@ from gswarm_tui.tui.widgets.heatmap import Heatmap
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 
 ARRANGE_EVERY_S = 2.0
-EVENTS_LEAST, EVENTS_MOST = 8, 20
-"""Lines of events that plots leave, and those that events take where there is more room."""
+EVENTS_LEAST, EVENTS_SHARE, EVENTS_MOST = 3, 4, 20
+"""Least lines and share of the lines (one in four) that plots leave to events, and most lines of events."""
 PROBLEM_LINES_MOST = 5
 """Lines that a problem under the cursor may take from the events."""
 PLOT_REDRAWS, PLOTS_EVERY_S = 30, 5.0
@@ -137,21 +137,21 @@ class FleetScreen(ViewerScreen):
         return self.query_one("#body").size.height + sum(max(0, lines - 1) for lines in below)
 
     def _minutes(self, now: float, room: int) -> int:
-        """Plot the last minutes of all nodes where they fit, else of the cursor's node; return the lines."""
+        """Plot what fits of the fleet's last minutes; return the lines."""
         picture, trends, at = self.heatmap.picture, self._trends, self.heatmap.at
-        nodes = picture.nodes
-        if not minutes_height(nodes, picture.metric, room):
-            nodes = [node for node in nodes if at is not None and node.name == at[0]]
-        height = minutes_height(nodes, picture.metric, room)
+        chosen = self.fleet.nodes.get(at[0]) if at is not None else None
+        plan = plan_minutes(picture.nodes, chosen, picture.metric, room)
         every_s = max(PLOTS_EVERY_S, trends.span_s / PLOT_REDRAWS)
         drawn_for = now // every_s, trends.span_s, trends.last, picture.metric
-        shown = [(node.name, len(node.facts)) for node in nodes] if height else []
-        plots_key = *drawn_for, shown, height, self.size.width
+        shown = plan and [(node.name, len(node.facts)) for node in (*plan.mean_nodes, *plan.gpu_nodes)]
+        plots_key = *drawn_for, shown, plan and (plan.means, plan.gpus), self.size.width
         if plots_key != self._plots_key:
             self._plots_key = plots_key
             metrics = metrics_beside(picture.metric, self.size.width)
-            plot = BandPlot(trends, metrics, now, self.size.width, newest=False)
-            self._plots = minutes(nodes, plot, height)
+            self._plots = []
+            if plan is not None:
+                plot = BandPlot(trends, metrics, now, self.size.width, newest=False, label=plan.label)
+                self._plots = minutes(plan, plot)
         self.query_one("#minutes", Canvas).show(self._plots)
         return len(self._plots)
 
@@ -191,12 +191,14 @@ class FleetScreen(ViewerScreen):
         spare = self._room - self.heatmap.layout_plan.lines
         cursor = self._under_cursor(now, 1 + max(0, min(PROBLEM_LINES_MOST, spare)))
         self.query_one("#cursor", Bar).show(*cursor)
-        spare -= self._minutes(now, spare - (EVENTS_LEAST if tall else len(cursor) - 1))
+        if self._logged != fleet.logged_count:
+            self._logged, self._events = fleet.logged_count, grouped(fleet.event_log)
+        # Lines of a problem under the cursor are taken from the events, of which one stays.
+        wanted = min(len(self._events), max(EVENTS_LEAST, spare // EVENTS_SHARE))
+        spare -= self._minutes(now, spare - (max(wanted, len(cursor)) if tall else len(cursor) - 1))
         sessions = []
         if not self.feed.loading:
             sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
-        if self._logged != fleet.logged_count:
-            self._logged, self._events = fleet.logged_count, grouped(fleet.event_log)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
         if last.display:

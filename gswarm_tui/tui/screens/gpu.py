@@ -198,7 +198,7 @@ class GpuScreen(ViewerScreen):
             return []
         columns, rows = grid(cells, height)
         width = (cells - GAP * (columns - 1)) // columns
-        bins = curve_width(width) * 2
+        bins = curve_width(width)
         marks = marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
         lines: list[Spans] = []
         for row in range(rows):

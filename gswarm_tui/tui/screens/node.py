@@ -18,8 +18,8 @@ from gswarm_tui.tui.drawing.legend import host_metrics, label
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
     PlotSeries,
-    band_bins,
     curve_width,
+    label_line,
     marks_in,
     panel,
     sparkline,
@@ -104,7 +104,7 @@ def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
         Span(f"{metric.label:<{HOST_LABEL_WIDTH}} ", "dim"),
         Span(f"{plot.now:>{HOST_VALUE_WIDTH}} ", "dim" if quiet else "text"),
     )
-    *upper, lowest = sparkline(plot.levels, height)
+    *upper, lowest = sparkline(plot.levels, height, plot.ramp)
     return [*((Span(" " * WORDS_WIDTH), *line) for line in upper), (*words, *lowest)]
 
 
@@ -248,17 +248,16 @@ class NodeScreen(ViewerScreen):
             return []
         if not self._band:
             row = min(self.query_one("#gpus", TableView).cursor, len(node.facts) - 1)
-            bins = curve_width(cells) * 2
+            bins = curve_width(cells)
             plot = self._trends.gpu(node, row, self._metric, bins, now)
             named = replace(plot, label=f"GPU {node.facts[row].index}, {plot.label}")
             axis = self._trends.span_s, self._trends.last
             return panel(named, cells, room, *axis, marks=self._marks(bins, now))
         bands = BandPlot(self._trends, self._metrics, now, cells)
-        bins = bands.columns * band_bins(self._band)
-        lines = bands.bands(node, self._band, self._marks(bins, now))
-        lowest = (self.query_one("#gpus", TableView).cursor + 1) * self._band - 1
-        if lowest < len(lines):
-            lines[lowest] = with_mark(lines[lowest])
+        lines = bands.bands(node, self._band, self._marks(bands.columns, now))
+        chosen = self.query_one("#gpus", TableView).cursor * self._band + label_line(self._band)
+        if chosen < len(lines):
+            lines[chosen] = with_mark(lines[chosen])
         return [*lines, bands.axis()]
 
     @property
