@@ -99,7 +99,8 @@ def test_frames_and_last_sequence_are_committed_together(path: Path) -> None:
     tables = list(Batch(known_ids, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]).columns())
     assert [table.name for table, _ in tables] == ["nodes", "gpus", "links", "gpu_samples", "host_samples"]
     for index, (table, _) in enumerate(tables):
-        nothing = {table.columns[0].name: np.array([None], dtype=object)}  # where NULL is refused
+        first = table.columns[: len(table.key) + 1]
+        nothing = {column.name: np.array([None], dtype=object) for column in first}  # where NULL is refused
         refused = [*tables[:index], (table, nothing), *tables[index + 1 :]]
         with pytest.raises(DataRefusedError):
             database.write(refused)

@@ -16,18 +16,34 @@ from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
 def insert(connection: duckdb.DuckDBPyConnection, table: TableSchema, columns: Columns) -> None:
     """Insert rows, or replace those with the same key; missing columns become NULL. Raises duckdb.Error."""
     names = ", ".join(columns)
-    values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in columns)
-    replacing = "OR REPLACE " if table.key else ""
+    casts = {
+        name: f"incoming.{name}"
+        if (kind := table[name].type) == "FLOAT"
+        else f"TRY_CAST(incoming.{name} AS {kind})"
+        for name in columns
+    }
+    insertion = f"INTO {table.name} ({names}) SELECT {', '.join(casts.values())} FROM incoming"  # noqa: S608
     for begin in range(0, len(next(iter(columns.values()))), ROWS_AT_ONCE):
         part = {
             name: _fitting(table[name], values[begin : begin + ROWS_AT_ONCE])
             for name, values in columns.items()
         }
         connection.register("incoming", part)
-        connection.execute(
-            f"INSERT {replacing}INTO {table.name} ({names}) SELECT {values} FROM incoming"  # noqa: S608
-        )
+        if not table.key:
+            connection.execute(f"INSERT {insertion}")
+        # Each commit writes every link's row again: an update takes half as long as an insert that replaces.
+        elif _update(connection, table, casts) < len(next(iter(part.values()))):
+            connection.execute(f"INSERT OR REPLACE {insertion}")
         connection.unregister("incoming")
+
+
+def _update(connection: duckdb.DuckDBPyConnection, table: TableSchema, casts: dict[str, str]) -> int:
+    """Update the rows that have the key of an incoming row, and return their number."""
+    changes = ", ".join(f"{name} = {value}" for name, value in casts.items() if name not in table.key)
+    keys = " AND ".join(f"{table.name}.{name} = {casts[name]}" for name in table.key)
+    sql = f"UPDATE {table.name} SET {changes} FROM incoming WHERE {keys}"  # noqa: S608
+    ((updated,),) = connection.execute(sql).fetchall()
+    return int(updated)
 
 
 def _fitting(column: ColumnSchema, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
