@@ -38,7 +38,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     head = choose_head(arguments, environ)
     at, name = parse_head_time(arguments.at, head), names[0] if names else None
     try:
-        intent: Intent = StopSession(name, at)
+        intent: Intent = StopSession(name, at, wait=True)
         if action == "start":
             intent = StartSession(name, at, arguments.note or "")
         elif action == "rename":

@@ -26,6 +26,7 @@ from gswarm_tui.control.intents import (
     UndoStop,
 )
 from gswarm_tui.fleet.events import EventLogged, SessionChanged, SessionStarted, SessionStopped, StopUndone
+from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.session_texts import SessionNameError
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.link.hub import Hub
@@ -108,7 +109,20 @@ class Executor:
                 raise IntentError(f"{quote(session.name)} starts at this time or later; name a later end")
         for session in stopped:
             self._hub.publish(SessionStopped(session.session_id, now, ended_at))
-        return {"stopped": [session_row(session, now) for session in stopped]}
+        return self.stopped([int(session.session_id) for session in stopped])
+
+    def stopped(self, numbers: list[int]) -> dict[str, Any]:
+        """Return ended sessions; ``provisional`` while a live node's sample at the end isn't in."""
+        now, rows = self._hub.now(), []
+        for number in numbers:
+            session = self._hub.fleet.sessions.sessions[str(number)]
+            row = session_row(session, now)
+            awaited = any(
+                node.standing(now) is Standing.LIVE and (node.last_ts or now) < session.until
+                for node in self._hub.fleet.nodes.values()
+            )
+            rows.append({**row, "provisional": awaited})
+        return {"stopped": rows}
 
     def _undo_stop(self, intent: UndoStop) -> dict[str, Any]:
         session = self._hub.fleet.sessions.sessions.get(intent.session_id)

@@ -64,12 +64,14 @@ class StartSession(Intent):
 class StopSession(Intent):
     """End a session, all running ones if None; now if ``ended_at`` is None.
 
-    A text is the session's name or number, a whole number only its number.
+    A text is the session's name or number, a whole number only its number. With ``wait``, the reply comes
+    when the samples at the end are in, after at most two seconds.
     """
 
     want = "stop_session"
     session: str | int | None = None
     ended_at: float | None = None
+    wait: bool = False
 
     def __post_init__(self) -> None:
         if self.session is not None and type(self.session) is not int:

@@ -17,7 +17,7 @@ from gswarm_agent.folder import SOCKET
 from gswarm_agent.requests import is_own
 from gswarm_tui.control import registry
 from gswarm_tui.control.execution import Executor
-from gswarm_tui.control.intents import Detach, IntentError, StopRecording, read_intent
+from gswarm_tui.control.intents import Detach, IntentError, StopRecording, StopSession, read_intent
 from gswarm_tui.control.messages import MAX_REQUEST, VERSION, MessageError, encode, read_message
 from gswarm_tui.control.profiles import serve_import
 from gswarm_tui.control.status import head_status, node_rows
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT_S = 10.0
 REACHABLE_EVERY_S = 5.0
 """Time between two looks whether the socket still has its name."""
+LAST_SAMPLE_S = 2.0
 OF_ALL_VERSIONS = ("status", "stop_recording")
 """Requests that are answered to clients of other versions, too."""
 MAX_REQUESTS = 64
@@ -252,11 +253,29 @@ class ControlServer:
             await asyncio.shield(asyncio.wrap_future(self._recording.commit()))
         if isinstance(intent, Detach):
             self._detach()
+        if isinstance(intent, StopSession) and intent.wait:
+            result = await self._await_samples(result)
         try:
             await send(encode(result))
         finally:
             if isinstance(intent, StopRecording):
                 self._end(intent.why)
+
+    async def _await_samples(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return stopped sessions when the samples at their end are in, or after a limited time."""
+        flushed = asyncio.Event()
+        self._hub.flushed.append(flushed.set)
+        try:
+            async with asyncio.timeout(LAST_SAMPLE_S):
+                while any(each["provisional"] for each in result["stopped"]):
+                    await flushed.wait()
+                    flushed.clear()
+                    result = self._executor.stopped([each["session_id"] for each in result["stopped"]])
+        except TimeoutError:
+            pass
+        finally:
+            self._hub.flushed.remove(flushed.set)
+        return result
 
     @staticmethod
     def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:

@@ -195,7 +195,7 @@ class _ApiCalls:
     async def stop_session(self, session: SessionId, end: models.SessionEnd | None = None) -> Response:
         """Stop a session, now or in the past."""
         ended_at = None if end is None else end.ended_at
-        stopped = await self._change(lambda: StopSession(session, ended_at))
+        stopped = await self._change(lambda: StopSession(session, ended_at, wait=True))
         return json_answer(with_times(stopped["stopped"][0]))
 
     async def refuse_change(self) -> None:

@@ -17,6 +17,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.intents import StartSession
+from gswarm_tui.fleet.events import LinkChanged, Phase
 from gswarm_tui.options.arguments import GSWARM_PROFILER_COMMANDS
 from tests.integration.heads import head as in_terminal
 from tests.integration.test_control import RunningHead
@@ -99,6 +100,23 @@ async def test_sessions_start_stop_and_are_renamed(
         ("eval", "", 0),
         ("train", "lr 1e-4", 15),
     ]
+
+
+async def test_session_stop_says_that_the_last_sample_is_missing(
+    environ: Mapping[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.server.LAST_SAMPLE_S", 0.05)
+    async with head(tmp_path / "run.duckdb", environ) as running:
+        running.hub.publish(LinkChanged("n1", T0 + 60, Phase.LIVE))
+        await run(environ, "session", "start", "train", "--at", "-20s")
+        (stopped,) = await run_json(capsys, environ, "session", "stop")
+        assert stopped["provisional"] is True
+        await run(environ, "session", "start", "eval", "--at", "-20s")
+        (stopped,) = await run_json(capsys, environ, "session", "stop", "--at", "-15s")
+        assert stopped["provisional"] is False
 
 
 async def test_status_shows_recording_nodes_gpus_and_sessions(

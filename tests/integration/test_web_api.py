@@ -187,7 +187,11 @@ def test_sessions_are_started_in_the_past_changed_and_stopped(recorder: ServedRe
     by_name = "/api/v1/sessions/warm-up%2Fall"
     assert recorder.call("PATCH", by_name, {"note": ""}).json["note"] == ""
     assert recorder.call("PATCH", f"{by_name}/stop", {"note": ""}).status == 405
-    assert recorder.call("POST", f"{by_name}/stop").json["ended_at"] is not None
+    stopped = recorder.call("POST", f"{by_name}/stop").json
+    assert (stopped["ended_at"] is not None, stopped["provisional"]) == (True, False)
+    later = recorder.get("/api/v1/recording")["rows"] + 20
+    recorder.eventually(lambda: recorder.get("/api/v1/recording")["rows"] > later, "more samples")
+    assert recorder.get("/api/v1/sessions")["sessions"][-1]["energy_j"] == stopped["energy_j"]
     again = recorder.call("POST", f"{path}/stop")
     assert (again.status, "has already ended" in again.detail) == (409, True)
     early = recorder.call("POST", "/api/v1/sessions", {"started_at": "2020-01-01T00:00:00Z"})

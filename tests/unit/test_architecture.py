@@ -228,7 +228,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.analysis": 1_650,
     "gswarm_tui.commands": 3_225,
     "gswarm_tui.common": 850,
-    "gswarm_tui.control": 2_400,
+    "gswarm_tui.control": 2_425,
     "gswarm_tui.doctor": 425,
     "gswarm_tui.exchange": 750,
     "gswarm_tui.fleet": 3_150,
