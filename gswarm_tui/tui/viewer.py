@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from textual.events import Key
@@ -175,6 +177,20 @@ class Viewer(ViewerApp):
     def action_pick_theme(self, name: str) -> None:
         """Show a theme by its name."""
         self.theme = name
+
+    def action_save_screen(self) -> None:
+        """Save a picture of the screen in the current folder."""
+        at = datetime.fromtimestamp(self.feed.now(), self.timezone)
+        name = f"gswarm-{self.front.SCREEN.replace(' ', '-')}-{at:%Y%m%d-%H%M%S}.svg"
+        picture = self.export_screenshot(title="gswarm-tui", simplify=True)
+        try:
+            # A link of somebody else at this path isn't followed.
+            with Path(name).open("x", encoding="utf-8") as file:
+                file.write(picture)
+        except OSError as error:
+            self.show_notice(f"{name} wasn't written: {error.strerror}", error=True)
+        else:
+            self.show_notice(f"wrote {name}", seconds=UNTIL_READ_S)
 
     async def action_quit(self) -> None:
         """Quit."""

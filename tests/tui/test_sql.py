@@ -103,7 +103,10 @@ async def test_result_matches_picture(
 
 
 @pytest.mark.parametrize("focus", ["editor", "result"])
-async def test_only_help_back_and_quit_act_on_the_sql_screen(app: GswarmApp, focus: str) -> None:
+async def test_only_help_back_and_quit_act_on_the_sql_screen(
+    app: GswarmApp, focus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a key saves the screen
     common = [action for action in ACTIONS if not action.screens and LIVE in (action.modes or MODES)]
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
