@@ -71,7 +71,7 @@ async def test_few_nodes_get_plots_of_each_gpu(
 
 @pytest.mark.parametrize("size", [*SIZES, (100, 30)])
 async def test_plots_of_the_cursors_node_follow_it(size: tuple[int, int]) -> None:
-    app = app_on(scene(4 if size[1] < 60 else 8, 8, 110))
+    app = app_on(scene(8 if size[1] in (30, 60) else 4, 8, 110))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         assert "gpu01: GPU util, last 2 min" in screen_text(app)

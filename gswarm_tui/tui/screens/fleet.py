@@ -39,8 +39,8 @@ from gswarm_tui.tui.widgets.heatmap import Heatmap
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 
 ARRANGE_EVERY_S = 2.0
-EVENTS_LEAST, EVENTS_SHARE, EVENTS_MOST = 3, 4, 20
-"""Least lines and share of the lines (one in four) that plots leave to events, and most lines of events."""
+EVENTS_LEAST, EVENTS_SHARE, EVENTS_MOST = 2, 5, 20
+"""Least lines and share of the lines (one in five) that plots leave to events, and most lines of events."""
 PROBLEM_LINES_MOST = 5
 """Lines that a problem under the cursor may take from the events."""
 PLOT_REDRAWS, PLOTS_EVERY_S = 30, 5.0
