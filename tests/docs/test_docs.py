@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -219,6 +220,19 @@ def test_other_programs_read_exports_as_documented(fence: Fence, folder: Path) -
     )
     assert ran.returncode == 0, ran.stderr
     assert "gpu01" in ran.stdout
+
+
+def test_the_notebook_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(folder / DATABASE, tmp_path / "run.duckdb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    found: dict[str, Any] = {}
+    notebook = json.loads((ROOT / "contrib" / "notebook" / "epochs.ipynb").read_text())
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), found)
+    assert list(found["epochs"]["mark"][:3]) == ["epoch 2", "epoch 3", "epoch 4"]
+    assert (found["epochs"]["energy_kwh"] > 0.1).all()
 
 
 def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,8 +84,8 @@ def test_views_exports_and_recipes_weigh_by_time_too(tmp_path: Path, monkeypatch
         util = one.frame.gpus.rows[0][GPU_COLUMNS.index("util_pct")]
         process = replace(seen, row=process_row(sm_pct=util))
         events.append(arrived(one.frame.seq, one.frame.gpus.rows, ts=one.ts, processes=(process,)))
-    mark = EventLogged(T0 + 60, "mark", INFO, "end", "n1", detail='{"rank": 0}')
-    first = EventLogged(T0, "mark", INFO, "start", "n1", detail='{"rank": 0}')
+    mark = EventLogged(T0 + 60, "mark", INFO, "step 1", "n1", detail='{"rank": 0}')
+    first = EventLogged(T0, "mark", INFO, "step 0", "n1", detail='{"rank": 0}')
     within_an_interval: list[Event] = [
         SessionStarted("t", T0 + 14, "t", T0 + 13),
         SessionStopped("t", T0 + 14, T0 + 14),
@@ -95,9 +95,15 @@ def test_views_exports_and_recipes_weigh_by_time_too(tmp_path: Path, monkeypatch
     for figure, view in (("sm_mean_pct", "session_processes"), ("util_mean_pct", "session_summary")):
         where = "WHERE gpu_index = 0 ORDER BY session_id"
         assert query(Path("run.duckdb"), f"SELECT {figure} FROM {view} {where}") == [(mean,), (5,)]
-    (recipe,) = (one for one in RECIPES if one.title.startswith("Marks with their loss"))
-    rows = query(Path("run.duckdb"), recipe.sql)
-    assert [row[4] for row in rows] == [None, mean]
+    figures = "util_mean_pct, energy_j, busy_s, coverage"
+    rows = query(Path("run.duckdb"), f"SELECT mark, {figures} FROM mark_intervals")
+    assert rows == [
+        (
+            "step 1",
+            *query(Path("run.duckdb"), f"SELECT {figures} FROM session_summary WHERE scope = 'all'")[0],
+        )
+    ]
+    assert rows[0][1] == mean
     assert main(["export", "s", "-o", "s.json"]) == 0
     (device,) = json.loads(Path("s.json").read_text())["summary_by_device"].values()
     assert device["avg_gpu_util"] == pytest.approx(1300 / 60, abs=1e-4)

@@ -196,20 +196,31 @@ def test_a_summary_leaves_out_gpus_that_slurm_gave_to_others(tmp_path: Path) -> 
     assert query(path, "SELECT DISTINCT gpu_index FROM all_samples ORDER BY 1") == [(0,), (1,), (2,)]
 
 
-def test_each_rank_has_its_own_previous_mark(tmp_path: Path) -> None:
+def test_marks_follow_those_of_their_rank_and_name(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
-    frames = [arrived(i, [gpu_row(util_pct=10 * i)]) for i in range(1, 7)]
+    frames = [arrived(i, [gpu_row(util_pct=10 * i, energy_mj=1000 * i)]) for i in range(1, 7)]
     marks = [
-        EventLogged(T0 + at, "mark", "info", "epoch", "n1", detail=json.dumps({"rank": rank, "loss": loss}))
-        for at, rank, loss in ((1, 0, 3), (1.1, 1, "diverged"), (4, 0, 2), (4.1, 1, 2.5))
+        EventLogged(T0 + at, "mark", "info", name, "n1", detail=json.dumps({"rank": rank}))
+        for at, rank, name in (
+            (1, 0, "epoch 1"),
+            (1.1, 1, "epoch 1"),
+            (2, 0, "saved"),
+            (4, 0, "epoch 2"),
+            (4.6, 1, "epoch 2"),
+            (30, 0, "epoch 3"),
+        )
     ]
     record(path, [introduced(gpus=1), *frames, *marks])
-    (recipe,) = [recipe for recipe in RECIPES if recipe.title.startswith("Marks")]
-    assert [row[2:5] for row in query(path, recipe.sql)] == [
-        ("0", 3.0, None),
-        ("1", None, None),
-        ("0", 2.0, 30.0),
-        ("1", 2.5, 30.0),
+    found = query(
+        path,
+        "SELECT mark, \"values\" ->> 'rank', duration_s, util_mean_pct, energy_j, coverage "
+        "FROM mark_intervals ORDER BY ended_at",
+    )
+    part = pytest.approx((0.9 * 20 + 30 + 40 + 0.6 * 50) / 3.5)
+    assert found == [
+        ("epoch 2", "0", 3.0, 30.0, 3.0, 1.0),
+        ("epoch 2", "1", 3.5, part, pytest.approx(3.5), 1.0),
+        ("epoch 3", "0", 26.0, 55.0, 2.0, pytest.approx(2 / 26)),
     ]
 
 
@@ -250,10 +261,7 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("n1", 0, 11, 0, "ada", "train.py", 60_003, 90.0),
         ("n1", 1, 12, None, "ada", "eval.py", 500, None),
     ],
-    "Marks with their loss, and GPU utilisation since the same rank's previous mark": [
-        ("warm", None, None, None, None),
-        ("epoch 1", None, 0.25, 47.5, 600.0),
-    ],
+    "Time, energy and means of each epoch: from each mark to the next": [],
     "All events": [
         ("n1", None, "link_live", "info", "connected"),
         ("n1", None, "mark", "info", "warm"),

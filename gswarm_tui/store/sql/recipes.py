@@ -87,19 +87,12 @@ ORDER BY peak_mib DESC, node, gpu_index, pid
 LIMIT 10;""",
     ),
     Recipe(
-        "Marks with their loss, and GPU utilisation since the same rank's previous mark",
+        "Time, energy and means of each epoch: from each mark to the next",
         """\
-SELECT m.ts, m.mark, m.rank, m.loss,
-       sum(util_pct * interval_ms::BIGINT) / sum(interval_ms) FILTER (util_pct IS NOT NULL) AS util_mean_pct,
-       sum(power_w * interval_ms) / sum(interval_ms) FILTER (power_w IS NOT NULL) AS power_mean_w
-FROM (
-  SELECT *, "values" ->> 'rank' AS rank, TRY_CAST("values" ->> 'loss' AS DOUBLE) AS loss,
-         lag(ts) OVER (PARTITION BY recording_id, node, "values" ->> 'rank' ORDER BY ts) AS since
-  FROM marks
-) m
-LEFT JOIN samples s ON s.recording_id = m.recording_id AND s.ts > m.since AND s.ts <= m.ts
-GROUP BY ALL
-ORDER BY m.ts;""",
+SELECT mark, started_at, duration_s, energy_kwh, util_mean_pct, power_mean_w,
+       TRY_CAST("values" ->> 'loss' AS DOUBLE) AS loss
+FROM mark_intervals
+ORDER BY ended_at;""",
     ),
     Recipe(
         "All events",

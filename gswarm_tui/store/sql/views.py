@@ -16,7 +16,7 @@ from gswarm_tui.store.sql.schema import (
     TABLES,
     literal,
 )
-from gswarm_tui.store.sql.summaries import SESSION_SPANS, bubbles, coverage, processes, summary
+from gswarm_tui.store.sql.summaries import SESSION_SPANS, Spans, bubbles, coverage, processes, summary
 from gswarm_tui.store.sql.view_columns import View, columns, table_columns
 
 _GPU = "g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id, g.allocated"
@@ -102,6 +102,24 @@ SELECT ts, recording_id, node_id, node, mark, entry.key AS key,
          THEN entry.value ->> '$' END AS text
 FROM (SELECT *, unnest(map_entries(TRY_CAST("values" AS MAP(VARCHAR, JSON)))) AS entry FROM marks)
 """
+
+# Names without their digits join "epoch 1" and "epoch 2"; each rank of each node has marks of its own.
+_INTERVALS = f"""
+mark_ends AS (
+  SELECT *, row_number() OVER (ORDER BY ts, node_id, mark, "values"::VARCHAR) AS session_id,
+         lag(ts) OVER (PARTITION BY recording_id, node_id, "values" ->> 'rank',
+           regexp_replace(mark, '[0-9]+', '', 'g') ORDER BY ts) AS started_at
+  FROM ({MARKS})
+), spans AS (
+  SELECT session_id, recording_id, started_at, ts AS until FROM mark_ends WHERE started_at < ts
+)"""  # noqa: S608 (own names)
+_MARK_INTERVALS = f"""
+WITH {_INTERVALS}
+SELECT m.mark, m.node, m.node_id, m.recording_id, m."values", s.* EXCLUDE (node, node_id)
+FROM ({summary(Spans(_INTERVALS)).strip()}) s
+JOIN mark_ends m USING (session_id)
+WHERE s.scope = 'all'
+"""  # noqa: S608 (own names)
 
 _GPU_FACTS = "uuid gpu_name mem_total_mib power_limit_w node_id gpu_id recording_id"
 _SAMPLE_COLUMNS = table_columns(
@@ -202,6 +220,15 @@ VIEWS: dict[str, View] = {
         "One row per value of each mark: numbers in value, other values in text",
         MARK_VALUES,
         columns("ts node mark key value text node_id recording_id"),
+    ),
+    "mark_intervals": View(
+        "The time from each mark to the next of its rank and name; digits in names don't count, so epoch 2 "
+        "follows epoch 1. Figures are those of session_summary for all GPUs, at the mark that ends the time.",
+        _MARK_INTERVALS,
+        columns(
+            "mark started_at ended_at duration_s gpus energy_j energy_kwh util_mean_pct power_mean_w "
+            "mem_used_max_mib busy_s idle_s coverage node values node_id recording_id",
+        ),
     ),
     **trial_views.VIEWS,
     **profile_views.VIEWS,
