@@ -7,6 +7,12 @@ from __future__ import annotations
 
 import base64
 
+# Debian's nsys doesn't find its own importer and leaves a raw report; the function gets its name and a log.
+CONVERT = """
+convert() { for importer in /usr/lib/nsight-systems/host-linux-*/QdstrmImporter; do
+[ -e "$1.qdstrm" ] && [ -x "$importer" ] && "$importer" --force-overwrite --input-file "$1.qdstrm" \\
+--output-file "$1.nsys-rep" >>"$2" 2>&1 </dev/null && rm "$1.qdstrm"; done; }
+"""
 # One rank. Its arguments are the token of the run, the folder for reports, the ranks to profile, and the
 # profiler's words after their number; then the command follows.
 #
@@ -14,7 +20,9 @@ import base64
 # the capture, and the command may continue. All that a rank starts has a mark, also what its parents leave
 # behind, such as nsys's own agent, and is ended with the rank: the agent holds the step's output open, and
 # srun would wait for it. What is started while the others are searched is found in the next round.
-RUN = """
+RUN = (
+    CONVERT
+    + """
 token=$1; folder=$2; ranks=$3; count=$4; shift 4; tool=("${@:1:$count}"); shift "$count"
 rank=${SLURM_PROCID:-0}; mark=$token-$rank-; node=${SLURMD_NODENAME:-$(hostname)}; path=$PATH
 fail() { [ "${SLURM_LOCALID:-0}" = 0 ] && echo "gswarm-tui: $node: $1" >&2; exit 1; }
@@ -49,11 +57,13 @@ while kill -0 $main 2>/dev/null; do wait $main; ended=$?; done
 while [ ! -e "$tmp/status" ] && kill -0 "$(cat "$tmp/pid" 2>/dev/null)" 2>/dev/null; do sleep 0.2; done
 kill $watch 2>/dev/null
 kill_marked
+PATH=$path; convert "$name" "$name.log"
 [ -s "$tmp/status" ] && exit "$(cat "$tmp/status")"
 [ -e "$name.log" ] || exit $ended
 [ -e "$tmp/pid" ] || cat "$name.log" >&2
 [ $ended = 0 ] && exit 137; exit $ended
 """
+)
 
 
 def setup_line(setup: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gswarm_tui.options.profile_options import TOOLS
 from gswarm_tui.profiling.allocation import allocated
-from gswarm_tui.profiling.node_scripts import RUN, setup_line
+from gswarm_tui.profiling.node_scripts import CONVERT, RUN, setup_line
 from gswarm_tui.profiling.profile_run import shell
 from gswarm_tui.profiling.slurm_commands import ProfileError, kept
 
@@ -30,14 +30,19 @@ exec {python} -P -m gswarm_tui profile --shim {tool} --shims {folder} -- "$@"
 """
 # The link is replaced only if it is a link of the user's: others may own a name in /tmp. The folder of shims
 # leaves PATH, or a shim would call itself.
-_TOOL = """
+_TOOL = (
+    CONVERT
+    + """
 tool=$1 shims=$2 link=$3; shift 3; PATH=$(printf %s "$PATH" | tr : '\\n' | grep -vxF "$shims" | paste -sd:)
 if [ -L "$link" ] && [ "$(stat -c %u "$link")" = "$(id -u)" ] || ! [ -e "$link" -o -L "$link" ]; then
 ln -sfn "$shims/results" "$link"; fi
 command -v "$tool" >/dev/null || { echo "gswarm-tui: $(hostname): there is no $tool after the setup; \
 set setup = \\"module load ...\\" in the config file." >&2; exit 127; }
-exec "$tool" "$@"
+"$tool" "$@"; status=$?
+for raw in "$shims"/results/*.qdstrm; do convert "${raw%.qdstrm}" /dev/null; done
+exit $status
 """
+)
 
 
 def results_link() -> Path:

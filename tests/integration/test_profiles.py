@@ -26,6 +26,7 @@ from gswarm_tui.analysis.profile_timeline import captured, load_timeline
 from gswarm_tui.analysis.profiles import load_profiles, profile_details
 from gswarm_tui.cli import main
 from gswarm_tui.profiling.importing import import_report as import_profile
+from gswarm_tui.profiling.node_scripts import CONVERT
 from gswarm_tui.profiling.reader import Limits
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.store.querying.file_source import FileSource
@@ -187,6 +188,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         capture_output=True,
     )
+    subprocess.run(["bash", "-c", f"{CONVERT} convert {folder}/run /dev/null"], check=False)
     return folder / "run.nsys-rep"
 
 
