@@ -40,7 +40,6 @@ def test_cpu_times_are_parsed(everything: list[int], cores: list[list[int]]) -> 
         b"intr 1 2 3\n",
         b"cpu\nintr 1\n",
         b"memory 1 2\nintr 1\n",
-        b"cpu  1 2 3 4 5 6 7 8\ncpu0 1 2\nintr 1\n",
     ],
 )
 def test_a_stat_file_of_another_form_is_rejected(text: bytes) -> None:

@@ -26,7 +26,7 @@ from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeAlias
+    from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
 
 HostValues: TypeAlias = "Tuple[Optional[Number], ...]"
 
@@ -36,6 +36,7 @@ _ROW_NS = 450_000_000
 On a node with 224 threads /proc/stat alone takes half a millisecond, some InfiniBand adapters take one for
 each port, and the kernel counts CPU time in ticks of 10 ms: a share of 100 ms would have ten steps.
 """
+_AGAIN_NS = 60 * SECOND_NS
 _MB = 10**6
 _STAT_BYTES = 1024 * 1024
 _US_TO_PERCENT = 100 * 1000 / SECOND_NS
@@ -135,21 +136,24 @@ class Fabric:
     _WORD = 4
 
     def __init__(self, sys: str) -> None:
-        folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
-        files = [(f"{folder}/port_rcv_data", f"{folder}/port_xmit_data") for folder in folders]
-        self._ports = [pair for pair in files if all(map(exists, pair))]
+        self._folders = f"{sys}/class/infiniband/*/ports/*/counters"
+        self._ports: List[Tuple[str, str]] = []
         self._rates = SummedRates(2)
 
     def read(self, now_ns: int) -> HostValues:
         """Return MB/s, None at the first reading. A port that can't be read is left out."""
         if not self._ports:
+            folders = sorted(glob(self._folders))
+            files = [(f"{folder}/port_rcv_data", f"{folder}/port_xmit_data") for folder in folders]
+            self._ports = [pair for pair in files if all(map(exists, pair))]
+        if not self._ports:
             raise MissingError("this node has no InfiniBand or RoCE port that counts its data")
         counts: Dict[str, Tuple[int, int]] = {}
-        failed: List[OSError] = []
+        failed: List[Exception] = []
         for received, sent in self._ports:
             try:
                 counts[received] = int(read_file(received)) * self._WORD, int(read_file(sent)) * self._WORD
-            except OSError as error:
+            except (OSError, ValueError) as error:  # some adapters write "N/A (no PMA)"
                 failed.append(error)
         if not counts:
             raise failed[0]
@@ -203,18 +207,21 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
 class HostProbe:
     """Reads the node's metrics from files below ``proc`` and ``sys``.
 
-    ``reasons`` says why a metric is missing. A metric that is missing at the start is not tried again.
+    ``reasons`` says why a metric is missing. One that is missing at the start is tried again each minute.
     """
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
         self.reasons: Dict[str, str] = {}
         self._notes: List[Note] = []
+        self._missing: Set[HostSource] = set()
         for source in all_sources(proc, sys):
             self._read(source, 0)
         self._notes.clear()
-        self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
+        self._sources = all_sources(proc, sys)
+        self._missing |= {s for s in self._sources if not self.reasons.keys().isdisjoint(s.columns)}
+        self._again_at = 0
         columns = [name for source in self._sources for name in source.columns]
-        self._order = [columns.index(name) if name in columns else len(columns) for name in PROC_COLUMNS]
+        self._order = [columns.index(name) for name in PROC_COLUMNS]
         self._row: Row = ()
         self._due = 0
 
@@ -225,9 +232,12 @@ class HostProbe:
         if self._row:  # the first row has no rates: the next call reads again
             self._due = now_ns + _ROW_NS
         values: List[Optional[Number]] = []
+        tries_missing = now_ns >= self._again_at
         for source in self._sources:
-            values += self._read(source, now_ns)
-        values.append(None)  # for metrics that this node lacks
+            is_read = tries_missing or source not in self._missing
+            values += self._read(source, now_ns) if is_read else (None,) * len(source.columns)
+        if tries_missing:
+            self._again_at = now_ns + _AGAIN_NS
         self._row = tuple([values[place] for place in self._order])
         return self._row
 
@@ -248,6 +258,7 @@ class HostProbe:
         else:
             for name in source.columns:
                 self.reasons.pop(name, None)
+            self._missing.discard(source)
             return values
         for name in source.columns:
             if name not in self.reasons:

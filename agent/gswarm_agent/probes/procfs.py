@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Tuple
+    from typing import Callable, Dict, List, Optional, Tuple
 
 
 def read_file(path: str) -> bytes:
@@ -81,12 +82,15 @@ def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
     everything = CpuTimes(user + nice, system + irq + softirq, iowait, idle, sum(ticks[:_TICKS]))
     # A node has hundreds of cores and this runs each tick: one list of all numbers, taken apart by columns.
     width = 1 + len(ticks)
-    numbers = [int(field) for field in rest.replace(b"cpu", b"").split()]
+    try:
+        numbers = [int(field) for field in rest.replace(b"cpu", b"").split()]
+    except ValueError:  # the busiest core is unknown; the line of all cores is good
+        return everything, CoreTimes([], [])
     columns = [numbers[column::width] for column in range(1 + _TICKS)]
     total = [sum(core) for core in zip(*columns[1:])]
     busy = [t - i - w for t, i, w in zip(total, columns[4], columns[5])]
     if len(numbers) != width * len(total):
-        raise ValueError("/proc/stat has cpu lines of different lengths")
+        return everything, CoreTimes([], [])
     return everything, CoreTimes(busy, total)
 
 
@@ -120,20 +124,36 @@ def parse_pressure(text: bytes) -> int:
 
 def parse_diskstats(text: bytes) -> Dict[str, Tuple[int, int]]:
     """Parse /proc/diskstats: bytes (read, written) by block device, partitions included."""
-    counts = {}
-    for line in text.splitlines():
+
+    def device(line: bytes) -> Tuple[str, Tuple[int, int]]:
         fields = line.split(None, 10)
-        counts[fields[2].decode()] = (int(fields[5]) * SECTOR, int(fields[9]) * SECTOR)
-    return counts
+        return fields[2].decode(), (int(fields[5]) * SECTOR, int(fields[9]) * SECTOR)
+
+    return _counts(text.splitlines(), device)
 
 
 def parse_net_dev(text: bytes) -> Dict[str, Tuple[int, int]]:
     """Parse /proc/net/dev: bytes (received, sent) by interface."""
-    counts = {}
-    for line in text.splitlines()[2:]:
+
+    def interface(line: bytes) -> Tuple[str, Tuple[int, int]]:
         name, _, columns = line.rpartition(b":")
         fields = columns.split(None, 9)
-        counts[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+        return name.strip().decode(), (int(fields[0]), int(fields[8]))
+
+    return _counts(text.splitlines()[2:], interface)
+
+
+def _counts(
+    lines: List[bytes], parse: Callable[[bytes], Tuple[str, Tuple[int, int]]]
+) -> Dict[str, Tuple[int, int]]:
+    """Return the counters of all lines but those of another form. Raises ValueError if all are."""
+    counts = {}
+    for line in lines:
+        with suppress(ValueError, IndexError):
+            name, pair = parse(line)
+            counts[name] = pair
+    if lines and not counts:
+        raise ValueError("no line has the expected form")
     return counts
 
 
