@@ -160,14 +160,14 @@ class WebServer:
                 await page.send_json([nonces[1], *self._access.proofs("server", *nonces).values()])
                 given = (await page.receive_text()).encode()
                 expected = self._access.proofs("page", *nonces).items()
-                same = (each for each, proof in expected if hmac.compare_digest(given, proof.encode()))
-                permission = next(same, None)
-                if permission is not None:
-                    await page.send_text(self._title)
-                return permission
+                for permission, proof in expected:
+                    if hmac.compare_digest(given, proof.encode()):
+                        await page.send_text(self._title)
+                        return permission
         # A message that isn't text has no key "text".
         except (KeyError, RuntimeError, TimeoutError, WebSocketDisconnect):
-            return None
+            pass
+        return None
 
 
 async def _show(process: ScreenProcess, page: WebSocket) -> None:

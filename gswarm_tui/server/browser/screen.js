@@ -43,17 +43,12 @@ class ProvenSocket extends EventTarget {
     const token = location.hash.slice(1); // what follows a # is sent to no server
     history.replaceState(null, "", location.pathname); // "back" doesn't lead to the token
     if (!crypto.subtle) {
-      show(INSECURE);
-      return;
+      return show(INSECURE);
     }
     // The key is worth nothing at another address, so that no server there can pass this page's proofs on to its own.
     const address = document.documentElement.dataset.address;
     this.key = token ? await hmac(token, `gswarm-tui web ${address}`) : sessionStorage.getItem(STORED);
-    if (this.key) {
-      this.connect();
-    } else {
-      show(NO_LINK);
-    }
+    return this.key ? this.connect() : show(NO_LINK);
   }
 
   async connect() {
@@ -67,8 +62,7 @@ class ProvenSocket extends EventTarget {
     const [other, ...proofs] = JSON.parse((await next(link, "message")).data);
     if (!proofs.includes(await hmac(this.key, `server ${own} ${other}`))) {
       failure = STRANGER;
-      link.close();
-      return;
+      return link.close();
     }
     link.send(await hmac(this.key, `page ${own} ${other}`));
     document.title = (await next(link, "message")).data;
@@ -103,9 +97,7 @@ class ProvenSocket extends EventTarget {
   }
 
   send(text) {
-    if (this.link?.readyState === PlainSocket.OPEN) {
-      this.link.send(text);
-    }
+    this.link?.send(text);
   }
 }
 window.WebSocket = ProvenSocket;
