@@ -147,7 +147,7 @@ def test_cursor_has_a_background_of_its_own(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", sorted({*THEME_NAMES} - {ANSI}))
-def test_texts_of_every_theme_are_readable_on_its_background(theme: str) -> None:
+def test_texts_of_every_theme_are_readable_and_its_ramps_show_without_hue(theme: str) -> None:
     for role in ("text", "dim", "accent", "good", "warning", "error"):
         style = palette(theme)[role]
         assert style.color is not None
@@ -155,6 +155,13 @@ def test_texts_of_every_theme_are_readable_on_its_background(theme: str) -> None
         text, ground = (luminance((*each.get_truecolor(),)) for each in (style.color, style.bgcolor))
         contrast = (max(text, ground) + 0.05) / (min(text, ground) + 0.05)
         assert contrast >= 4.5, f"{role}, by WCAG 2.2"
+    for ramp in ("heat", "ink", f"heat{HOT}", f"ink{HOT}"):
+        styles = [palette(theme)[f"{ramp}{step}"] for step in range(BUCKETS)]
+        colours = [style.bgcolor if ramp.startswith("heat") else style.color for style in styles]
+        light = [luminance((*colour.get_truecolor(),)) for colour in colours if colour is not None]
+        assert light in (sorted(set(light)), sorted(set(light), reverse=True)), (
+            "a grey picture shows the same"
+        )
 
 
 def test_hot_is_where_more_is_worse() -> None:

@@ -52,8 +52,8 @@ _FIGURES: Entries = (
 
 ABOUT: dict[str, str] = {
     FLEET: "All nodes and their GPUs now. Numbers and colour show one metric; the colour follows the "
-    "metric's scale. The second line has totals over the GPUs of all live nodes; below the heatmap "
-    "are the GPU under the cursor, running sessions and the latest events.",
+    "metric's scale, red where more is worse. The second line has totals over the GPUs of all live nodes; "
+    "below the heatmap are the last minutes, the GPU under the cursor, sessions and the latest events.",
     NODE: "One node: its GPUs with all metrics, the chosen metric of each GPU over time, the host, and the "
     "processes on its GPUs. The last view lists what couldn't be measured, and why.",
     GPU: "One GPU: all its metrics as numbers and as bars, their history, and its processes.",
@@ -174,8 +174,7 @@ _SIGNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("▲", "throttled GPU; beside a node's name: one of its GPUs is throttled", (FLEET, NODE)),
     ("▲ ╳", "warning, error", _WITH_EVENTS),
     ("·", "information", (EVENTS,)),
-    ("▁▄█", "small plot or bar; full height is the end of the scale", _WITH_NODES),
-    ("⠤⠒⠉", "curve; it is interrupted where there are no samples", _WITH_NODES),
+    ("▁▄█", "curve or bar up to the end of the scale; no samples leave a gap", _WITH_NODES),
     ("┊ ◆", "mark in a plot", _WITH_NODES),
     ("╵−5 min", "how long before now, or before the time shown, at the position of the sign", _WITH_NODES),
     ("▁▄█", "share of the time in which something ran; value of a sample", (PROFILE,)),
