@@ -91,7 +91,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("busy", _busy(one)),
         ("bubbles", _bubbles(one, summary)),
         ("throttled", _throttled(one)),
-        ("power", f"mean {watts(one.power_mean_w)} per GPU, max {_maximum(summary, 'power_max_w', watts)}"),
+        ("power", _power(one, summary)),
         ("energy", _energy(one)),
         ("GPU memory", _memory(one, summary)),
         ("temperature", f"max {_maximum(summary, 'temp_max_c', celsius)}"),
@@ -123,7 +123,6 @@ def _bubbles(one: Figures, summary: Summary) -> str:
 
 def _causes(one: Figures) -> list[tuple[str, float | None]]:
     return [
-        ("power limit", one.throttle_power_s),
         ("heat", one.throttle_thermal_s),
         ("power brake", one.throttle_brake_s),
     ]
@@ -135,6 +134,13 @@ def _throttled(one: Figures) -> str:
         return DASH
     parts = [f"{cause} {gpu_time(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0]
     return ", ".join(parts) or "never"
+
+
+def _power(one: Figures, summary: Summary) -> str:
+    text = f"mean {watts(one.power_mean_w)} per GPU, max {_maximum(summary, 'power_max_w', watts)}"
+    if not one.throttle_power_s:
+        return text
+    return f"{text}, {share(part_of(one.throttle_power_s, one.measured_s))} of the time at the power limit"
 
 
 def _energy(one: Figures) -> str:

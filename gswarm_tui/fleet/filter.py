@@ -26,7 +26,7 @@ from gswarm_tui.common.errors import nearest
 from gswarm_tui.common.units import Unit, shown_unit
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.fleet.throttling import WATCHED
+from gswarm_tui.fleet.throttling import HARMFUL
 
 Matches = npt.NDArray[np.bool_]
 Test = Callable[[NodeState, float], Matches]
@@ -246,7 +246,7 @@ def _ranks(node: NodeState) -> Floats:
 
 
 def _throttled(node: NodeState, _now: float) -> Matches:
-    return np.array([bool(bits & WATCHED) for bits in node.clock_reasons] or [False])
+    return np.array([bool(bits & HARMFUL) for bits in node.clock_reasons] or [False])
 
 
 _COUNTED = {

@@ -10,7 +10,7 @@ import numpy as np
 from gswarm_agent.metrics import COUNTER, GPU_METRICS, Metric
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.fleet.throttling import WATCHED
+from gswarm_tui.fleet.throttling import HARMFUL
 
 MEAN_S = 60.0
 """GPUs are ranked by their mean over this time."""
@@ -83,7 +83,7 @@ def recent_means(node: NodeState, metric: Metric, now: float) -> Floats:
     _, series = node.gpu_history.series(column, since=now - MEAN_S)
     values = np.ma.masked_invalid(series.astype(np.float64))
     if metric.unit == "bits":
-        held = (values.filled(0).astype(np.int64) & WATCHED) != 0
+        held = (values.filled(0).astype(np.int64) & HARMFUL) != 0
         values = np.ma.array(100.0 * held, mask=values.mask)
     means: Floats = values.mean(axis=0).filled(np.nan)
     return means

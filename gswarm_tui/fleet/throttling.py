@@ -11,20 +11,19 @@ from gswarm_agent.metrics import (
     REASON_HW_THERMAL,
     REASON_NAMES,
     REASON_POWER_BRAKE,
-    REASON_POWER_CAP,
     REASON_SW_THERMAL,
 )
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.fleet.events import EventLogged
 
 HARMFUL = REASON_HW_SLOWDOWN | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
-WATCHED = HARMFUL | REASON_POWER_CAP
+"""Throttling. The power limit isn't among it: a busy GPU in a data centre is nearly always there."""
 QUIET_S = 30.0
 
 
 def reason_names(reasons: int) -> str:
-    """Return the throttle reasons as text: "power cap, thermal (hardware)", empty for none."""
-    return ", ".join(name for bit, name in REASON_NAMES.items() if bit & reasons & WATCHED)
+    """Return the throttle reasons as text: "hardware slowdown, thermal (hardware)", empty for none."""
+    return ", ".join(name for bit, name in REASON_NAMES.items() if bit & reasons & HARMFUL)
 
 
 @dataclass
@@ -49,7 +48,7 @@ class ThrottleWatch:
     def update(
         self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]
     ) -> list[EventLogged]:
-        """Return the events of a frame; ``reasons`` holds a bit mask of ``WATCHED`` for each GPU."""
+        """Return the events of a frame; ``reasons`` holds a bit mask of ``HARMFUL`` for each GPU."""
         episodes = self._episodes.setdefault(node, {})
         if not episodes and not any(reasons):
             return []
@@ -58,9 +57,8 @@ class ThrottleWatch:
             episode = episodes.get(gpu.uuid)
             if bits:
                 if episode is None or bits & ~episode.reasons:
-                    severity = WARNING if bits & HARMFUL else INFO
                     message = f"throttled: {reason_names(bits)}"
-                    logged.append(EventLogged(ts, "throttle", severity, message, node, gpu.index))
+                    logged.append(EventLogged(ts, "throttle", WARNING, message, node, gpu.index))
                 if episode is None:
                     episodes[gpu.uuid] = _Episode(ts, ts, bits)
                 else:

@@ -131,7 +131,8 @@ def test_mine_selects_the_jobs_gpus() -> None:
 
 
 def test_throttled_gpus_are_selected() -> None:
-    throttled = node(clock_reasons=[0, 4, np.nan, 0x20 | 1])
+    """A GPU at its power limit (4) isn't throttled."""
+    throttled = node(clock_reasons=[4, 8, np.nan, 0x20 | 1])
     assert found("state:throttled", throttled) == [1, 3]
     assert found("!state:throttled", throttled) == [0, 2]
     assert found("state:throttled", node()) == []

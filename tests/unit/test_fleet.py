@@ -312,7 +312,7 @@ def test_mark_keeps_its_time() -> None:
 
 def test_throttling_is_logged_at_its_start_and_end() -> None:
     fleet = live(1)
-    assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x1))) == []
+    assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x4))) == [], "it is at its power limit"
     logged = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
     assert [(h.severity, h.message) for h in logged] == [("warning", "throttled: thermal (hardware)")]
     assert fleet.apply(frame(3, T0 + 2, gpu_row(clock_reasons=0x40))) == []

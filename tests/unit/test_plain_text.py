@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gswarm_agent.frame import ERROR, Note
-from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL, REASON_POWER_CAP
+from gswarm_agent.metrics import GPU_COLUMNS, REASON_HW_THERMAL
 from gswarm_tui.fleet.plain_text import fleet_sentences, silent_nodes
 from tests.tui.scene import Scene, scene
 
@@ -29,14 +29,14 @@ def test_fleet_nodes_and_gpus_have_a_sentence_each() -> None:
 
 def test_no_sentence_contains_a_sign_or_colour() -> None:
     made = scene(4, 8, 90)
-    made.fleet.nodes["gpu01"].gpus[0, GPU_COLUMNS.index("clock_reasons")] = REASON_POWER_CAP
+    made.fleet.nodes["gpu01"].gpus[0, GPU_COLUMNS.index("clock_reasons")] = REASON_HW_THERMAL
     made.fleet.nodes["gpu01"].gpus[1, GPU_COLUMNS.index("power_w")] = math.nan
     lines = fleet_sentences(made.fleet, made.time)
     for line in lines:
         assert not set(line) - {"×", "°"} - set(map(chr, range(32, 127))), line
         assert line.endswith(".")
-    assert lines[1] == "throttled by power cap: gpu01:0."
-    assert "throttled by power cap" in lines[3]
+    assert lines[1] == "throttled by thermal (hardware): gpu01:0."
+    assert "throttled by thermal (hardware)" in lines[3]
     assert "power not measured" in lines[4]
 
 

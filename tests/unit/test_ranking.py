@@ -85,8 +85,8 @@ def test_a_gpu_without_clock_reasons_has_no_share() -> None:
 
 def test_clock_reasons_are_the_share_of_throttled_samples() -> None:
     node = Measured(2, "clock_reasons")
-    node.report(0x1, 0x4, seconds=30)
-    node.report(0x1, 0x1, seconds=30)
+    node.report(0x4, 0x8, seconds=30)
+    node.report(0x4, 0x4, seconds=30)
     first, second = GpuRanking(node.metric).update(node.fleet.nodes.values(), node.now)
     assert (first.row, second.row, second.mean) == (1, 0, 0)
     assert first.mean == pytest.approx(50, abs=2)
