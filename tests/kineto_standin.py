@@ -90,10 +90,10 @@ def events(late_us: Sequence[float], rank: int, *, on_request: bool, first: int 
         }
         own: dict[str, Any] = {"Rank": rank, "Global rank start": 0, "Global rank stride": 1}
         if on_request:
-            found.append(event("user_annotation", "Optimizer.step#AdamW.step", at + 950, 50))
+            found.append(event("user_annotation", "Optimizer.step#AdamW.step", at + 900, 50))
         else:
             facts["Seq"] = step
-            found.append(event("user_annotation", f"ProfilerStep#{7 + step}", at, ITERATION_US))
+            found.append(event("user_annotation", f"ProfilerStep#{7 + step}", at - 50, ITERATION_US))
             found.append(event("python_function", "/home/ada/secret/train.py(12): step", at, 900))
         numbers: dict[str, Any] = {"External id": 10 + step, "Record function id": 0, "Ev Idx": step}
         all_reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -119,10 +119,12 @@ def write_trace(
     late_us: float | Sequence[float] = 0.0,
     first: int = 0,
     on_request: bool = False,
+    instead: Sequence[dict[str, Any]] = (),
 ) -> Path:
     """Write a trace of one rank, compressed if its name ends with .gz, and return its path.
 
     It is one of ``torch.profiler``, which states rank and node, or on request, where Kineto appends the rank.
+    It has the events ``instead`` of iterations, if there are any.
     """
     late: Sequence[float] = [late_us] * 2 if isinstance(late_us, int | float) else late_us
     members: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a GPU"}]}
@@ -136,7 +138,7 @@ def write_trace(
     capture |= {"pid": "Spans", "tid": "PyTorch Profiler"}
     end = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": ""}
     members["traceEvents"] = [
-        *events(late, rank or 0, on_request=on_request, first=first),
+        *(instead or events(late, rank or 0, on_request=on_request, first=first)),
         capture,
         end | {"ts": capture["ts"] + 40 + ITERATION_US * (len(late) - first)},
     ]

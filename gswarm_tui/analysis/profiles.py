@@ -153,7 +153,7 @@ def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
     if profile.tool == "ncu":
         kernels = _launches(source, number)
     else:
-        kernels = _times(source, profile_views.KERNEL_SUM, number, "kernel")
+        kernels = _times(source, profile_views.KERNEL_SUM, number, "kind", "kernel")
     sizes: Shown = {"size": megabytes, "mean size": megabytes}
     tables = {
         "kernels": kernels,
@@ -163,10 +163,15 @@ def profile_details(source: QuerySource, profile: Profile) -> ProfileDetails:
         "OS": _times(source, profile_views.OS_SUM, number, "call"),
         "ranks": rank_table(source, profile),
     }
-    messages = [(line,) for (line,) in source.query(_MESSAGES, number).rows() if line]
-    tables["messages"] = TextTable(("message",), messages, frozenset())
+    tables["messages"] = message_table(source, profile)
     devices = [ProfiledDevice(**row) for row in source.query(_DEVICES, number).dicts()]
     return ProfileDetails(tables, devices)
+
+
+def message_table(source: QuerySource, profile: Profile) -> TextTable:
+    """Return what the profiler or the import reported. Raises UserError, StoreError."""
+    messages = [(line,) for (line,) in source.query(_MESSAGES, profile.profile_id).rows() if line]
+    return TextTable(("message",), messages, frozenset())
 
 
 def _share(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gswarm_tui.analysis.kernel_names import short_names
-from gswarm_tui.analysis.profiles import MOST_ROWS, Profile, Shown, table_of, text
+from gswarm_tui.analysis.profiles import MOST_ROWS, Profile, Shown, message_table, table_of, text
 from gswarm_tui.analysis.summary_text import TextTable
 from gswarm_tui.common.quantities import DASH, brief_time
 from gswarm_tui.store.querying.results import QuerySource
@@ -22,10 +22,11 @@ ORDER BY iteration, rank, profile_id LIMIT {MOST_ROWS}
 """  # noqa: S608 (own names)
 _WAITS = f"""
 SELECT sum(wait_ms) AS waited, count(*), max(wait_ms), last_rank, rank,
-       concat(ranks, ' of ' || group_size) AS traced, collective, process_group
+       CASE WHEN wait_ms IS NULL THEN 'no partner' ELSE concat(ranks, ' of ' || group_size) END AS traced,
+       collective, process_group
 FROM ({trace_views.WAITS})
 WHERE profile_id IN ({_SAME_TIME}) AND rank IS DISTINCT FROM last_rank
-GROUP BY ALL ORDER BY waited DESC LIMIT {MOST_ROWS}
+GROUP BY ALL ORDER BY waited DESC NULLS LAST LIMIT {MOST_ROWS}
 """  # noqa: S608 (own names)
 _SUMS = """
 SELECT sum(duration_ns)::DOUBLE AS total, count(*), avg(duration_ns), max(duration_ns), {kind},
@@ -45,6 +46,7 @@ def trace_tables(source: QuerySource, profile: Profile) -> dict[str, TextTable]:
         "waits": _table(source, _WAITS, span, waits, text=("collective", "group")),
         "kernels": _sums(source, profile, "trace_kernel_events", "kind"),
         "operators": _sums(source, profile, "trace_op_events", "category"),
+        "messages": message_table(source, profile),
     }
 
 

@@ -25,6 +25,7 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.profiling.report_text import ReportError, clean_text
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, RowTarget
+from gswarm_tui.store.sql.profile_views import COMMUNICATION
 from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, TableSchema
 
 SUFFIXES = (".json", ".json.gz")
@@ -34,6 +35,7 @@ _HEAD_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _MOST_RANKS = 10**6
+_LONGEST_LIST = 64 * 1024
 _LATEST_NS = 4 * 10**18
 _FARTHEST_NS = 86_400 * 10**9
 """An event that lasts longer, or is farther from most others, has a wrong time."""
@@ -56,7 +58,12 @@ _ON_CPU = frozenset(
 _CAPTURE = "Trace"
 """Category of the event with which the capture begins: the GPU may idle until the first kernel."""
 _CAPTURE_END = "Record Window End"
-_COMMUNICATES = re.compile(r"nccl|rccl|nvshmem|ncclDevKernel", re.IGNORECASE)
+_COMMUNICATES = re.compile(COMMUNICATION)
+_LITTLE = 0.01
+"""A job of several ranks that spends less of its kernels' time in communication may use unknown kernels."""
+_MISSING = (
+    "communication may be missing: ranks worked together, but hardly any kernel communicates by its name."
+)
 _IS_TRACE = re.compile(rb'"traceEvents"')
 _BASE = re.compile(rb'"baseTimeNanoseconds": *([0-9]{1,19})[^0-9]')
 _RANK = re.compile(r"rank[-_]?(\d{1,6})")
@@ -92,6 +99,8 @@ class PytorchTrace:
         self._name_ids: dict[str, int] = {}
         self._rows = 0
         self._capture: dict[str, float] = {}
+        self._kernel_ns = {"compute": 0, "communication": 0, "copy": 0}
+        self._largest_group = 1
         self.span_ns: tuple[int, int] | None = None
         self._left_out = self._timed = 0
         sample = list(islice(self._events, 1))
@@ -100,6 +109,7 @@ class PytorchTrace:
         self._rank = int(named[1]) if named else None
         if isinstance(distributed, dict) and (rank := _whole(distributed.get("rank"), _MOST_RANKS)) >= 0:
             self._rank = rank
+        self._ranks_of = dict(self._groups())
         sample += islice(self._events, _SAMPLE)
         self._events = chain(sample, self._events)
         with path.open("rb") as raw:
@@ -165,9 +175,13 @@ class PytorchTrace:
         return self._rows
 
     def notices(self) -> list[str]:
-        """Return how many events ``write`` left out, as a sentence."""
+        """Return how many events ``write`` left out and whether communication is missing, as sentences."""
         left_out = f"{plural(self._left_out, 'event')} left out: no valid time, duration or name."
-        return [left_out] * bool(self._left_out)
+        distributed = self._before.get("distributedInfo")
+        size = _whole(distributed.get("world_size")) if isinstance(distributed, dict) else 1
+        hardly_any = self._kernel_ns["communication"] < _LITTLE * self._kernel_ns["compute"]
+        misses = max(size, self._largest_group) > 1 and hardly_any
+        return [left_out] * bool(self._left_out) + [_MISSING] * misses
 
     def _timed_events(self) -> Iterator[dict[str, Any]]:
         """Yield events with a start, a duration and a name; keep the members before them."""
@@ -226,18 +240,36 @@ class PytorchTrace:
         collective = arguments.get("Collective name")
         if kind == "compute" and (collective or _COMMUNICATES.search(event["name"])):
             kind = "communication"
+        times, group = self._times(event), _text(arguments.get("Process Group Name"))
+        group_size = _whole(arguments.get("Group size"), 2**31)
+        self._kernel_ns[kind] += times[1]
+        self._largest_group = max(self._largest_group, group_size)
+        ranks = arguments.get("Process Group Ranks")
+        # PyTorch cuts long lists: "[0, 1, ..., 63]".
+        is_whole = isinstance(ranks, str | list) and "..." not in ranks
         return (
-            *self._times(event),
+            *times,
             event["name"],
             kind,
             _whole(arguments.get("device"), 2**31),
             _whole(arguments.get("stream")),
             _whole(arguments.get("correlation")),
             _text(collective),
-            _text(arguments.get("Process Group Name")),
+            group,
             _whole(arguments.get("Seq", arguments.get("seq"))),
-            _whole(arguments.get("Group size"), 2**31),
+            group_size,
+            _ranks(ranks) if is_whole else self._ranks_of.get(group or "") or _ranks(ranks),
+            _whole(arguments.get("Src Rank"), _MOST_RANKS),
+            _whole(arguments.get("Dst Rank"), _MOST_RANKS),
         )
+
+    def _groups(self) -> Iterator[tuple[str, str | None]]:
+        """Yield the names and ranks of the process groups that precede the events."""
+        distributed = self._before.get("distributedInfo")
+        groups = distributed.get("pg_config") if isinstance(distributed, dict) else None
+        for group in groups if isinstance(groups, list) else ():
+            if isinstance(group, dict) and (name := _text(group.get("pg_name"))):
+                yield name, _ranks(group.get("ranks"))
 
     def _add(self, target: RowTarget, table: TableSchema, rows: list[tuple[Any, ...]]) -> None:
         """Write rows and forget them."""
@@ -303,6 +335,12 @@ def _whole(value: object, below: int = 2**62) -> int:
     if isinstance(value, str) and value.isdecimal() and len(value) < 19:
         value = int(value)
     return value if isinstance(value, int) and 0 <= value < below else -1
+
+
+def _ranks(value: object) -> str | None:
+    """Return a list of ranks, or its text, as "0, 1"."""
+    numbers = re.findall(r"\d{1,7}", str(value)[:_LONGEST_LIST]) if isinstance(value, str | list) else ()
+    return ", ".join(numbers) or None
 
 
 def _text(value: object) -> str | None:

@@ -239,14 +239,20 @@ def all_texts(path: Path) -> Iterator[str]:
             yield from (text for (text,) in rows if text)
 
 
-def test_statistics_are_rounded_as_nsys_rounds_them(
+def test_statistics_are_rounded_as_nsys_rounds_them_and_have_kinds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernels = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start +"
     sql = [f"{kernels} 1", f"{kernels} 4 WHERE rowid <= 2"]  # a mean of 1.15, just below that as a double
     db = tmp_path / "run.duckdb"
+    sql.append("UPDATE StringIds SET value = 'vllm::cross_device_reduce_1stage<float>' WHERE id = 1")
     import_report(capsys, write_standin(tmp_path / "standin.sqlite", kernels=40, sql=sql), "--db", db)
-    assert query(db, "SELECT avg_ns FROM profile_kernel_sum") == [(1.2,)] * 2
+    kinds = [(1.2, "communication"), (1.2, "compute")]
+    assert query(db, "SELECT avg_ns, kind FROM profile_kernel_sum ORDER BY kind") == kinds
+    assert query(db, "SELECT kind, count(*) FROM profile_kernels GROUP BY ALL ORDER BY ALL") == [
+        ("communication", 20),
+        ("compute", 20),
+    ]
 
 
 def test_a_profile_stands_beside_the_samples_of_its_node_and_gpu_on_their_clock(

@@ -6,7 +6,7 @@ import gzip
 import json
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.common.quantities import file_size
 from tests.integration.heads import nothing_left
 from tests.integration.test_record import record, run_beside
-from tests.kineto_standin import BASE_NS, write_trace
+from tests.kineto_standin import BASE_NS, on_gpu, write_trace
 from tests.unit.store_recording import query
 
 STANDIN = f"{shlex.quote(sys.executable)} -m tests.kineto_standin"
@@ -76,8 +76,8 @@ def test_imported_traces_show_each_rank_s_time_and_who_waits(
     assert "20 events of gpu01, rank 1" in capsys.readouterr().out
     times = "rank, iteration, duration_ms, compute_ms, communication_ms, copy_ms, idle_ms, overlapped_ms"
     assert query(Path(db), f"SELECT {times} FROM trace_ranks") == [
-        (0, 7, 1.0, 0.4, 0.4, 0.05, 0.15, 0.1),
-        (1, 7, 1.0, 0.4, 0.4, 0.05, 0.15, 0.0),
+        (0, 7, 0.9, 0.4, 0.4, 0.05, 0.05, 0.1),
+        (1, 7, 0.9, 0.4, 0.4, 0.05, 0.05, 0.0),
         (0, 8, 1.0, 0.4, 0.4, 0.05, 0.15, 0.1),
         (1, 8, 1.0, 0.4, 0.4, 0.05, 0.15, 0.0),
     ]
@@ -247,13 +247,22 @@ class RealTrace:
         spans = (self.span(one) for one in self.on_gpu if self.KINDS[one["cat"]] in kinds)
         return union_ns((max(first, span[0]), min(last, span[1])) for first, last in spans)
 
-    def iterations(self) -> list[tuple[int, int]]:
+    def iterations(self) -> Iterator[tuple[int, int] | None]:
+        """Yield the times from the end of the GPU's work before to that of what an iteration launched."""
         ends = sorted(
             self.span(one)[1]
             for one in self.events
             if one["name"] == "Optimizer.step#AdamW.step" and one["cat"] == "user_annotation"
         )
-        return list(pairwise(ends))
+        on_cpu = [one for one in self.events if one["cat"] in ("cuda_runtime", "cuda_driver")]
+        calls = {one["args"]["correlation"]: self.ns(one["ts"]) for one in on_cpu}
+        kernels = {one["args"]["correlation"] for one in on_cpu if "LaunchKernel" in one["name"]}
+        work = [(calls.get(one["args"]["correlation"], -1), self.span(one)[1]) for one in self.on_gpu]
+        ran = {one["args"]["correlation"] for one in self.on_gpu}
+        for first, last in pairwise(ends):
+            own = max(end for call, end in work if first <= call < last)
+            launched = {key for key, call in calls.items() if first <= call < last and key in kernels}
+            yield (max(end for call, end in work if call < first), own) if launched <= ran else None
 
 
 @pytest.mark.parametrize("name", ["h200-duration", "h200-iterations"])
@@ -286,13 +295,16 @@ def test_figures_of_a_real_gpu_s_trace_are_those_of_its_events(
         if one["cat"] in real.ON_CPU
     )
     times = "iteration, duration_ms, compute_ms, communication_ms, copy_ms, idle_ms, overlapped_ms"
-    expected = []
+    expected: list[tuple[float | None, ...]] = []
     for number, span in enumerate(real.iterations()):
+        if span is None:  # the trace ended before the GPU had run all of it
+            expected.append((number, *[None] * 6))
+            continue
         compute, busy = real.busy_ns(span, "compute"), real.busy_ns(span, "compute", "copy")
         length = span[1] - span[0]
         parts = length, compute, 0, busy - compute, length - busy, 0
         expected.append((number, *(round(part / 1e6, 3) for part in parts)))
-    assert len(expected) == 2
+    assert [row[1] is None for row in expected] == [False, name == "h200-iterations"]
     assert query(db, f"SELECT {times} FROM trace_ranks ORDER BY iteration") == expected
     assert query(db, "SELECT epoch_us(started_at), epoch_us(ended_at) FROM profiles") == [
         tuple((real.base_ns + at) // 1000 for at in (real.began, real.ended))
@@ -335,7 +347,7 @@ def test_collectives_and_iterations_are_matched_although_one_trace_lacks_the_fir
         assert main(["import", str(path), "--db", str(db), "--node", "gpu01"]) == 0
     waits = "SELECT rank, sequence, duration_ms, wait_ms, last_rank FROM trace_waits ORDER BY ts, rank"
     assert [row for row in query(db, waits) if row[3]] == [(0, None, 0.5, 0.2, 1), (0, None, 0.5, 0.1, 1)]
-    assert query(db, "SELECT count(*) FROM trace_waits") == [(8,)]
+    assert query(db, "SELECT ranks, count(*) FROM trace_waits GROUP BY ALL ORDER BY ALL") == [(1, 1), (2, 8)]
     overlapped = "SELECT iteration, rank, overlapped_ms FROM trace_ranks ORDER BY ALL"
     assert query(db, overlapped) == [
         (0, 1, 0.1),
@@ -345,3 +357,89 @@ def test_collectives_and_iterations_are_matched_although_one_trace_lacks_the_fir
             for rank, ms in enumerate(both)
         ),
     ]
+
+
+def test_who_waited_is_known_by_the_ranks_peers_and_times_of_a_call_else_nobody_is_named(
+    tmp_path: Path,
+) -> None:
+    """Sibling groups of one split share a name, and rank 1's trace lacks its second call."""
+    db, four = tmp_path / "run.duckdb", {"Process Group Name": "0", "Group size": 4}
+    for rank in range(4):
+        pair = {"Process Group Name": "1", "Group size": 2, "Process Group Ranks": str([rank & 2, rank | 1])}
+        # Ranks 0 and 2 send to 3 and 1; PyTorch names only the other side.
+        peer = {"Src Rank" if rank % 2 else "Dst Rank": 3 - rank}
+        calls: list[tuple[int, int, str, dict[str, Any]]] = [
+            (100, 300, "allreduce", pair),
+            (350, 600, "allreduce", pair),
+            (650, 900, "allreduce", pair),
+            (1000, 1200, "recv" if rank % 2 else "send", {**four, **peer}),
+            (1300, 1500, "broadcast", {"Process Group Name": "2", "Group size": 2}),
+            (1600, 4000 + 2000 * rank, "reduce", four),
+        ]
+        if rank == 1:
+            del calls[1]
+        kernels = [
+            on_gpu(
+                "kernel",
+                "nccl",
+                at + 20 * rank,
+                last - at - 20 * rank,
+                9,
+                at,
+                **facts,
+                **{"Collective name": name},
+            )
+            for at, last, name, facts in calls
+        ]
+        write_trace(
+            path := tmp_path / f"rank{rank}.json", rank, instead=[one for each in kernels for one in each]
+        )
+        assert main(["import", str(path), "--db", str(db)]) == 0
+    waits = "SELECT collective, rank, last_rank, ranks, wait_ms FROM trace_waits ORDER BY ALL"
+    nobody: tuple[None, int, None] = (None, 1, None)
+    assert query(db, waits) == [
+        *[("allreduce", 0, 1, 2, 0.02)] * 2,
+        ("allreduce", 0, *nobody),
+        *[("allreduce", 1, 1, 2, 0.0)] * 2,
+        *[("allreduce", 2, 3, 2, 0.02)] * 3,
+        *[("allreduce", 3, 3, 2, 0.0)] * 3,
+        *(("broadcast", rank, *nobody) for rank in range(4)),  # four ranks in a group of two
+        ("recv", 1, 2, 2, 0.02),
+        ("recv", 3, 3, 2, 0.0),
+        *(("reduce", rank, *nobody) for rank in range(4)),  # which end 2 ms apart
+        ("send", 0, 3, 2, 0.06),
+        ("send", 2, 2, 2, 0.0),
+    ]
+
+
+COMMUNICATES = (
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(unsigned long)",
+    "void sglang::cross_device_reduce_2stage<__half, 8>(sglang::RankData*, sglang::RankSignals)",
+    "void aiter::allreduce_fusion_kernel_1stage<std::bfloat16_t, 4, true>(aiter::RankData*)",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>(int)",
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<float, 2, true>(AllReduceParams)",
+    "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<8>(int const*)",
+    "void deep_ep::internode_ll::dispatch<true, 7168>(void*, float*, int*)",
+    "mscclpp::collective::allgatherFullmesh2(int*)",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+)
+COMPUTES = (
+    "small_reduce_kernel(float*)",
+    "void at::native::vectorized_gather_kernel<16, long>(char*)",
+    "sgemm",
+)
+
+
+def test_kernels_of_all_communication_libraries_are_communication_and_their_lack_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, names in enumerate((COMMUNICATES + COMPUTES, COMPUTES)):
+        kernels = [on_gpu("kernel", name, 20.0 * at, 10, 7, at + 1) for at, name in enumerate(names)]
+        path = tmp_path / f"{number}.json"
+        write_trace(path, instead=[event for each in kernels for event in each])
+        assert main(["import", str(path), "--db", str(tmp_path / f"{number}.duckdb")]) == 0
+        assert ("communication may be missing" in capsys.readouterr().err) == (names is COMPUTES)
+    kinds = {"communication": COMMUNICATES, "compute": COMPUTES}
+    for kind, names in kinds.items():
+        found = query(tmp_path / "0.duckdb", f"SELECT name FROM trace_kernels WHERE kind = '{kind}'")
+        assert {name for (name,) in found} == set(names)

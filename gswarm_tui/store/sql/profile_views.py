@@ -18,6 +18,22 @@ from gswarm_tui.store.sql.view_columns import OF_PROFILE, OF_PROFILE_GPU, View, 
 OS_RUNTIME = 27
 """Event class of calls of the operating system's libraries."""
 
+COMMUNICATION = (
+    r"(?i:nccl|rccl|nvshmem|rocshmem|msccl|multimem|userbuffers|symm(etric)?_?mem|cross_device|quick_?reduce|"
+    r"reduce_?scatter|all_?to_?all|moe_?a2a|lamport|(intra|inter)node|deep_ep::elastic)|"
+    r"(^|[^A-Za-z])all_?([Rr]educe|[Gg]ather)|All_?([Rr]educe|[Gg]ather)|ALL_?(REDUCE|GATHER)"
+)
+"""Names of kernels that communicate, for Python and for DuckDB.
+
+Libraries have kernels of their own: cross_device_reduce (vLLM, SGLang, AITER), allreduce_fusion_kernel,
+moeA2ADispatchKernel (FlashInfer, TensorRT-LLM), deep_ep::internode, mscclpp::collective (MSCCL++),
+multimem_all_reduce_kernel (PyTorch's symmetric memory), kuserbuffers (Transformer Engine). No letter precedes
+"all": small_reduce computes.
+"""
+_KIND = f"""
+       CASE WHEN starts_with(name, '[CUDA graph') THEN NULL
+            WHEN regexp_matches(name, '{COMMUNICATION}') THEN 'communication' ELSE 'compute' END AS kind
+"""
 _LAYERS = f"map {{0: 'CUDA runtime', 1: 'CUDA driver', 67: 'CUDA backtrace', {OS_RUNTIME}: 'OS runtime'}}"
 _WITHOUT_VERSION = "regexp_replace(n.name, '_v....$', '')"
 _TIMES = "time_pct total_ns calls avg_ns median_ns min_ns max_ns stddev_ns"
@@ -44,7 +60,7 @@ SELECT * REPLACE ({_WITHOUT_VERSION.replace("n.name", "name")} AS name), name AS
 FROM ({events("profile_api_events", on_gpu=False).strip()})
 """  # noqa: S608 (own names)
 KERNELS = f"""
-SELECT k.*, s.name AS short_name
+SELECT k.*, s.name AS short_name, {_KIND.replace("(name,", "(k.name,")}
 FROM ({events("profile_kernel_events", on_gpu=True).strip()}) k
 LEFT JOIN profile_names s ON s.name_id = k.short_name_id
 """  # noqa: S608 (own names)
@@ -98,7 +114,7 @@ API_SUM = _statistics(
     name=_WITHOUT_VERSION,
 )
 OS_SUM = _statistics("profile_api_events", where=f"event_class = {OS_RUNTIME}")
-KERNEL_SUM = _statistics("profile_kernel_events")
+KERNEL_SUM = f"SELECT *, {_KIND} FROM ({_statistics('profile_kernel_events').strip()})"  # noqa: S608 (own names)
 KERNEL_LAUNCH_SUM = _statistics(
     "profile_kernel_events",
     by="grid_x, grid_y, grid_z, block_x, block_y, block_z",
@@ -159,7 +175,7 @@ VIEWS = {
     "profile_kernels": View(
         "Each kernel in profiles",
         KERNELS,
-        event_columns(PROFILE_KERNEL_EVENTS, OF_PROFILE_GPU, "short_name gpu_id"),
+        event_columns(PROFILE_KERNEL_EVENTS, f"{OF_PROFILE_GPU} kind", "short_name gpu_id"),
     ),
     "profile_memory": View(
         "Each copy and memory set in profiles",
@@ -196,9 +212,9 @@ VIEWS = {
         columns(f"{OF_PROFILE} {_TIMES} name profile_id recording_id"),
     ),
     "profile_kernel_sum": View(
-        "Kernels by name, as nsys stats prints them for cuda_gpu_kern_sum",
+        "Kernels by name, as nsys stats prints them for cuda_gpu_kern_sum, with their kind",
         KERNEL_SUM,
-        columns(f"{OF_PROFILE} {_TIMES} name profile_id recording_id"),
+        columns(f"{OF_PROFILE} {_TIMES} name kind profile_id recording_id"),
     ),
     "profile_kernel_launch_sum": View(
         "Kernels by name and size of the launch, as nsys stats prints them for cuda_gpu_kern_gb_sum, and "

@@ -443,7 +443,10 @@ TRACE_KERNEL_EVENTS = TableSchema(
         ColumnSchema("collective", "VARCHAR", "Name of the collective, as all_reduce; else NULL"),
         ColumnSchema("process_group", "VARCHAR", "Name of its process group"),
         ColumnSchema("sequence", "BIGINT", "Number of the collective in its process group; NULL if unknown"),
-        ColumnSchema("group_size", "INTEGER", "Ranks in its process group"),
+        ColumnSchema("group_size", "INTEGER", "Number of ranks in its process group"),
+        ColumnSchema("group_ranks", "VARCHAR", "Ranks in its process group, as 0, 1; NULL if unknown"),
+        ColumnSchema("src_rank", "INTEGER", "Rank from which it receives; NULL if it isn't point-to-point"),
+        ColumnSchema("dst_rank", "INTEGER", "Rank to which it sends; NULL if it isn't point-to-point"),
     ),
 )
 PROFILE_EVENTS = (

@@ -159,21 +159,21 @@ MEANINGS = {
     **{
         column.name: column.meaning
         for column in TRACE_KERNEL_EVENTS.columns
-        if column.name in {"collective", "process_group", "sequence"}
+        if column.name in {"collective", "process_group", "group_ranks", "sequence", "group_size"}
     },
+    "kind": "compute or communication, by the kernel's name; NULL for a CUDA graph",
     "iteration": "Number of the iteration; NULL if the trace has none",
     "duration_ns": TRACE_KERNEL_EVENTS["duration_ns"].meaning,
     "start_ns": TRACE_KERNEL_EVENTS["start_ns"].meaning,
     "end_ns": "End after profiles.zero_at [ns]",
-    "duration_ms": "Time from start to end [ms]",
+    "duration_ms": "Time from start to end; of an iteration, between the ends of the GPU's work [ms]",
     "compute_ms": "Time in which compute kernels ran [ms]",
     "communication_ms": "Time in which only communication kernels, or copies beside them, ran [ms]",
     "copy_ms": "Time in which only copies and memory sets ran [ms]",
-    "idle_ms": "Time in which nothing ran on the GPU [ms]",
+    "idle_ms": "Time of the duration in which none of its work ran on the GPU [ms]",
     "overlapped_ms": "Time in which communication and compute kernels ran at once [ms]",
-    "ranks": "Number of traced ranks that took part",
-    "group_size": "Ranks in its process group",
-    "wait_ms": "Time that this rank waited in the collective for the last one [ms]",
+    "ranks": "Number of traced ranks that took part; 1 without a partner",
+    "wait_ms": "Time that this rank waited in the collective for the last one; NULL without a partner [ms]",
     "last_rank": "Rank that joined last: its collective was the shortest",
     "trial": "Identifier of the trial",
     "plan": "Plan of the trial as a JSON object",

@@ -88,8 +88,14 @@ class TraceScreen(TablesScreen):
         "waits": "no rank waited: no collective was traced on several ranks",
         "kernels": "no kernels in this trace",
         "operators": "no operators in this trace",
+        "messages": "nothing is known to be missing",
     }
     VIEWS: ClassVar = tuple(EMPTY)
+
+    def facts(self) -> str:
+        """Return what may be missing, in short."""
+        messages = self.result.tables["messages"].rows if self.result else []
+        return "; ".join(message.partition(":")[0] for (message,) in messages)
 
     def compute(self, queries: RecordingQueries) -> ProfileDetails:
         """Query all tables at once."""
