@@ -34,6 +34,7 @@ from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.plot_data import load_plot_data
 from gswarm_tui.plotting.trial_plot import draw_trial
 from gswarm_tui.reporting.report import build_report
+from gswarm_tui.server.listening import url_of
 from gswarm_tui.server.tokens import Tokens
 from gswarm_tui.server.web import BrowserAccess, WebServer
 from gswarm_tui.store.querying.arrays import ArraySource
@@ -207,10 +208,11 @@ async def browser() -> bytes:
         os.environ |= {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": folder, "TZ": "UTC"}
         recording = SceneRecording(Path(folder) / "run.duckdb")
         control = control_server(made.hub, cast(FileWriter, recording), os.environ, label="job 4711")
-        access = BrowserAccess(Tokens("control", "", "watch"), "http://127.0.0.1:8092")
         settings = ServerSettings("127.0.0.1", 0)
-        server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711", settings)
         listening = socket.create_server(("127.0.0.1", 0))
+        address = url_of(settings, listening)
+        access = BrowserAccess(Tokens("control", "", "watch"), address)
+        server = WebServer(access, ("attach", recording.uid), "gswarm-tui · job 4711", settings)
         await control.start()
         serving = asyncio.create_task(server.run(listening))
         advancing = asyncio.create_task(advance(made))
@@ -220,7 +222,7 @@ async def browser() -> bytes:
             ) as running:
                 page = await running.page()
                 await page.resize(*WINDOW)
-                await page.open(f"http://127.0.0.1:{listening.getsockname()[1]}/#watch")
+                await page.open(f"{address}/#watch")
                 await page.shows("full_training")
                 await page.evaluate("new Promise(done => setTimeout(done, 3000))")  # the histories
                 shown = base64.b64encode(await page.picture()).decode()

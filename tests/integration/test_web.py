@@ -448,7 +448,8 @@ async def serving(*words: str) -> AsyncIterator[str]:
     """Serve screens in this process; yield the address."""
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = WebServer(BrowserAccess(TOKENS, address), words, "a <title>", ServerSettings("127.0.0.1", 0))
+    settings = ServerSettings("127.0.0.1", 0, origins=(f"http://{PROXY}",))
+    server = WebServer(BrowserAccess(TOKENS, address), words, "a <title>", settings)
     running = asyncio.create_task(server.run(listening))
     try:
         yield address
@@ -563,6 +564,8 @@ async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
         await page.says("This link isn't valid")
         await page.open(f"{address}/")
         await page.says("Open the whole link that gswarm-tui web printed")
+        await page.open(f"{address.replace('127.0.0.1', PROXY)}/#{WATCHING}")
+        await page.says("only with https:// or at localhost; use ssh -L, or TLS.")
 
 
 @contextmanager
