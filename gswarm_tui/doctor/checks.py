@@ -12,6 +12,7 @@ from gswarm_tui.slurm import hosts
 
 MIN_SPOOL_MIB = 512
 MAX_CLOCK_MS = 1000.0
+_LOST = "a GPU may have fallen off the bus; run nvidia-smi there"
 
 
 def checks(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Check, ...]:
@@ -75,8 +76,8 @@ def _differences(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     )
     models = {tuple(dict.fromkeys(node.gpus)) for node in with_gpus}
     if len(models) == 1:
-        lost = "a GPU may have fallen off the bus; run nvidia-smi there"
-        yield from _difference(with_gpus, True, "GPUs:", lambda node: str(len(node.gpus)), lost)
+        unnamed = [node for node in with_gpus if not _differs_from_slurm(node)]
+        yield from _difference(unnamed, True, "GPUs:", lambda node: str(len(node.gpus)), _LOST)
     yield from _difference(ready, False, "the kernel is", lambda node: node.kernel, "")
     yield from _difference(ready, False, "CPUs:", lambda node: node.cpus and str(node.cpus), "")
     yield from _difference(ready, False, "the agent's Python is", lambda node: node.python_version, "")
@@ -111,13 +112,18 @@ def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Check]:
         if not slurm.available:
             why = f" ({slurm.reason})" if slurm.reason else ""
             yield f"Slurm's state is {slurm.state}{why}, so jobs may not start there; ask the administrators."
-        if node.ready and slurm.gpus is not None and len(node.gpus) not in (0, slurm.gpus):
-            if slurm.gpus_allocated is not None and len(node.gpus) == slurm.gpus_allocated:
-                return  # Slurm hides the others from this job
-            shown = f"Slurm has {plural(slurm.gpus, 'GPU')}, the driver shows {len(node.gpus)}"
-            yield f"{shown}; run nvidia-smi there."
+        if slurm.gpus is not None and _differs_from_slurm(node):
+            yield f"Slurm has {plural(slurm.gpus, 'GPU')}, the driver shows {len(node.gpus)}; {_LOST}."
 
     return _grouped(True, nodes, texts)
+
+
+def _differs_from_slurm(node: NodeReport) -> bool:
+    """Return whether the driver shows another number of GPUs than Slurm has, or has granted to this job."""
+    slurm = node.slurm
+    if not node.ready or slurm is None or slurm.gpus is None:
+        return False
+    return len(node.gpus) not in (0, slurm.gpus, slurm.gpus_allocated)
 
 
 def _spools(nodes: Sequence[NodeReport]) -> Iterator[Check]:
@@ -174,7 +180,7 @@ def _unmeasured(nodes: Sequence[NodeReport]) -> Iterator[Check]:
         for name, reason in node.unmeasured.items():
             if name in ("gpu", COUNTERS, *COUNTER_RIGHTS):  # other rules have lines for these
                 continue
-            if not name.removeprefix("gpu").isdigit():
+            if not name.removeprefix("gpu").isdigit() and reason not in node.spool_problems:
                 reasons.setdefault(reason.rstrip("."), []).append(name)
         for reason, names in reasons.items():
             yield f"not measured: {', '.join(names)}: {reason}."

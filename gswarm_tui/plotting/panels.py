@@ -319,21 +319,24 @@ def _session_lanes(sessions: Sequence[OverlappingSession], a_letter: float, seco
     rows: list[list[OverlappingSession]] = [[] for _ in range(MAX_SESSION_LANES)]
     ends = [0.0] * MAX_SESSION_LANES
     for session in sessions:
-        free = next((at for at, end in enumerate(ends) if end <= session.begin), None)
+        label_from, label_until = _label_place(session, a_letter, seconds)
+        free = next((at for at, end in enumerate(ends) if end <= min(label_from, session.begin)), None)
         if free is None:
             break
         rows[free].append(session)
-        ends[free] = max(session.end, _label_place(session, a_letter, seconds)[1]) + a_letter
+        ends[free] = max(session.end, label_until) + a_letter
     left_out = len(sessions) - sum(map(len, rows))
     names = ["sessions", *[""] * (MAX_SESSION_LANES - 2), f"{left_out} more" if left_out else ""]
     return [Lane(name, brackets=tuple(row)) for name, row in zip(names, rows, strict=True) if row]
 
 
 def _label_place(session: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
-    """Return the start and end of a bracket's label: after its left end, but before the right edge."""
+    """Return the start and end of a bracket's label: inside it, else after it, else before it."""
     length = (len(clipped(session.name, _MAX_LETTERS)) + 2) * a_letter
-    begin = max(0.0, min(session.begin + a_letter, seconds - length))
-    return begin, begin + length
+    begin = session.begin if session.begin + length <= session.end else session.end
+    if begin + a_letter + length > seconds:
+        begin = max(0.0, session.begin - 2 * a_letter - length)
+    return begin + a_letter, begin + a_letter + length
 
 
 def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: float) -> None:

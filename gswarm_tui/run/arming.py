@@ -49,14 +49,9 @@ def arm(
     if obstacle := obstacle or _why_not(_torch_version(command, environ)):
         print_notice(f"no Kineto: {obstacle}")
         wanted = {name: value for name, value in wanted.items() if not name.startswith("KINETO")}
-    armed = dict(environ)
-    for name, value in wanted.items():
-        if name in environ:
-            print_notice(f"kept {name}={environ[name]}")
-        else:
-            print_notice(f"set {name}={value}")
-            armed[name] = value
-    return armed
+    names = {"set for traces": wanted.keys() - environ.keys(), "kept yours": wanted.keys() & environ.keys()}
+    print_notice("; ".join(f"{what}: {', '.join(sorted(them))}" for what, them in names.items() if them))
+    return wanted | dict(environ)
 
 
 def _why_not(torch: str) -> str:

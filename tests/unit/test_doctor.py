@@ -123,8 +123,9 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
             "administrators.",
         ),
         (
-            {"slurm": SlurmNode("gpu03", "MIXED", None, 16, 4)},
-            "! gpu03: Slurm has 16 GPUs, the driver shows 8; run nvidia-smi there.",
+            {"gpus": ("H100",) * 7, "slurm": SlurmNode("gpu03", "MIXED", None, 8, 4)},
+            "! gpu03: Slurm has 8 GPUs, the driver shows 7; a GPU may have fallen off the bus; run "
+            "nvidia-smi there.",
         ),
     ],
 )
