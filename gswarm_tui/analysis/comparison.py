@@ -19,6 +19,7 @@ from gswarm_tui.common.quantities import (
     gpu_time,
     mebibytes,
     percent,
+    same_unit,
     used_of,
     watts,
 )
@@ -79,7 +80,8 @@ def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
     """Return the newest value of each name in a period's marks. Raises StoreError."""
     result = source.query(
         f"WITH marks AS ({MARKS}) SELECT key, arg_max(value, ts) FROM ({MARK_VALUES}) "  # noqa: S608
-        "WHERE recording_id = ? AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP AND value IS NOT NULL "
+        "WHERE key NOT IN ('rank', 'local_rank') AND recording_id = ? "
+        "AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP AND value IS NOT NULL "
         "GROUP BY key ORDER BY key",
         period.recording_id,
         period.started_at,
@@ -163,7 +165,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
     rows: list[tuple[str, ...]] = [
         ("file", *(run.file if several_files else DASH for run in runs)),
         ("started", *(f"{at:%Y-%m-%d %H:%M:%S}" for at in began)),
-        *((label, *(shown(run, runs[0]) for run in runs)) for label, shown in _TEXT_ROWS),
+        *((label, *same_unit([shown(run, runs[0]) for run in runs])) for label, shown in _TEXT_ROWS),
     ]
     names = sorted({name for run in runs for name in run.marks})
     shared = [name for name in names if sum(name in run.marks for run in runs) > 1]

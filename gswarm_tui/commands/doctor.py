@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_tui.common.errors import printable
-from gswarm_tui.common.quantities import DASH, mebibytes
+from gswarm_tui.common.quantities import DASH, mebibytes, same_units
 from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
 
 INTERRUPTED = 130
 HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free", "Slurm")
+_FREE = HEADS.index("spool free")
 _RIGHTS = ("lock", "paranoid", "privileges", "CPU counters", "GPU counters", "tools", "in use by")
 COUNTER_HEADS = ("node", *_RIGHTS)
 
@@ -80,7 +81,7 @@ def _print(report: DoctorReport, *, counters_only: bool) -> None:
             print(printable(line))
         print()
     if report.nodes:
-        show(heads, map(row, report.nodes), sys.stdout)
+        show(heads, same_units(map(row, report.nodes), frozenset({_FREE})), sys.stdout)
         print()
     for line in (*_check_lines(report), verdict):
         print(printable(line))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable, Sequence
 
 DASH = "–"
 
@@ -124,6 +126,57 @@ def age(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+_QUANTITY = re.compile(r"([\d.,]+) (\S+)")
+_KINDS: tuple[tuple[int, tuple[str, ...]], ...] = (
+    (1000, ("B", "kB", "MB", "GB", "TB")),
+    (1024, ("MiB", "GiB", "TiB", "PiB")),
+    (1000, ("Wh", "kWh", "MWh")),
+    (1000, ("W", "kW", "MW")),
+    (1000, ("ns", "µs", "ms", "s")),
+    (60, ("GPU-s", "GPU-min", "GPU-h")),
+    (60, ("s", "min", "h")),
+)
+
+
+def same_unit(cells: Sequence[str]) -> list[str]:
+    """Return formatted quantities in one unit, if all are of one kind: "0.60 GiB" beside "79.6 GiB"."""
+    parts = [_QUANTITY.fullmatch(cell) for cell in cells]
+    used = {part[2] for part in parts if part}
+    others = {cell for cell, part in zip(cells, parts, strict=True) if not part and cell != DASH}
+    if used == {"s"} and others and all(":" in cell for cell in others):  # durations as of "00:12:31"
+        seconds = [round(float(part[1])) if part else -1 for part in parts]
+        clocks = [f"00:{s // 60:02d}:{s % 60:02d}" for s in seconds]
+        return [clock if part else cell for clock, part, cell in zip(clocks, parts, cells, strict=True)]
+    step, units = next((kind for kind in _KINDS if used <= set(kind[1])), (1, ()))
+    if len(used) < 2 or others or not units:
+        return list(cells)
+    values = [
+        float(part[1].replace(",", "")) * step ** units.index(part[2]) if part else None for part in parts
+    ]
+    at = max(map(units.index, used))
+    while at and min(filter(None, values), default=0.0) < 0.001 * step**at:
+        at -= 1
+    return [
+        cell if value is None or cell.endswith(f" {units[at]}") else f"{_short(value / step**at)} {units[at]}"
+        for cell, value in zip(cells, values, strict=True)
+    ]
+
+
+def _short(value: float) -> str:
+    """Return a number with the three digits that it had in another unit, below 0.1 with two."""
+    return (
+        _three(float(f"{value:.3g}")) if value == 0 or value >= 1 else f"{value:.{3 if value >= 0.1 else 2}g}"
+    )
+
+
+def same_units(rows: Iterable[Sequence[str]], columns: frozenset[int]) -> list[tuple[str, ...]]:
+    """Return rows of a table with one unit in each of these columns."""
+    cells = [
+        same_unit(column) if at in columns else column for at, column in enumerate(zip(*rows, strict=True))
+    ]
+    return list(zip(*cells, strict=True))
 
 
 def plural(number: int, noun: str) -> str:

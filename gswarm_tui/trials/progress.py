@@ -65,7 +65,7 @@ def progress_lines(progress: TrialProgress, now: float, zone: tzinfo | None = No
     """Return what is done, running and left, the cost so far, and the expected end."""
     trial, names = progress.trial, PlacementNames(progress.trial.plan.placements)
     failed = sum(not outcome.ok for outcome in trial.outcomes)
-    done = f"{len(trial.outcomes)} of {plural(len(trial.plan.runs), 'run')} done"
+    done = f"{len(trial.plan.runs) - len(trial.left)} of {plural(len(trial.plan.runs), 'run')} done"
     lines = [("runs", done + (f", {failed} of them failed" if failed else ""))]
     running, ran_s = progress.running, max(0.0, now - progress.since)
     hours = sum(outcome.gpu_hours for outcome in trial.outcomes)

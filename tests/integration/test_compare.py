@@ -106,7 +106,9 @@ def frames(gpus: int, seconds: int) -> Iterator[Event]:
         row = gpu_row(util_pct=90, power_w=500, energy_mj=i * 500_000, mem_used_mib=20_000)
         yield arrived(i + 1, [row] * gpus, ts=T0 + i)
     yield EventLogged(T0 + 1, "mark", "info", "epoch 1", detail='{"loss": 3.5, "note": "x"}')
-    yield EventLogged(T0 + 2, "mark", "info", "epoch 2", detail=f'{{"loss": {gpus / 2}}}')
+    yield EventLogged(
+        T0 + 2, "mark", "info", "epoch 2", detail=f'{{"loss": {gpus / 2}, "rank": 3, "local_rank": 1}}'
+    )
     yield SessionStarted("s", T0, "train", T0)
     yield SessionStopped("s", T0 + seconds, T0 + seconds)
 

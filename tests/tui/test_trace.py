@@ -106,7 +106,7 @@ async def test_a_long_name_of_a_kernel_is_whole_below_the_table(tmp_path: Path) 
             await pilot.press("tab", "tab")
             await pilot.pause()
             lines = screen_text(app).splitlines()
-            assert "compute sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_…" in lines[3]
+            assert "compute sm80_xmma_gemm_f32f32_f32f32_f32_tn_…" in lines[3]
             below = "".join(line.strip() for line in lines[-3:-1])
             assert below == (
                 "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_"

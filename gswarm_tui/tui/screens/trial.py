@@ -109,10 +109,11 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         remarks.show(last)
 
     def _bar(self, result: TrialProgress) -> Spans:
-        """Return a bar of the runs that are done."""
-        cells = min(BAR_MOST, self.size.width - 2)
-        filled = cells * len(result.trial.outcomes) // max(1, len(result.trial.plan.runs))
-        return (Span(" "), Span("━" * filled, "accent"), Span("━" * (cells - filled), "faint"))
+        """Return a bar of the runs that are done; it has no rest once no other follows."""
+        cells, runs = min(BAR_MOST, self.size.width - 2), len(result.trial.plan.runs)
+        filled = cells * (runs - len(result.trial.left)) // max(1, runs)
+        rest = cells - filled if result.active else 0
+        return (Span(" "), Span("━" * filled, "accent"), Span("━" * rest, "faint"))
 
     # Actions
 
