@@ -21,7 +21,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import aiohttp
-import aiohttp.web
 import pytest
 import pytest_asyncio
 from cryptography import x509
@@ -29,6 +28,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from websockets.asyncio.server import ServerConnection, serve
 from yarl import URL
 
 from gswarm_tui.options.server_options import ServerSettings
@@ -225,7 +225,14 @@ async def test_page_reconnects_to_a_restarted_web_server(
     await page.says("Connection lost; reconnecting …")
     eventually(lambda: not Path(f"/proc/{viewers[-1]}").exists(), "the end of the viewer")
     requested = len(page.requested)
-    async with neighbour(port) as received:
+    received: list[str | bytes] = []
+
+    async def pretend(connection: ServerConnection) -> None:
+        async for message in connection:
+            received.append(message)
+            await connection.send('["a nonce", "a proof"]')
+
+    async with serve(pretend, "127.0.0.1", port):
         await page.says("What answers at this address doesn't know the link of this page; reconnecting …")
         assert [len(each) for each in received] == [64] * len(received), "a nonce and nothing else"
         assert {each.partition("?")[0] for each in page.requested[requested:]} == {
@@ -240,30 +247,6 @@ async def test_page_reconnects_to_a_restarted_web_server(
         await page.press("q")
         await page.press("q")
         await page.says("This screen is closed; recording continues.")
-
-
-@asynccontextmanager
-async def neighbour(port: int) -> AsyncIterator[list[str]]:
-    """Take the port of a server that has ended; yield what pages send to it."""
-    received: list[str] = []
-
-    async def pretend(request: aiohttp.web.Request) -> aiohttp.web.WebSocketResponse:
-        page = aiohttp.web.WebSocketResponse()
-        await page.prepare(request)
-        async for message in page:
-            received.append(message.data)
-            await page.send_json(["0" * 64, "1" * 64, "2" * 64])
-        return page
-
-    app = aiohttp.web.Application()
-    app.router.add_get("/ws", pretend)
-    runner = aiohttp.web.AppRunner(app)
-    await runner.setup()
-    try:
-        await aiohttp.web.TCPSite(runner, "127.0.0.1", port).start()
-        yield received
-    finally:
-        await runner.cleanup()
 
 
 class Proxy:
