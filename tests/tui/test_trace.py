@@ -114,7 +114,7 @@ async def test_a_long_name_of_a_kernel_is_whole_below_the_table(tmp_path: Path) 
             )
             await pilot.press("down", "down", "down", "down")
             await pilot.pause()
-            assert "multi_tensor_apply_kernel<TensorListMe…" in screen_text(app).splitlines()[7]
+            assert "multi_tensor_apply_kernel<TensorList…" in screen_text(app).splitlines()[7]
             below = " ".join(line.strip() for line in screen_text(app).splitlines()[-3:-1])
             functor = "BinaryOpScalarFunctor<float, 1, 1, 0>, multiplies<float>, float"
             assert below == f"multi_tensor_apply_kernel<TensorListMetadata<1>, {functor}>"
