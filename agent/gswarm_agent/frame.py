@@ -164,6 +164,7 @@ ERROR = "error"
 
 NOTE_KINDS = frozenset(
     (
+        "clock",
         "counters",
         "ecc",
         "gpu_back",

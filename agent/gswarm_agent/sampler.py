@@ -45,6 +45,10 @@ class SystemWatch:
         """Return CLOCK_REALTIME at creation plus CLOCK_BOOTTIME since, which also counts while suspended."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._wall_minus_boot
 
+    def step_ns(self) -> int:
+        """Return how far CLOCK_REALTIME was set since creation; profilers' times have this step."""
+        return time.time_ns() - self.wall_ns()
+
 
 class Schedule:
     """The next deadline, ``due``. Times are monotonic nanoseconds; the first deadline is at once."""

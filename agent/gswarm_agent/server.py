@@ -74,6 +74,8 @@ STOP_S = 10.0
 SIGNAL_S = 3.0
 SPILL_S = 5.0
 """How long frames wait in memory for the head's acknowledgement before they go to the node's disk."""
+_STEP_NS = 50_000_000
+"""A smaller difference may come from waiting between two clocks; ntpd sets a clock by 128 ms at least."""
 _START_S = 60.0
 _TICK_S = 1.0
 
@@ -165,6 +167,7 @@ class Server:
         self._sampler: Optional[Sampler] = None
         self._hello: Optional[Hello] = None
         self._interval_ms = 0
+        self._step_ns = 0
         self._groups = DEFAULT_GROUPS
         self._marks = Marks()
         self._spilled = False
@@ -252,11 +255,17 @@ class Server:
             self._sampler.set_metrics(self._groups)
         hello = make_hello(self._probe, self._interval_ms)
         self._hello = replace(hello, capabilities={**hello.capabilities, **self.obstacles})
+        self._step_ns = 0
         self._spool.begin(self._hello)
         self._introduce_to_head()
 
     def _sample(self, sampler: Sampler) -> None:
         """Take a sample; send the hello again, in the same life, if metrics or NVLinks have come or gone."""
+        if abs((step_ns := self.watch.step_ns()) - self._step_ns) > _STEP_NS and self._hello is not None:
+            self._step_ns = step_ns
+            message = f"this node's clock was set: {step_ns / 1e9:+.3f} s since the agent's start"
+            detail = f'{{"step_s": {step_ns / 1e9:.6f}, "life": "{self._hello.life}"}}'
+            self._marks.add_note(Note("clock", WARNING, message, ts_ns=self.watch.wall_ns(), detail=detail))
         frame = sampler.take()
         self._spool.put(self._marks.put_on(frame))
         if frame.notes and self._probe is not None and self._hello is not None:
@@ -432,6 +441,8 @@ class Server:
             from gswarm_agent.kineto import TraceRun  # rarely needed
 
             self._end_trace()
+            # Processes start their traces by the wall clock, which may have been set.
+            message = replace(message, start_ns=message.start_ns + self.watch.step_ns())
             self._trace = TraceRun(message, self._selector, self._report_trace)
         elif trace is None:
             return

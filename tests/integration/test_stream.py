@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -93,6 +94,24 @@ def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
     head.send(encode(Stop()))
     assert head.read() == [Bye("asked to stop")]
     assert not head.handle_due()
+
+
+def test_a_clock_that_is_set_is_reported_once_with_its_step(
+    head: OneHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head.send(MAGIC + encode(Start(20, 1)))
+    hello, *_ = head.read()
+    assert isinstance(hello, Hello)
+    now_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() - 3600 * 10**9)
+    frames: list[Frame] = []
+    while len(frames) < 4:
+        frames += [message for message in head.read() if isinstance(message, Frame)]
+    (note,) = (note for frame in frames for note in frame.notes if note.kind == "clock")
+    assert note.message == "this node's clock was set: -3600.000 s since the agent's start"
+    detail = json.loads(note.detail or "")
+    assert (round(detail["step_s"], 1), detail["life"]) == (-3600.0, hello.life)
+    assert abs(frames[-1].ts_ns - now_ns()) < 60 * 10**9, "the samples' own clock goes on"
 
 
 def test_no_hello_before_the_head_starts(head: OneHead) -> None:

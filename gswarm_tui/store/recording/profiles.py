@@ -17,6 +17,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.sql.schema import (
     GPUS,
@@ -66,6 +67,15 @@ ORDER BY has_gpus DESC, node_id DESC LIMIT 1
 _GPUS = "SELECT replace(lower(uuid), 'gpu-', ''), gpu_id FROM gpus WHERE node_id = $1 AND uuid IS NOT NULL"
 
 
+_STEPS = """
+SELECT epoch_us(ts) / 1e6, detail FROM events
+WHERE node_id = $1 AND kind = 'clock'
+  AND contains(detail, (SELECT max_by(life, last_ts) FROM links WHERE node_id = $1))
+ORDER BY ts
+"""
+"""How far the node's clock had been set since its agent's start, each time that it was set."""
+
+_MOST_STEP_S = 1e9
 UNKNOWN = "unknown"
 """Node of a profile whose report doesn't name it."""
 
@@ -151,6 +161,12 @@ def place(rows: Rows, facts: ProfileFacts, recording_id: int | None = None) -> P
     if not (nodes := rows(_NODE, recording_id, facts.node, [gpu.uuid for gpu in facts.gpus])):
         return ProfilePlace(recording_id, None, facts.node, None, {}, at_its_time)
     node_id, node, offset, _ = nodes[0]
+    measured_s = offset or 0.0
+    for at_s, detail in rows(_STEPS, node_id):
+        step_s = json_object(detail).get("step_s")
+        if isinstance(step_s, int | float) and abs(step_s) < _MOST_STEP_S:
+            ahead_s = measured_s + step_s
+            offset = ahead_s if at_s <= facts.started_ns / 1e9 - ahead_s else offset
     return ProfilePlace(recording_id, node_id, node, offset, dict(rows(_GPUS, node_id)), at_its_time)
 
 
