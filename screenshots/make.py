@@ -22,8 +22,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import cast
+
+from PIL import Image
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis import periods
@@ -148,6 +151,37 @@ async def live_screen(shot: Shot) -> str:
             await pilot.pause()
         await pilot.pause()
         return screen_svg(app)
+
+
+async def moving_screens() -> list[str]:
+    """Return the frames of the moving picture: problems are visited, a node and its GPU are opened."""
+    made = training()
+    app = GswarmApp(made.client, title="job 4711 · gpu[01-08]", timezone=UTC)
+    app.animation_level = "none"
+    frames = []
+    async with app.run_test(size=(120, 34)) as pilot:
+        for key in ("", "", "n", "n", "3", "1", "enter", "enter", "", "escape", "escape", "S"):
+            made.advance(2)
+            await (pilot.press(key) if key else pilot.pause())
+            app.update_view()
+            await pilot.pause()
+            frames.append(screen_svg(app))
+    return frames
+
+
+def moving(converter: str) -> None:
+    """Write the moving picture as a GIF, which every viewer of Markdown plays; Matplotlib brings Pillow."""
+    frames = []
+    for svg in asyncio.run(moving_screens()):
+        words = [converter, "--width", "960"]
+        made = subprocess.run(words, input=svg.encode(), stdout=subprocess.PIPE, check=True)
+        frames.append(
+            Image.open(BytesIO(made.stdout))
+            .convert("RGB")
+            .quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        )
+    first, *others = frames
+    first.save(FOLDER / "moving.gif", save_all=True, append_images=others, duration=1800, loop=0)
 
 
 async def querying_screen(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
@@ -320,6 +354,9 @@ def main() -> None:
     if converter is None:
         print("rsvg-convert is missing: the pictures of screens stay as they are")
         return
+    if not wanted or "moving" in wanted:
+        moving(converter)
+        print("moving")
     screens: dict[str, Callable[[], Coroutine[None, None, str]]] = {
         shot.name: partial(live_screen, shot) for shot in SHOTS
     }

@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["export", "--db", DATABASE, "--format", "parquet", "-o", "run.parquet"]) == 0
-    for name in ("rack00", "all"):
+    for name in ("rack00", "all", "gswarm-job4711"):
         shutil.copytree(folder / "run.parquet", folder / f"{name}.parquet")
     return folder
 
@@ -118,13 +118,20 @@ def test_pictures_exist() -> None:
     pictures = [(page, picture) for page in pages() for picture in PICTURE.findall(page.read_text())]
     assert len(pictures) > 10
     assert [picture for page, picture in pictures if not (page.parent / picture).is_file()] == []
+    # The site holds only what lies below docs/, also by its path.
+    outside = [
+        (page.name, picture)
+        for page, picture in pictures
+        if DOCS in page.parents and not Path(os.path.normpath(page.parent / picture)).is_relative_to(DOCS)
+    ]
+    assert outside == []
 
 
 def test_every_picture_is_shown_on_a_page() -> None:
     shown = {
         (page.parent / picture).resolve() for page in pages() for picture in PICTURE.findall(page.read_text())
     }
-    assert set((ROOT / "screenshots").glob("*.png")) - shown == set()
+    assert {*(ROOT / "screenshots").glob("*.png"), *(ROOT / "screenshots").glob("*.gif")} - shown == set()
 
 
 def test_readme_has_the_two_marked_commands() -> None:
@@ -176,6 +183,8 @@ def test_the_site_builds_unless_a_link_is_broken(tmp_path: Path) -> None:
     status, printed = build_site(tmp_path)
     assert status == 0, printed
     assert (tmp_path / "site" / "index.html").is_file()
+    shown = {picture.name for picture in (DOCS / "screenshots").iterdir()}
+    assert {picture.name for picture in (tmp_path / "site" / "screenshots").iterdir()} == shown
     with (tmp_path / "docs" / "index.md").open("a") as index:
         index.write("\n[a page](missing.md) [an anchor](guide/sql.md#missing)\n")
     status, printed = build_site(tmp_path)
