@@ -210,7 +210,7 @@ class PytorchTrace:
                     self._left_out += 1
         except MalformedError as error:
             problem = str(error).rstrip(".")
-            if problem.startswith("not JSON"):
+            if problem.startswith("not JSON") and '"' in problem:
                 problem += ". Some PyTorch write quotes in names unescaped: escape them there, or trace again"
             raise ReportError(f"{self._path} can't be read as a trace: {problem}.") from None
         except (EOFError, gzip.BadGzipFile, zlib.error):

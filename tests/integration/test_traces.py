@@ -186,6 +186,7 @@ def test_a_trace_with_long_metadata_first_and_one_of_an_old_pytorch_are_read(
             b'{"schemaVersion": 1, "traceEvents": [{"ph": "X"',
             "can't be read as a trace: the file ends too early",
         ),
+        (b'{"traceEvents": []' + b" " * 100 + b"hello", "near byte 118: hello.\n"),
         (b'{"schemaVersion": 1, "traceEvents": []}', "has no events of PyTorch: no traceEvents. It may be"),
         (
             b'{"traceEvents": [{"ph": "X", "name": "{"device": "cpu"}(12): run"}]}',
