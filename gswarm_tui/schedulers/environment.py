@@ -54,6 +54,14 @@ def _file(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     return read_hosts(Path(environ[variable]), first_column=True, named_by=variable)
 
 
+def _lsf(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts without a launch node: the first, with one slot, if all others have several alike."""
+    nodes = _file(variable, environ)
+    words = Path(environ[variable]).read_text("utf-8", "replace").split()
+    first, *slots = map(words.count, nodes)
+    return nodes[1:] if first == 1 and len(set(slots)) == 1 and slots[0] > 1 else nodes
+
+
 def _flux(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return what ``flux hostlist local`` prints: the hosts of the job, else of the instance."""
     try:
@@ -72,7 +80,7 @@ def _flux(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 _SOURCES = (
     _Source("PBS", "PBS_NODEFILE", _file, "PBS_JOBID"),
-    _Source("LSF", "LSB_DJOB_HOSTFILE", _file, "LSB_JOBID"),
+    _Source("LSF", "LSB_DJOB_HOSTFILE", _lsf, "LSB_JOBID"),
     _Source("OAR", "OAR_NODEFILE", _file, "OAR_JOB_ID"),
     _Source("SGE", "PE_HOSTFILE", _file, "JOB_ID"),
     _Source("Flux", "FLUX_URI", _flux, "FLUX_JOB_ID"),

@@ -1,11 +1,13 @@
 """Host lists as Slurm writes them: expands them into node names and folds names into lists.
 
-ClusterShell expands. Characters are checked first, because ClusterShell's syntax is wider (groups, wildcards,
-set operators), and names afterwards, because they become arguments of other programs.
+Lists expand in Slurm's order, in which ranks are counted; ClusterShell, which folds, sorts names. Names are
+checked, because they become arguments of other programs.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -14,8 +16,8 @@ from gswarm_tui.common.errors import UserError, quote
 MAX_NODES = 100_000
 
 _INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9_.,/\[\]-]")
-# ClusterShell makes all numbers of a range before it can count them.
-_LONG_NUMBER = re.compile(r"\[[^\]]*[1-9][0-9]{6}")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
 # RFC 1035 labels, plus the underscore that clusters use.
 _NAME = re.compile(r"(?=.{1,253}\Z)(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
 
@@ -82,19 +84,31 @@ def _expand_part(part: str) -> tuple[str, ...]:
         raise _InvalidPartError("a node name can't start with a dash")
     if character := _INVALID_CHARACTER.search(part):
         raise _InvalidPartError(f"a node name can't contain {quote(character[0])}")
-    if _LONG_NUMBER.search(part):
-        raise _InvalidPartError(f"a range is too long; the limit is {MAX_NODES:,} nodes")
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetParseError
-
-    try:
-        found = NodeSet(part, resolver=RESOLVER_NOGROUP) if "[" in part or "]" in part else (part,)
-    except NodeSetParseError as error:  # bad range: "padding length mismatch : "8-012""
-        reason = str(error).removeprefix('bad range: "').partition(":")[0].strip(' "')
-        raise _InvalidPartError(reason) from None
-    if len(found) > MAX_NODES:
-        raise _InvalidPartError(f"it has {len(found):,} nodes; the limit is {MAX_NODES:,}")
-    names = tuple(found)
-    for name in names:
-        if not _NAME.fullmatch(name):
+    literals, brackets = _BRACKETS.split(part)[::2], [_numbers(one) for one in _BRACKETS.findall(part)]
+    if bracket := re.search(r"[\[\]]", "".join(literals)):
+        raise _InvalidPartError("missing bracket" if bracket[0] == "[" else "illegal closing bracket")
+    if (count := math.prod(map(len, brackets))) > MAX_NODES:
+        raise _InvalidPartError(f"it has {count:,} nodes; the limit is {MAX_NODES:,}")
+    # As Slurm does, count up the last bracket first, and then the others from left to right.
+    names = []
+    for counted in itertools.product(*brackets[-2::-1], *brackets[-1:]):
+        pieces = itertools.zip_longest(literals, (*counted[-2::-1], *counted[-1:]), fillvalue="")
+        names.append("".join(itertools.chain(*pieces)))
+        if not _NAME.fullmatch(names[-1]):
             raise _InvalidPartError("it isn't a host name")
-    return names
+    return tuple(names)
+
+
+def _numbers(ranges: str) -> list[str]:
+    """Expand ranges such as ``01-04,07`` or ``0-6/2``; the first number of each says how wide all are."""
+    numbers: list[str] = []
+    for text in ranges.split(","):
+        if not (found := _RANGE.fullmatch(text)):
+            raise _InvalidPartError(f"{quote(text)} isn't a number or a range")
+        first, last, step = found[1], int(found[2] or found[1]), int(found[3] or 1)
+        if last < int(first) or step < 1:
+            raise _InvalidPartError(f"the range {quote(text)} is empty")
+        if (last - int(first)) // step + len(numbers) >= MAX_NODES:
+            raise _InvalidPartError(f"a range is too long; the limit is {MAX_NODES:,} nodes")
+        numbers += [f"{number:0{len(first)}}" for number in range(int(first), last + 1, step)]
+    return numbers

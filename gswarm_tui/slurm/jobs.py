@@ -30,12 +30,16 @@ _TIMES = re.compile(r"^ +StartTime=(\S+) EndTime=(\S+)", re.MULTILINE)
 _SHARING = re.compile(r"^ +OverSubscribe=(\S+) Contiguous=", re.MULTILINE)
 _RESTARTS = re.compile(r"^ +Requeue=\d+ Restarts=(\d+) ", re.MULTILINE)
 _NODE_LIST = re.compile(r"^ +NodeList=(\S+)", re.MULTILINE)
-_NODE_GRES = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
+_NODE_GRES = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES(?:_IDX)?=(\S*)", re.MULTILINE)
 _GPUS_IN_TOTAL = re.compile(r"^ +TresPerJob=\S*\bgpu\b", re.MULTILINE)
 _CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
-# gpu:h100:4(IDX:0-3), gpu:2(IDX:0,5), and gpu:2(CNT:2) where Slurm doesn't track which.
+# gpu:h100:4(IDX:0-3), gpu(IDX:0,5) before 20.02, and gpu:2(CNT:2) where Slurm doesn't track which.
 _GPU_GRES = re.compile(r"(?:\A|,)gpu(?::[^,()]*)?(?:\((IDX):([0-9]+(?:[,-][0-9]+)*)\))?")
+
+# Parts of GPUs: their indices aren't device minors.
+_MIG_GRES = re.compile(r"(?:\A|,)gpu:[^,()]*(?:\dg\.\d+gb|mig)", re.IGNORECASE)
+_SHARED_GRES = re.compile(r"(?:\A|,)(?:shard|mps)[:(]")
 
 
 class SlurmError(UserError):
@@ -278,13 +282,14 @@ def _parse_job(block: str) -> JobRecord | None:
 def parse_gpus(block: str) -> dict[str, frozenset[int]]:
     """Parse each node's allocated GPUs, as device minors, from a job's ``Nodes=... GRES=`` lines.
 
-    A node whose GPUs are only counted is left out. Without any GPU the result is empty: the cluster doesn't
-    allocate single GPUs.
+    A node whose GPUs are only counted, or on which the job has parts of GPUs, is left out. Without any GPU
+    the result is empty: the cluster doesn't allocate single GPUs.
     """
     gpus: dict[str, frozenset[int]] = {}
     for node_list, gres in _NODE_GRES.findall(block):
         items = _GPU_GRES.findall(gres)
-        if all(kind == "IDX" for kind, _ in items):
+        parts = _MIG_GRES.search(gres) or (_SHARED_GRES.search(gres) and not items)
+        if not parts and all(kind == "IDX" for kind, _ in items):
             minors = frozenset(minor for _, indices in items for minor in _indices(indices))
             for node in expand([node_list], "the nodes of the job"):
                 gpus[node] = gpus.get(node, frozenset()) | minors

@@ -243,7 +243,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.run": 2_975,
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_300,
-    "gswarm_tui.slurm": 500,
+    "gswarm_tui.slurm": 525,
     "gswarm_tui.store": 7_100,
     "gswarm_tui.trials": 1_450,
     "gswarm_tui.tui": 9_125,

@@ -93,6 +93,7 @@ def test_host_file_contradicts_other_nodes(line: str, problem: str) -> None:
 NODES_IN_A_FILE = [
     ("PBS_NODEFILE", "PBS_JOBID", "PBS", "gpu01\ngpu01\ngpu02\n"),
     ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "LSF", "gpu01\ngpu01\ngpu02\ngpu02\n"),
+    ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "LSF", "batch5\ngpu01\ngpu01\ngpu02\ngpu02\n"),
     ("OAR_NODEFILE", "OAR_JOB_ID", "OAR", "gpu01\ngpu02\n"),
     ("PE_HOSTFILE", "JOB_ID", "SGE", "gpu01 8 gpu.q@gpu01 UNDEFINED\ngpu02 8 gpu.q@gpu02 <NULL>\n"),
 ]
