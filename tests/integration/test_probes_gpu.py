@@ -98,6 +98,18 @@ def test_gpu_facts_come_from_the_driver(stage: Stage) -> None:
     assert facts.gpus[0]["uuid"] == first.uuid
 
 
+def test_energy_counter_of_a_whole_module_is_not_the_gpus(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2)
+    scenario.gpus[0].name = "NVIDIA GH200 480GB"
+    stage.set(scenario)
+    with stage.node() as node:
+        assert "module" in node.facts().capabilities["gpu0.energy_mj"]
+        first, second = node.read().gpus
+        assert first is not None
+        assert second is not None
+        assert (first["energy_mj"], second["energy_mj"] is None) == (None, False)
+
+
 def test_nvlink_5_counts_bytes(stage: Stage) -> None:
     scenario = Scenario.of("n", 1, nvlink_version=7, nvlink_tx_kib_per_s=10**6, nvlink_rx_kib_per_s=2 * 10**6)
     scenario.answers = {138: Return.NOT_SUPPORTED, 139: Return.NOT_SUPPORTED}

@@ -6,13 +6,17 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS
+from gswarm_agent.probes.gpus.nvidia_processes import ProcessShares
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
@@ -82,8 +86,40 @@ def test_processes_have_gpu_and_host_values(
     assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)
 
 
-def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path) -> None:
+def test_share_of_a_process_is_a_mean_and_missing_where_the_driver_has_none(
+    standin_lib: Path, tmp_path: Path
+) -> None:
+    """The second GPU is busy, but its driver has no samples, as on Blackwell; the third is idle."""
+    scenario = Scenario.of("n", 3)
+    scenario.gpus[0].processes = [GpuProcess(NOBODY, used_mib=1, sm_percent=40)]
+    for gpu, load in zip(scenario.gpus[1:], (95, 0), strict=True):
+        gpu.processes = [GpuProcess(NOBODY, used_mib=1, sm_percent=None)]
+        gpu.utilization_percent = load
+    scenario.write(tmp_path / "s")
+    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+        assert [process.row["sm_pct"] for process in on_gpus(node)] == [40, None, 0]
+
+
+def test_share_is_the_mean_of_all_samples_since_the_last_call() -> None:
+    begun = time.time_ns() // 1000
+    taken = [
+        SimpleNamespace(pid=7, timeStamp=begun - 1000 * ms, smUtil=sm) for ms, sm in ((900, 90), (500, 30))
+    ]
+    api = SimpleNamespace(
+        nvmlDeviceGetProcessUtilization=lambda _, since: taken, nvmlDeviceGetUtilizationRates=0
+    )
+    nvml: Any = SimpleNamespace(api=api, Error=ValueError, maybe=lambda *_: None)
+    shares = ProcessShares()
+    assert shares.read(nvml, None) == {7: 60}
+    taken.append(SimpleNamespace(pid=7, timeStamp=begun, smUtil=20))
+    assert shares.read(nvml, None) == {7: 20}
+
+
+@pytest.mark.parametrize("driver", ["535.54.03", "580.65.06"])
+def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path, driver: str) -> None:
+    """Drivers 535.43 to 535.98 list them in entries of 32 bytes instead of 24."""
     scenario = Scenario.of("n", 1)
+    scenario.driver_version = driver
     pids = list(range(NOBODY - 60, NOBODY))
     scenario.gpus[0].processes = [GpuProcess(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
     scenario.write(tmp_path / "s")

@@ -1,6 +1,7 @@
 /* Processes on a GPU, their utilisation samples, and events such as XIDs. */
 #include "standin.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MIB = 1048576, PROCESS_DETAIL_V1 = 1 << 24 | 24 };
@@ -24,7 +25,15 @@ static int belongs(const Target *target, const Process *process, char type)
     return process->type == type;
 }
 
-static int list_processes(const Target *target, char type, unsigned *count, ProcessInfo *infos)
+/* Drivers 535.43 to 535.98 write larger entries. */
+static size_t entry_size(const Target *target)
+{
+    int major = 0, minor = 0;
+    sscanf(target->scenario->driver_version, "%d.%d", &major, &minor);
+    return major == 535 && minor >= 43 && minor <= 98 ? 32 : sizeof(ProcessInfo);
+}
+
+static int list_processes(const Target *target, char type, unsigned *count, void *infos, size_t size)
 {
     const Gpu *gpu = target->gpu;
     unsigned room = infos != NULL ? *count : 0;
@@ -34,8 +43,9 @@ static int list_processes(const Target *target, char type, unsigned *count, Proc
         if (!belongs(target, process, type))
             continue;
         if (*count < room)
-            infos[*count] = (ProcessInfo){process->pid, (uint64_t)process->used_mib * MIB,
-                                          process->gpu_instance, process->compute_instance};
+            *(ProcessInfo *)((char *)infos + *count * size) =
+                (ProcessInfo){process->pid, (uint64_t)process->used_mib * MIB, process->gpu_instance,
+                              process->compute_instance};
         ++*count;
     }
     return *count > room ? INSUFFICIENT_SIZE : OK;
@@ -46,7 +56,7 @@ static int list_processes(const Target *target, char type, unsigned *count, Proc
     {                                                                                                       \
         AIM(device, GPU_OR_MIG);                                                                            \
         (void)gpu;                                                                                          \
-        return list_processes(&target, type, count, infos);                                                 \
+        return list_processes(&target, type, count, infos, entry_size(&target));                                                 \
     }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses_v2, 'C')
@@ -79,7 +89,7 @@ int nvmlDeviceGetRunningProcessDetailList(Handle device, ProcessDetails *list)
     ProcessInfo infos[MAX_PROCESSES];
     unsigned room = list->details != NULL ? list->count : 0;
     list->count = MAX_PROCESSES;
-    list_processes(&target, "CGM"[list->mode], &list->count, infos);
+    list_processes(&target, "CGM"[list->mode], &list->count, infos, sizeof infos[0]);
     for (unsigned i = 0; i < list->count && i < room; i++)
         list->details[i] = (ProcessDetail){infos[i].pid, infos[i].used_bytes, infos[i].gpu_instance,
                                            infos[i].compute_instance, 0};

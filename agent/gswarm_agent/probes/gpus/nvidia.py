@@ -49,7 +49,11 @@ class Nvidia:
         from gswarm_agent.probes.gpus.nvidia_links import Links
         from gswarm_agent.probes.gpus.nvidia_nvml import Nvml
         from gswarm_agent.probes.gpus.nvidia_pcie import ThroughputLane
-        from gswarm_agent.probes.gpus.nvidia_processes import nvitop_for_old_driver
+        from gswarm_agent.probes.gpus.nvidia_processes import (
+            ProcessShares,
+            nvitop_for_old_driver,
+            widen_process_info,
+        )
         from gswarm_agent.probes.gpus.nvidia_xid import XidWatch
 
         whereabouts.enter(DRIVER)
@@ -61,6 +65,8 @@ class Nvidia:
         self._links = Links(nvml, self._gpus, self._sys, self.notes, whereabouts)
         self._xids = XidWatch(nvml, self.notes)
         self._nvitop = nvitop_for_old_driver(LIBRARY)
+        widen_process_info(nvml)
+        self._shares = [ProcessShares() for _ in self._gpus]
         self._no_processes: Dict[int, str] = {}
         return len(self._gpus)
 
@@ -103,7 +109,7 @@ class Nvidia:
             return {}
         if self._nvitop is not None:
             return processes_by_nvitop(self._nvitop, index)
-        return processes_on(self._nvml, gpu.handle)
+        return processes_on(self._nvml, gpu.handle, self._shares[index])
 
     def links(self, now_ns: int) -> Tuple[GpuLink, ...]:
         """See Vendor."""

@@ -50,6 +50,7 @@ class Gpu:
         self._gpm: Optional[PcieGpm] = None
         self._fields = field_sources(nvml)
         self._sources: List[GpuSource] = [*self._calls, *self._fields]
+        self._counts_module = False
         self._silent_ticks = 0
         self._retry_at: Optional[int] = None
         self._reopen_at = 0
@@ -61,6 +62,8 @@ class Gpu:
         reasons = {name: source.reason or "" for source in missing for name in source.columns}
         if self._gpm is None and self.index in self._lane.reasons:
             reasons.update(dict.fromkeys(_PCIE_COLUMNS, self._lane.reasons[self.index]))
+        if self._counts_module:
+            reasons["energy_mj"] = "the counter is that of the module, with CPU and memory"
         return reasons
 
     @property
@@ -112,6 +115,9 @@ class Gpu:
                 break
         for source in self._sources:
             source.reset()
+        # The energy counter of GH200 counts GPU, Grace CPU and memory (Zeus, pull request 172).
+        name = self._nvml.maybe(self._nvml.api.nvmlDeviceGetName, self.handle)
+        self._counts_module = "GH200" in (name or "")
         self._gpm = self._nvml.maybe(PcieGpm, self._nvml, self.handle)
         if self._gpm is None:
             self._lane.add(self.index, self.handle)
@@ -122,7 +128,7 @@ class Gpu:
         everything = now_ns >= self._retry_at
         if everything:
             self._retry_at = now_ns + RETRY_NS
-        values, codes = self._query(now_ns, everything, off)
+        values, codes = self._query(now_ns, everything, off | {"energy_mj"} if self._counts_module else off)
         error_code = _common_error(codes)
         if error_code is not None:
             self._silent_ticks += 1

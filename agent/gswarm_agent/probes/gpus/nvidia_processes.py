@@ -6,17 +6,18 @@ import ctypes
 import importlib
 import logging
 import time
-from operator import attrgetter
 
 from gswarm_agent.probes.gpus.nvidia_nvml import NOT_FOUND, SUCCESS, UNSUPPORTED, Nvml, reason_of
 from gswarm_agent.probes.gpus.vendor import GpuUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, List, Optional
 
 _LISTING = "nvmlDeviceGetComputeRunningProcesses_v3"
 _SECOND_US = 1_000_000
+_LONGEST_US = 10 * _SECOND_US
+"""Older samples aren't asked for; the driver keeps those of a few seconds."""
 
 
 def nvitop_for_old_driver(library: str) -> Optional[Any]:
@@ -30,6 +31,19 @@ def nvitop_for_old_driver(library: str) -> Optional[Any]:
     # Standard error is for messages to the user; what a driver lacks is in the capabilities.
     logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
     return nvitop
+
+
+def widen_process_info(nvml: Nvml) -> None:
+    """Read the entries of process lists as drivers 535.43 to 535.98 write them: 32 bytes instead of 24.
+
+    Their nvml.h, and nvidia-ml-py 12.535.77, end the entry with usedGpuCcProtectedMemory; 12.535.108 doesn't.
+    """
+    if nvml.driver_before(535, 43) or not nvml.driver_before(535, 99):
+        return
+    info = nvml.api.c_nvmlProcessInfo_v2_t
+    fields = [*info._fields_, ("usedGpuCcProtectedMemory", ctypes.c_ulonglong)]
+    # pynvml makes its arrays of the class that has this name when it is called.
+    nvml.api.c_nvmlProcessInfo_v3_t = type("ProcessInfo32", info.__bases__, {"_fields_": fields})
 
 
 def processes_by_nvitop(nvitop: Any, index: int) -> Dict[int, GpuUsage]:
@@ -54,7 +68,36 @@ def obstacle(nvml: Nvml, handle: Any) -> str:
     return ""
 
 
-def processes_on(nvml: Nvml, handle: Any) -> Dict[int, GpuUsage]:
+class ProcessShares:
+    """The SM shares of one GPU's processes: the means of all samples since the last call."""
+
+    def __init__(self) -> None:
+        self._seen_us = 0
+
+    def read(self, nvml: Nvml, handle: Any) -> Optional[Dict[int, int]]:
+        """Return the share of each process that ran a kernel, None if the driver has none of a busy GPU."""
+        now_us = time.time_ns() // 1000
+        # The clock may have been set since.
+        since_us = (
+            self._seen_us if now_us - _LONGEST_US < self._seen_us <= now_us else now_us - 2 * _SECOND_US
+        )
+        shares: Dict[int, List[int]] = {}
+        try:
+            for sample in nvml.api.nvmlDeviceGetProcessUtilization(handle, since_us):
+                self._seen_us = max(self._seen_us, sample.timeStamp)
+                if sample.timeStamp > since_us and sample.smUtil <= 100:
+                    shares.setdefault(sample.pid, []).append(sample.smUtil)
+        except nvml.Error as error:
+            # pynvml raises an error with the code SUCCESS for an empty list.
+            if error.value not in (SUCCESS, NOT_FOUND):
+                return None
+        if not shares:
+            load = nvml.maybe(nvml.api.nvmlDeviceGetUtilizationRates, handle)
+            return {} if load is not None and load.gpu == 0 else None
+        return {pid: round(sum(found) / len(found)) for pid, found in shares.items()}
+
+
+def processes_on(nvml: Nvml, handle: Any, shares: ProcessShares) -> Dict[int, GpuUsage]:
     """Return the processes on a GPU by pid."""
     api = nvml.api
     memory_by_pid: Dict[int, Optional[int]] = {}
@@ -66,15 +109,7 @@ def processes_on(nvml: Nvml, handle: Any) -> Dict[int, GpuUsage]:
         memory_by_pid.update({p.pid: p.usedGpuMemory for p in nvml.maybe(listing, handle) or ()})
     if not memory_by_pid:
         return {}
-    # Only processes that ran a kernel in the last second have SM shares.
-    sm_by_pid: Optional[Dict[int, int]] = {}
-    try:
-        samples = api.nvmlDeviceGetProcessUtilization(handle, time.time_ns() // 1000 - _SECOND_US)
-        sm_by_pid = {sample.pid: sample.smUtil for sample in sorted(samples, key=attrgetter("timeStamp"))}
-    except nvml.Error as error:
-        # pynvml raises an error with the code SUCCESS for an empty list.
-        if error.value not in (SUCCESS, NOT_FOUND):
-            sm_by_pid = None
+    sm_by_pid = shares.read(nvml, handle)
     return {
         pid: GpuUsage(
             None if memory is None else memory >> 20, None if sm_by_pid is None else sm_by_pid.get(pid, 0)
