@@ -20,6 +20,7 @@ from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.analysis.summary_text import share
 from gswarm_tui.common.quantities import energy, mebibytes, same_unit
 from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
+from gswarm_tui.fleet.program import program
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.plot_recording import record_training
@@ -197,7 +198,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert {tag for tag, _ in page.elements} <= allowed
     assert page.text_of("h1") == HOSTILE
     assert any(HOSTILE in row["message"] for row in page.table("severity", "message"))
-    assert page.table("command")[0]["command"] == HOSTILE
+    assert page.table("command")[0]["command"] == program(HOSTILE)
     assert page.table("mark")[0]["values"] == "<b>loss</b> 1, other <i>"
     assert HOSTILE in page.table("missing metric and reason")[0]["missing metric and reason"]
 
