@@ -51,7 +51,7 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
         show = partial(app.run_action, f"show_metric('{metric.name}')")
         yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show, f"{metric.short} {metric.name}")
     for theme in THEME_NAMES:
-        show = partial(app.run_action, f"pick_theme('{theme}')")
+        show = partial(app.run_action, f"theme('{theme}')")
         yield PaletteEntry(f"Switch to {theme}", "theme", show, "theme colours colors", False)
     for node in viewer.feed.fleet.nodes:
         show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)

@@ -169,14 +169,10 @@ class Viewer(ViewerApp):
         if not isinstance(self.screen, ActionPalette):
             self.push_screen(ActionPalette(placeholder="Search commands, metrics, nodes …"))
 
-    def action_theme(self) -> None:
-        """Switch to the next theme."""
-        self.theme = THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
+    def action_theme(self, name: str = "") -> None:
+        """Switch to a theme by its name, or to the next."""
+        self.theme = name or THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
         self.show_notice(f"theme {self.theme}")
-
-    def action_pick_theme(self, name: str) -> None:
-        """Show a theme by its name."""
-        self.theme = name
 
     def action_save_screen(self) -> None:
         """Save a picture of the screen in the current folder."""
