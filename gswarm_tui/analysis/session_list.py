@@ -27,13 +27,8 @@ class ListedPeriod:
     complete: int
 
 
-MOST_SAMPLES = 4_000_000
-"""GPU samples that one query joins with periods; a period of a larger recording has a query of its own."""
-
-_SAMPLES = """
-SELECT recording_id, count(*) FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-GROUP BY recording_id
-"""
+PERIODS_AT_ONCE = 16
+"""Periods of one query, which holds the samples at the edges of each."""
 
 
 def list_periods(
@@ -41,29 +36,14 @@ def list_periods(
 ) -> list[ListedPeriod]:
     """Summarize all periods. Raises StoreError. ``report`` gets the share done, from 0 to 1."""
     listed: list[ListedPeriod] = []
-    for batch in _batches(source, periods):
-        report(len(listed) / len(periods))
-        for summary in summarize_all(source, batch):
+    for begin in range(0, len(periods), PERIODS_AT_ONCE):
+        report(begin / len(periods))
+        for summary in summarize_all(source, periods[begin : begin + PERIODS_AT_ONCE]):
             period, covered = summary.period, len(summary.covered)
             status = period.status if period.ended_at is not None or summary.running else ""
             complete = covered - len(summary.partial)
             listed.append(ListedPeriod(period, status, summary.whole, covered, complete))
     return listed
-
-
-def _batches(source: QuerySource, periods: Sequence[Period]) -> list[list[Period]]:
-    """Return periods to summarize at once: a query joins each with all samples of its recording."""
-    samples = dict(source.query(_SAMPLES).rows())
-    batches: list[list[Period]] = []
-    total = 0
-    for period in periods:
-        own = samples.get(period.recording_id, 0)
-        total += own
-        if not batches or total > MOST_SAMPLES:
-            batches.append([])
-            total = own
-        batches[-1].append(period)
-    return batches
 
 
 _ENDED = {"stopped": "ended"}

@@ -131,7 +131,7 @@ def summarize(source: QuerySource, period: Period) -> Summary:
 
 
 def summarize_all(source: QuerySource, periods: Sequence[Period]) -> list[Summary]:
-    """Summarize periods with one query, for recordings with few samples. Raises StoreError."""
+    """Summarize periods with one query. Raises StoreError."""
     spans = _spans(*periods)
     figures: list[list[Figures]] = [[] for _ in periods]
     for row in source.query(summaries.summary(spans)).dicts():

@@ -47,8 +47,7 @@ from gswarm_tui.store.sql.summaries import coverage, energy_by_gpu, spans_of, su
 
 ROWS_AT_ONCE = 100_000
 """About this many GPU samples are read at once, to limit the memory beside the history."""
-TOGETHER_US = 1_000_000
-"""Times within this range are read with one query."""
+SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -229,8 +228,8 @@ class FleetBuilder:
         processes = {reader.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
         frames = [
             frame
-            for low, high in _time_ranges({us for _, us in wanted})
-            for frame in read_frames(reader, low, high)
+            for begin_us in sorted({us - us % SECOND_US for _, us in wanted})
+            for frame in read_frames(reader, begin_us - 1, begin_us + SECOND_US - 1)
             if (frame.node, round(frame.ts * 1e6)) in wanted
         ]
         return [
@@ -281,17 +280,6 @@ class FleetBuilder:
 def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
     """Return the state just before a frame, as ``Fleet.restore_sequences`` takes it."""
     return frame.node, frame.life, frame.frame.seq - 1, frame.frame.ts_ns - found.interval_ms * 1_000_000
-
-
-def _time_ranges(times: Iterable[int]) -> list[tuple[int, int]]:
-    """Return short time ranges that hold all of these times (microseconds)."""
-    ranges: list[tuple[int, int]] = []
-    for us in sorted(times):
-        if ranges and us - ranges[-1][0] <= TOGETHER_US:
-            ranges[-1] = ranges[-1][0], us
-        else:
-            ranges.append((us - 1, us))
-    return ranges
 
 
 _INTERVAL_S = "coalesce(interval_ms / 1000, 'nan'::DOUBLE)::FLOAT AS interval_s"
