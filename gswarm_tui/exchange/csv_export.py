@@ -10,20 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.exchange.time_windows import profile_span, sample_in, sample_span, windows, within
+from gswarm_tui.exchange.time_windows import sample_in, sample_span, windows, within
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import literal
 from gswarm_tui.store.sql.views import OWN, VIEWS
 
-_SAMPLES = {"gpu": "samples", "host": "hosts", "process": "processes", "events": "event_log"}
-_OF_PROFILES = (
-    *("profile_api", "profile_kernels", "profile_memory", "profile_ranges", "profile_metrics"),
-    *("trace_ops", "trace_kernels"),
-)
-_VIEWS = _SAMPLES | {name: name for name in _OF_PROFILES}
+_VIEWS = {"gpu": "samples", "host": "hosts", "process": "processes", "events": "event_log"}
 TABLES = tuple(_VIEWS)
-_EVENTS_AT_ONCE = 50_000
-"""Supposed number of a profile's events in a second."""
 
 
 def write_csv(
@@ -49,8 +42,7 @@ def write_csv(
     first.close()
     del columns["ts"]
     out.write(",".join(("ts", "session", *columns)) + "\n")
-    of_profiles = table in _OF_PROFILES
-    order = ", ".join(["s.ts", *(n for n in ("profile_id", "node_id", "gpu_index") if n in columns)])
+    order = ", ".join(["s.ts", *(name for name in ("node_id", "gpu_index") if name in columns)])
     rows = 0
     for done, period in enumerate(spans):
 
@@ -58,15 +50,12 @@ def write_csv(
             report((done + share) / len(spans))
 
         count = "SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = ?"
-        per_second = _EVENTS_AT_ONCE if of_profiles else source.query(count, period.recording_id).rows()[0][0]
+        ((gpus,),) = source.query(count, period.recording_id).rows()
         interval = "s.interval_ms" if "interval_ms" in columns else "0"
-        inside = "true" if of_profiles else sample_in(period, interval)
+        inside = sample_in(period, interval)
         found = f"FROM ({view}) s WHERE s.recording_id = {period.recording_id} AND {inside}"
-        span = profile_span(period) if of_profiles else sample_span(period)
-        line = _line(period, columns, safe=safe)
-        for window in windows(
-            source, found, span, interval=1_000_000, devices=per_second, report=report_part
-        ):
+        span, line = sample_span(period), _line(period, columns, safe=safe)
+        for window in windows(source, found, span, interval=1_000_000, devices=gpus, report=report_part):
             query = f"SELECT {line} {found} AND {within(*window)} ORDER BY {order}"
             for batch in source.query(query).batches:
                 out.writelines(row[0] for row in batch)

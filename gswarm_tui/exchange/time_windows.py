@@ -11,7 +11,6 @@ from gswarm_tui.store.querying.results import QuerySource
 
 SAMPLES_AT_ONCE = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ALL = 0, 2**60
 
 
 def utc_micros(at: datetime) -> int:
@@ -40,11 +39,6 @@ def sample_in(period: Period, interval: str) -> str:
     if period.session_id is None:
         return "true"
     return reaches_into(str(utc_micros(period.until)), interval)
-
-
-def profile_span(period: Period) -> tuple[int, int]:
-    """Return from when to before when profiles count, in Unix µs: all of a whole recording."""
-    return _ALL if period.session_id is None else (utc_micros(period.started_at), utc_micros(period.until))
 
 
 def windows(

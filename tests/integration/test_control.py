@@ -241,8 +241,6 @@ async def test_query_error_reaches_the_client(running: RunningHead, environ: Map
     ):
         with pytest.raises(QueryError, match=f"can be used here, not {name}"):
             await run_query(head, statement)
-    with pytest.raises(QueryError, match="can be used here, not DELETE"):
-        await run_query(head, "EXPLAIN ANALYZE DELETE FROM sessions")
 
 
 async def test_query_is_cancelled_when_its_client_leaves(

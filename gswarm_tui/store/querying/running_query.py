@@ -36,8 +36,6 @@ FIRST_ROWS, BATCH_ROWS, BATCH_S = 16, 2_048, 0.01
 """Rows of the first and of the largest batch: after one that took less than this time, twice as many."""
 
 _CANCELLED = "the query was cancelled"
-_EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[\w\s,]*\)\s*)?", re.IGNORECASE)
-"""It matches no comment, so that the rest of the text is exactly what DuckDB explains and runs."""
 _WRITE_FILE = "`gswarm-tui sql … -o FILE` writes a result to a file, `gswarm-tui export` a session"
 _OTHER_WAYS = {
     duckdb.StatementType.COPY: f"queries can't write files; {_WRITE_FILE}",
@@ -45,7 +43,7 @@ _OTHER_WAYS = {
     duckdb.StatementType.ATTACH: "a query reads one recording; name another one with --db",
 }
 _JOIN_ELSEWHERE = f"{_WRITE_FILE}, which DuckDB can join with others"
-_ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW and EXPLAIN can be used here"
+_ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE and SHOW can be used here"
 
 
 def split(sql: str) -> list[str]:
@@ -241,14 +239,9 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     if len(statements) != 1:
         raise QueryError("run one statement at a time" if statements else "the query is empty")
     statement, kind = statements[0].query, statements[0].type
-    if kind == duckdb.StatementType.EXPLAIN:
-        explain = _EXPLAIN.match(statement.lstrip())
-        if explain is None:
-            raise QueryError("start with EXPLAIN, without a comment before it")
-        _check_read_only(cursor, statement.lstrip()[explain.end() :])
-    elif kind == duckdb.StatementType.MULTI:
+    if kind == duckdb.StatementType.MULTI:
         raise QueryError("name the columns that PIVOT makes: PIVOT … ON column IN ('a', 'b') USING …")
-    elif (other_way := _OTHER_WAYS.get(kind)) is not None:
+    if (other_way := _OTHER_WAYS.get(kind)) is not None:
         raise QueryError(other_way)
-    elif kind != duckdb.StatementType.SELECT:
+    if kind != duckdb.StatementType.SELECT:
         raise QueryError(f"{_ALLOWED}, not {statement.split()[0].upper()}")
