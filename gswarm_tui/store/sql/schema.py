@@ -280,13 +280,19 @@ GPU_MINUTES = TableSchema(
 )
 
 _PROFILE_ID = ColumnSchema("profile_id", "INTEGER NOT NULL", "profiles.profile_id")
-_START_NS = ColumnSchema("start_ns", "BIGINT", "Start in the report, which is after profiles.zero_at [ns]")
-_DURATION_NS = ColumnSchema("duration_ns", "BIGINT", "Time from start to end [ns]")
-_NAME_ID = ColumnSchema("name_id", "INTEGER", "profile_names.name_id of its name")
-_EVENT_GPU = (
-    ColumnSchema("gpu_id", "INTEGER", "gpus.gpu_id; NULL if this file doesn't have the GPU"),
+_EVENT = (
+    _PROFILE_ID,
+    ColumnSchema("start_ns", "BIGINT", "Start in the report, which is after profiles.zero_at [ns]"),
+    ColumnSchema("duration_ns", "BIGINT", "Time from start to end [ns]"),
+    ColumnSchema("name_id", "INTEGER", "profile_names.name_id of its name"),
+)
+_DEVICE = (
     ColumnSchema("device", "INTEGER", "CUDA device in the process, from 0"),
     ColumnSchema("stream", "BIGINT", "CUDA stream"),
+)
+_EVENT_GPU = (
+    ColumnSchema("gpu_id", "INTEGER", "gpus.gpu_id; NULL if this file doesn't have the GPU"),
+    *_DEVICE,
 )
 _PROCESS_ID = ColumnSchema("pid", "BIGINT", "Process id on the node")
 _THREAD_ID = ColumnSchema("tid", "BIGINT", "Thread id on the node")
@@ -341,10 +347,7 @@ PROFILE_API_EVENTS = TableSchema(
     "profile_api_events",
     "Calls of CUDA and of the operating system's libraries in profiles",
     (
-        _PROFILE_ID,
-        _START_NS,
-        _DURATION_NS,
-        _NAME_ID,
+        *_EVENT,
         ColumnSchema(
             "event_class",
             "SMALLINT",
@@ -359,10 +362,7 @@ PROFILE_KERNEL_EVENTS = TableSchema(
     "profile_kernel_events",
     "Kernels that ran on GPUs in profiles",
     (
-        _PROFILE_ID,
-        _START_NS,
-        _DURATION_NS,
-        _NAME_ID,
+        *_EVENT,
         ColumnSchema("short_name_id", "INTEGER", "profile_names.name_id of its name without arguments"),
         *_EVENT_GPU,
         _PROCESS_ID,
@@ -378,10 +378,7 @@ PROFILE_MEMORY_EVENTS = TableSchema(
     "profile_memory_events",
     "Copies and memory sets on GPUs in profiles",
     (
-        _PROFILE_ID,
-        _START_NS,
-        _DURATION_NS,
-        _NAME_ID,
+        *_EVENT,
         ColumnSchema("bytes", "BIGINT", "Size of the operation [byte]"),
         *_EVENT_GPU,
         _PROCESS_ID,
@@ -392,10 +389,7 @@ PROFILE_RANGE_EVENTS = TableSchema(
     "profile_range_events",
     "NVTX ranges in profiles",
     (
-        _PROFILE_ID,
-        _START_NS,
-        _DURATION_NS,
-        _NAME_ID,
+        *_EVENT,
         ColumnSchema("style", "VARCHAR", "PushPop or StartEnd"),
         _PROCESS_ID,
         _THREAD_ID,
@@ -418,10 +412,7 @@ TRACE_OP_EVENTS = TableSchema(
     "trace_op_events",
     "Operators, annotations, calls and Python functions on the CPU, in traces of PyTorch",
     (
-        _PROFILE_ID,
-        _START_NS,
-        _DURATION_NS,
-        _NAME_ID,
+        *_EVENT,
         ColumnSchema("category", "VARCHAR", "As in the trace: cpu_op, user_annotation, python_function …"),
         _PROCESS_ID,
         _THREAD_ID,
@@ -432,13 +423,9 @@ TRACE_KERNEL_EVENTS = TableSchema(
     "trace_kernel_events",
     "Kernels, copies and memory sets on GPUs, in traces of PyTorch",
     (
-        _PROFILE_ID,
-        _START_NS,
-        _DURATION_NS,
-        _NAME_ID,
+        *_EVENT,
         ColumnSchema("kind", "VARCHAR", "compute, communication or copy"),
-        ColumnSchema("device", "INTEGER", "CUDA device in the process, from 0"),
-        ColumnSchema("stream", "BIGINT", "CUDA stream"),
+        *_DEVICE,
         _CORRELATION,
         ColumnSchema("collective", "VARCHAR", "Name of the collective, as all_reduce; else NULL"),
         ColumnSchema("process_group", "VARCHAR", "Name of its process group"),
