@@ -146,7 +146,7 @@ def _summary(
     source: QuerySource, period: Period, rows: list[Figures], covered: tuple[NodeCoverage, ...]
 ) -> Summary:
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
-    for row in sorted(rows, key=_place):
+    for row in sorted(rows, key=lambda one: (natural_key(one.node or ""), one.gpu_index or 0)):
         by_scope[row.scope].append(row)
     return Summary(
         period,
@@ -197,10 +197,6 @@ def _labelled(source: QuerySource, period: Period, sql: str, *values: object) ->
     """Return a query's rows with the period's name and recording instead of the session's id."""
     columns = "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "
     return source.query(columns + sql, period.name, period.recording_id, *values)
-
-
-def _place(one: Figures) -> tuple[Any, ...]:
-    return natural_key(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
 
 
 def _spans(*periods: Period) -> Spans:

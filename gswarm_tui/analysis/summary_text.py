@@ -78,7 +78,8 @@ def part_of(some: float | None, whole: float | None) -> float | None:
 
 def throttled_s(one: Figures) -> float | None:
     """Return the seconds throttled for the longest-lasting reason, None if unmeasured."""
-    return max((s for _, s in _causes(one) if s is not None), default=None)
+    known = (s for s in (one.throttle_thermal_s, one.throttle_brake_s) if s is not None)
+    return max(known, default=None)
 
 
 def summary_lines(summary: Summary) -> list[LabelledLine]:
@@ -125,15 +126,9 @@ def _bubbles(one: Figures, summary: Summary) -> str:
     )
 
 
-def _causes(one: Figures) -> list[tuple[str, float | None]]:
-    return [
-        ("heat", one.throttle_thermal_s),
-        ("power brake", one.throttle_brake_s),
-    ]
-
-
 def _throttled(one: Figures) -> str:
-    known = [(cause, s) for cause, s in _causes(one) if s is not None]
+    causes = ("heat", one.throttle_thermal_s), ("power brake", one.throttle_brake_s)
+    known = [(cause, s) for cause, s in causes if s is not None]
     if not known:
         return DASH
     parts = [f"{cause} {gpu_time(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0]

@@ -127,17 +127,12 @@ def binned(series: Series, start: float, end: float, bins: int) -> npt.NDArray[n
     flat = values if values.ndim == 1 else np.ma.masked_invalid(values).mean(axis=1).filled(np.nan)
     where = np.floor((times - start) / (end - start) * bins).astype(np.int64)
     good = (where >= 0) & (where < bins) & np.isfinite(flat)
-    weights = weights_of(intervals)[good]
+    weights = np.fmax(intervals.astype(np.float64), _MOMENT_S)[good]
     sums = np.bincount(where[good], weights=flat[good] * weights, minlength=bins)
     seconds = np.bincount(where[good], weights=weights, minlength=bins)
     filled = seconds > 0
     out[filled] = sums[filled] / seconds[filled]
     return out
-
-
-def weights_of(intervals: Singles) -> Floats:
-    """Return the weights of samples in a mean: their intervals in seconds, without one almost none."""
-    return np.fmax(intervals.astype(np.float64), _MOMENT_S)
 
 
 HISTORY_BYTES = 53 * 1024 * 1024

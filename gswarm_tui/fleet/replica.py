@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gswarm_agent.frame import Frame, Hello, Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_agent.wire import encode
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
@@ -55,14 +54,10 @@ def _node_state(node: NodeState) -> dict[str, Any]:
         state |= {"gpus": node.gpus.tobytes(), "host": node.host.tobytes()}
         state["energy"] = [part if isinstance(part, float) else part.tobytes() for part in node.energy]
         if node.process_table is not None:
-            state["processes"] = encode(_only_processes(hello, node.process_table))
+            # The wire has processes only in frames.
+            empty = hello.tables.frame(1, 0, 0.0, 0, gpus=[None] * len(hello.gpus), host=None)
+            state["processes"] = encode(replace(empty, processes=node.process_table))
     return state
-
-
-def _only_processes(hello: Hello, processes: Processes) -> Frame:
-    """Return a frame of nothing but processes, for the wire's format."""
-    empty = hello.tables.frame(1, 0, 0.0, 0, gpus=[None] * len(hello.gpus), host=None)
-    return replace(empty, processes=processes)
 
 
 def restore_fleet(state: Mapping[str, Any], reader: EventReader) -> Fleet:

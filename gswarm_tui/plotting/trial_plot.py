@@ -59,7 +59,9 @@ def _draw_speed_up(axes: Axes, results: TrialResults) -> None:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} ×"))
-    _legend(axes)
+    if axes.get_legend_handles_labels()[0]:
+        look: Any = {"frameon": False, "labelcolor": style.DIM, "handlelength": 1.6, "borderpad": 0.1}
+        axes.legend(loc="best", fontsize=style.SMALL, **look)
 
 
 def _draw_efficiency(axes: Axes, results: TrialResults) -> None:
@@ -94,14 +96,6 @@ def _across(axes: Axes, results: TrialResults) -> None:
     axes.set_xlim(sizes[0] / margin, sizes[-1] * margin)
     axes.grid(axis="y")
     axes.set_xlabel("GPUs", fontsize=style.SMALL, labelpad=2)
-
-
-def _legend(axes: Axes) -> None:
-    if not axes.get_legend_handles_labels()[0]:
-        return
-    axes.legend(
-        loc="best", frameon=False, fontsize=style.SMALL, labelcolor=style.DIM, handlelength=1.6, borderpad=0.1
-    )
 
 
 def _heading(figure: Figure, results: TrialResults, height: float) -> None:

@@ -49,11 +49,15 @@ def build_report(
         plots = []
     else:
         plots = _plots(data, zone)
+    trial_plot = None
+    if isinstance(facts.trial, TrialResults):
+        caption = "Speed-up and efficiency of the trial's placements."
+        trial_plot = _inlined(draw_trial(facts.trial, "svg", inline=True), caption), caption
     return Report(
         period=period,
         facts=facts,
         plots=plots,
-        trial_plot=_trial_plot(facts.trial) if isinstance(facts.trial, TrialResults) else None,
+        trial_plot=trial_plot,
         path=source.path,
         running=source.running and period.ended_at is None,
         made_at=made_at,
@@ -85,11 +89,6 @@ def _plots(data: PlotData, zone: tzinfo | None) -> list[tuple[Markup, str]]:
         for part, caption in captions
         if part.grids or part.values
     ]
-
-
-def _trial_plot(results: TrialResults) -> tuple[Markup, str]:
-    caption = "Speed-up and efficiency of the trial's placements."
-    return _inlined(draw_trial(results, "svg", inline=True), caption), caption
 
 
 def _only(data: PlotData, *shorts: str) -> PlotData:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from gswarm_tui.common.errors import UserError
@@ -143,7 +143,9 @@ def placements_of(
     found: dict[tuple[int, int], Placement] = {}
     for gpus in gpus_per_node:
         most = _nodes_with(gpus, available)
-        for nodes in node_counts or _doubled(most):
+        # 1, 2, 4 … and all of them
+        doubled = [*(1 << power for power in range(max(0, most - 1).bit_length())), most]
+        for nodes in node_counts or doubled:
             if nodes > most or not most:
                 raise TrialError(
                     f"no placement on {plural(max(nodes, 1), 'node')} with {plural(gpus, 'GPU')}: the job "
@@ -185,15 +187,6 @@ def ordered_runs(placements: Sequence[Placement], repeats: int, seed: str) -> tu
     smallest = min(placements, key=lambda one: (one.gpus, one.nodes))
     runs = [TrialRun(1, smallest, 1, warm_up=True)]
     return (*runs, *(TrialRun(number, *each) for number, each in enumerate(order, 2)))
-
-
-def _doubled(most: int) -> Iterator[int]:
-    """Yield 1, 2, 4 … and ``most``."""
-    count = 1
-    while count < most:
-        yield count
-        count *= 2
-    yield most
 
 
 def _spread(packed: Placement, available: Mapping[str, int]) -> Placement | None:

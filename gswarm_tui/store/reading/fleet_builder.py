@@ -89,7 +89,12 @@ class FleetBuilder:
 
     def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, GpuEnergy]]:
         """Return the sessions until a time, and the energy in joules and by GPU. Raises StoreError."""
-        now_us, keys = micros(at), self._gpu_keys()
+        now_us = micros(at)
+        keys = {
+            gpu_id: (machine.name, gpu.index, gpu.uuid)
+            for machine in self._reader.machines.values()
+            for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
+        }
         gpus: dict[GpuKey, GpuEnergy] = {}
         for gpu_id, counter_mj, at_us in self._reader.rows(
             "SELECT gpu_id, arg_max(energy_mj, ts)::DOUBLE, epoch_us(max(ts)) FROM gpu_samples "
@@ -111,14 +116,6 @@ class FleetBuilder:
             used[node, index, uuid] = used_mj
             mine_mj += used_mj if mine else 0.0
         return mine_mj / 1000, used
-
-    def _gpu_keys(self) -> dict[int, GpuKey]:
-        """Return by id the key of each GPU, which all machines of its node have in common."""
-        return {
-            gpu_id: (machine.name, gpu.index, gpu.uuid)
-            for machine in self._reader.machines.values()
-            for gpu_id, gpu in zip(machine.gpu_ids, machine.hello.gpus, strict=True)
-        }
 
     def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
         """Return a fleet with the hellos of these machines and nothing else."""

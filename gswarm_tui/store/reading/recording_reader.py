@@ -192,7 +192,12 @@ class RecordingReader:
             "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
             "WHERE recording_id = ? AND last_seq IS NOT NULL AND frames IS DISTINCT FROM 0 ORDER BY last_ts"
         )
-        new = {row["node_id"]: row for row in nodes if self._has_new_runs(row["node_id"], links)}
+        new = {
+            row["node_id"]: row
+            for row in nodes
+            if (known := self.machines.get(row["node_id"])) is None
+            or len(known.lives) != max(1, len(links.get(row["node_id"], ())))
+        }
         lives = self._lives({node_id: links.get(node_id) or [_UNKNOWN_LIFE] for node_id in new})
         gpu_links = self._gpu_links(gpus) if new else {}
         for node_id, row in new.items():
@@ -227,11 +232,6 @@ class RecordingReader:
         for row in self.dicts(sql, self.recording_id):
             rows.setdefault(row["node_id"], []).append(row)
         return rows
-
-    def _has_new_runs(self, node_id: int, links: Mapping[int, Sequence[object]]) -> bool:
-        """Return whether the machine has an agent run that isn't known yet."""
-        known = self.machines.get(node_id)
-        return known is None or len(known.lives) != max(1, len(links.get(node_id, ())))
 
     def _lives(self, links: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, list[Life]]:
         """Return the agent runs of each machine; one query reads the first runs of all, one the second …"""

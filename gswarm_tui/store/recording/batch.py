@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
-from gswarm_agent.frame import Frame
 from gswarm_tui.fleet.blocks import DecodedBlocks, decode
 from gswarm_tui.fleet.energy import EnergyUsed
 from gswarm_tui.fleet.events import (
@@ -278,24 +277,12 @@ class Batch:
         link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
         link["frames"] += 1
         link["lost_frames"] += frame.seq - last - 1
-        self._sample(life, micros(event.ts), interval_ms, frame, event.energy or EnergyUsed.unknown(frame))
-
-    def _lost(self, event: FramesLost) -> None:
-        self.known_ids.add_life(self._node(event.node), event.life)
-        life = self._life(event.node, event.life)
-        link, last = life.link, life.last_seq
-        if event.seq > last:
-            link["last_seq"], link["last_ts"] = event.seq, None
-            link["lost_frames"] += event.seq - last
-
-    def _sample(
-        self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame, energy: EnergyUsed
-    ) -> None:
-        self._gpu_samples.add(frame.gpus, (ts, interval_ms), (node.gpu_ids, energy.mj, energy.ms))
-        host = ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
+        ts, energy = micros(event.ts), event.energy or EnergyUsed.unknown(frame)
+        self._gpu_samples.add(frame.gpus, (ts, interval_ms), (life.gpu_ids, energy.mj, energy.ms))
+        host = ts, life.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
         self._host_samples.add(frame.host, host)
         if (processes := frame.processes) is not None:
-            gpu_ids = [node.gpu_ids[gpu] for gpu in processes.gpus]
+            gpu_ids = [life.gpu_ids[gpu] for gpu in processes.gpus]
             rows = (
                 gpu_ids,
                 processes.pids,
@@ -305,6 +292,14 @@ class Batch:
                 processes.commands,
             )
             self._process_samples.add(processes.numbers, (ts,), rows)
+
+    def _lost(self, event: FramesLost) -> None:
+        self.known_ids.add_life(self._node(event.node), event.life)
+        life = self._life(event.node, event.life)
+        link, last = life.link, life.last_seq
+        if event.seq > last:
+            link["last_seq"], link["last_ts"] = event.seq, None
+            link["lost_frames"] += event.seq - last
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped | StopUndone) -> None:
         if isinstance(event, SessionStarted):

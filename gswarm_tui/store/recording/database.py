@@ -209,7 +209,10 @@ class Database:
         """Write everything in one transaction, or nothing. Raises StoreError, DataRefusedError."""
         self._check_in_place()
         if self._broken:
-            self._reopen()
+            self.close()
+            self._connection = self._connect()
+            self._writer = self._connect_writer()
+            self._broken = False
         try:
             try:
                 self._insert(tables)
@@ -378,12 +381,6 @@ class Database:
     def _failed(self, error: duckdb.Error) -> StoreError:
         self._broken = True
         return StoreError(explain(error, self.path))
-
-    def _reopen(self) -> None:
-        self.close()
-        self._connection = self._connect()
-        self._writer = self._connect_writer()
-        self._broken = False
 
     def _check_in_place(self) -> None:
         """Raise StoreError if the file was moved, deleted or replaced."""

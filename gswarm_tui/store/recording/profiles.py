@@ -248,21 +248,22 @@ class StoredProfile:
         self._refuse_repeated(facts)  # it may have been imported meanwhile
         self._rows("BEGIN")
         try:
-            self._add_profile(facts)
+            if self._into_empty:
+                self._add_recording(facts)
+            elif (
+                self._beside_profiles
+            ):  # the recording has nothing but profiles, and covers this one from now on
+                span = self.placement.recording_id, facts.started_ns // 1000, facts.ended_ns // 1000
+                for table in (RECORDINGS, SESSIONS):
+                    self._rows(_EXTENDED.format(table=table.name), *span)
+            if self._on_new_node:
+                self._add_node(facts)
+            self._insert(PROFILES, profile_row(self.profile_id, facts, self.placement))
             self._rows("COMMIT")
         except StoreError:
             with suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
             raise
-
-    def _add_profile(self, facts: ProfileFacts) -> None:
-        if self._into_empty:
-            self._add_recording(facts)
-        elif self._beside_profiles:
-            self._extend_recording(facts)
-        if self._on_new_node:
-            self._add_node(facts)
-        self._insert(PROFILES, profile_row(self.profile_id, facts, self.placement))
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the ids of names, which are added if they are new. Raises StoreError."""
@@ -307,12 +308,6 @@ class StoredProfile:
         self._insert(RECORDINGS, {**own, **span, **origin})
         session = {"session_id": self._next_free("session_id", SESSIONS), "name": Path(facts.file).stem}
         self._insert(SESSIONS, {**own, **span, **session, "status": "stopped"})
-
-    def _extend_recording(self, facts: ProfileFacts) -> None:
-        """Extend a recording of profiles alone, and its session, to the profile's time."""
-        span = self.placement.recording_id, facts.started_ns // 1000, facts.ended_ns // 1000
-        for table in (RECORDINGS, SESSIONS):
-            self._rows(_EXTENDED.format(table=table.name), *span)
 
     def _add_node(self, facts: ProfileFacts) -> None:
         """Add the profile's node and GPUs."""
