@@ -59,13 +59,14 @@ def _examine(
     nodes = event_loop.run(examine(options, plan, limit_s, counters_only=counters_only))
     if nodes is None:
         return None
+    notes = list(here.notes)
     if "scontrol" in here.slurm_commands:
         by_slurm, problem = slurms_view(plan.nodes, slurm)
         nodes = [dataclasses.replace(node, slurm=by_slurm.get(node.node)) for node in nodes]
-        if problem:
-            here = dataclasses.replace(here, notes=(*here.notes, f"Slurm's view is unknown: {problem}"))
+        notes += [f"Slurm's view is unknown: {problem}"] if problem else []
     if counters_only and plan.counters_refusal:
-        here = dataclasses.replace(here, notes=(*here.notes, f"not measured: {plan.counters_refusal}."))
+        notes.append(f"not measured: {plan.counters_refusal}.")
+    here = dataclasses.replace(here, notes=tuple(notes))
     return DoctorReport(plan.label, here, tuple(nodes), checks(here, nodes))
 
 

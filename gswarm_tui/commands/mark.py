@@ -9,7 +9,7 @@ import argparse
 import socket
 from collections.abc import Mapping, Sequence
 
-from gswarm_agent.mark import Marked, MarkError, Value, send, values_of
+from gswarm_agent.mark import Marked, MarkError, send, values_of
 from gswarm_tui.commands.head_choice import head_parser, named_heads, parse_head_time, print_reply
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.quantities import plural
@@ -54,7 +54,15 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             marked = Marked([], [])
     except (MarkError, IntentError) as error:
         raise UsageError(f"{error}.") from None
-    _mark_heads(arguments, values, heads, marked)
+    # Recordings of heads here without an agent here, which can't have passed the mark on.
+    for head in heads:
+        if head.uid not in marked.recordings:
+            at = parse_head_time(arguments.at, head)
+            try:
+                head.carry_out(SetMark(arguments.name, values, at))
+                marked.recordings.append(head.uid)
+            except RecorderError as error:
+                marked.problems.append(str(error))
     for problem in marked.problems:
         print_notice(f"{problem}.")
     if not marked.recordings and not marked.problems:
@@ -75,22 +83,6 @@ def _heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[He
             "recording with --recording ID."
         )
     return heads
-
-
-def _mark_heads(
-    arguments: argparse.Namespace, values: Mapping[str, Value], heads: Sequence[Head], marked: Marked
-) -> None:
-    """Mark the recordings of heads here without an agent here, which ``marked`` lacks."""
-    for head in heads:
-        if head.uid in marked.recordings:
-            continue
-        at = parse_head_time(arguments.at, head)
-        try:
-            head.carry_out(SetMark(arguments.name, values, at))
-        except RecorderError as error:
-            marked.problems.append(str(error))
-        else:
-            marked.recordings.append(head.uid)
 
 
 def _no_recording(arguments: argparse.Namespace) -> str:

@@ -47,11 +47,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 1 if silent or problem else 0
 
 
-def _print_sentences(sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        print(printable(sentence))
-
-
 def _print_json(job: str, nodes: Sequence[dict[str, Any]]) -> None:
     from gswarm_tui.printing.json_output import print_json, with_times
 
@@ -101,4 +96,4 @@ def _format(chosen: Namespace, plan: Plan) -> _Format:
         return node_objects, _print_csv
     if chosen.prometheus is not None:
         return _prometheus(chosen.prometheus or None, plan.job_id)
-    return fleet_sentences, _print_sentences
+    return fleet_sentences, lambda sentences: print(*map(printable, sentences), sep="\n")

@@ -78,10 +78,18 @@ def parse_time(text: str, *, start: float, end: float, timezone: tzinfo | None =
         day = last.replace(hour=hour, minute=minute, second=second, microsecond=0)
         found = (day if day <= last else day - timedelta(days=1)).timestamp()
     else:
-        found = _date_time(words, text, timezone)
+        try:
+            moment = datetime.fromisoformat(words.upper())
+            found = (moment if moment.tzinfo else moment.replace(tzinfo=timezone)).timestamp()
+        except (ValueError, OverflowError):  # the year 1 isn't one everywhere
+            raise _unreadable(text) from None
     if start - 1 <= found <= end + 1:  # what is typed has whole seconds
         return min(max(found, start), end)
-    raise _outside(text, start, end, timezone)
+    first, latest = (datetime.fromtimestamp(time, timezone) for time in (start, end))
+    layout = "%H:%M:%S" if first.date() == latest.date() else "%d %b %H:%M:%S"
+    raise TimeInputError(
+        f"{quote(text.strip())} isn't in the recording, which goes from {first:{layout}} to {latest:{layout}}"
+    )
 
 
 def _duration(words: str, text: str) -> float:
@@ -102,21 +110,5 @@ def _sum_of_parts(words: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def _date_time(words: str, text: str, timezone: tzinfo | None) -> float:
-    try:
-        moment = datetime.fromisoformat(words.upper())
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone)).timestamp()
-    except (ValueError, OverflowError):  # the year 1 isn't one everywhere
-        raise _unreadable(text) from None
-
-
 def _unreadable(text: str) -> TimeInputError:
     return TimeInputError(f"can't read {quote(text.strip())} as a time; write {TIME_FORMS}")
-
-
-def _outside(text: str, start: float, end: float, timezone: tzinfo | None) -> TimeInputError:
-    first, last = (datetime.fromtimestamp(time, timezone) for time in (start, end))
-    layout = "%H:%M:%S" if first.date() == last.date() else "%d %b %H:%M:%S"
-    return TimeInputError(
-        f"{quote(text.strip())} isn't in the recording, which goes from {first:{layout}} to {last:{layout}}"
-    )

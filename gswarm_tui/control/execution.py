@@ -61,7 +61,9 @@ class Executor:
             case SetMark():
                 return self._mark(intent)
             case StartProfile():
-                return self._start_profile(intent)
+                session = self._start_session(StartSession(intent.name, note=intent.text))
+                self._hub.log("profile", intent.text)
+                return session
             case LogTrial():
                 self._require_recording("the trial isn't recorded")
                 self._hub.log(intent.kind, intent.text, intent.detail)
@@ -93,11 +95,6 @@ class Executor:
         self._hub.next_session += 1
         self._hub.publish(SessionStarted(session_id, now, name, now if at is None else at, intent.note))
         return session_row(book.sessions[session_id], now)
-
-    def _start_profile(self, intent: StartProfile) -> dict[str, Any]:
-        session = self._start_session(StartSession(intent.name, note=intent.text))
-        self._hub.log("profile", intent.text)
-        return session
 
     def _stop_session(self, intent: StopSession) -> dict[str, Any]:
         self._require_recording("no session stopped")

@@ -37,7 +37,6 @@ BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 NOT_CONNECTED, ENDED = "not connected to the recorder", "the recording has ended"
 FRAMES_AT_ONCE, PAUSE_S = 64, 0.001
 """Frames that are applied at once, and the pause after them: a key passes through many callbacks."""
-CLOSED = "it closed the connection"
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,7 +176,7 @@ class Recorder:
         except TimeoutError:
             raise RecorderError(f"{self._subject()} sent nothing for {SILENT_S:.0f} s") from None
         except (OSError, asyncio.IncompleteReadError):
-            why = await self._route.why_closed() or f"{self._subject()} {CLOSED.removeprefix('it ')}"
+            why = await self._route.why_closed() or f"{self._subject()} closed the connection"
             raise RecorderError(why) from None
         except MessageError as error:
             raise RecorderError(f"{self._subject()} sent an invalid message: {error}") from None

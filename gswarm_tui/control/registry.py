@@ -58,7 +58,14 @@ class Listening(NamedTuple):
     @classmethod
     def open(cls, parents: Sequence[str]) -> Listening:
         """Create this process's folder, and listen there. Raises OSError."""
-        folder, lock = _register(parents)
+        _remove_stale(parents)
+        try:
+            folder = Folder.find(parents, str(os.getpid()))
+        except FolderError as error:
+            raise OSError(str(error)) from None
+        if (lock := folder.lock()) is None:
+            folder.close()
+            raise OSError(f"another process uses {folder.path}")
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(folder.address())
         listening.listen(BACKLOG)
@@ -70,19 +77,6 @@ class Listening(NamedTuple):
         self.folder.remove()
         self.folder.close()
         os.close(self.lock)
-
-
-def _register(parents: Sequence[str]) -> tuple[Folder, int]:
-    """Create this process's folder and lock it. Raises OSError."""
-    _remove_stale(parents)
-    try:
-        folder = Folder.find(parents, str(os.getpid()))
-    except FolderError as error:
-        raise OSError(str(error)) from None
-    if (lock := folder.lock()) is None:
-        folder.close()
-        raise OSError(f"another process uses {folder.path}")
-    return folder, lock
 
 
 def _remove_stale(parents: Sequence[str]) -> None:

@@ -150,13 +150,11 @@ class Viewers:
                 stream.following = False
                 _LOG.info("a viewer doesn't keep up: %d bytes wait", unread)
             if stream.following:
-                message = message or self._encoded(events)
+                if not message:
+                    message = encode({"events": [encode_event(each) for each in events], **self._progress()})
                 stream.writer.write(message)
             elif not unread:
                 self._restart(stream)
-
-    def _encoded(self, events: Sequence[Event]) -> bytes:
-        return encode({"events": [encode_event(event) for event in events], **self._progress()})
 
     def _progress(self) -> dict[str, Any]:
         """Return the head's time and the recorder's state."""

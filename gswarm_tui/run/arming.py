@@ -46,20 +46,16 @@ def arm(
         "NCCL_RAS_ADDR": f"localhost:{port}",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{trace.PIPES_IN}/{trace.PIPE_PREFIX}{secrets.token_hex(6)}-",
     }
-    if obstacle := obstacle or _why_not(_torch_version(command, environ)):
+    torch = _torch_version(command, environ)
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    if not obstacle and numbers and (int(numbers[1]), int(numbers[2])) < FIRST_TORCH:
+        obstacle = f"torch {torch} may crash with it; use {'.'.join(map(str, FIRST_TORCH))} or later"
+    if obstacle:
         print_notice(f"no Kineto: {obstacle}")
         wanted = {name: value for name, value in wanted.items() if not name.startswith("KINETO")}
     names = {"set for traces": wanted.keys() - environ.keys(), "kept yours": wanted.keys() & environ.keys()}
     print_notice("; ".join(f"{what}: {', '.join(sorted(them))}" for what, them in names.items() if them))
     return wanted | dict(environ)
-
-
-def _why_not(torch: str) -> str:
-    """Return why this version of PyTorch should not use Kineto's daemon, empty if it may."""
-    numbers = re.match(r"(\d+)\.(\d+)", torch)
-    if numbers and (int(numbers[1]), int(numbers[2])) < FIRST_TORCH:
-        return f"torch {torch} may crash with it; use {'.'.join(map(str, FIRST_TORCH))} or later"
-    return ""
 
 
 def clean_up(recording: str) -> None:

@@ -89,17 +89,12 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
     if options.metrics != DEFAULT_GROUPS:
         hub.publish(metrics_changed(hub.started_at, DEFAULT_GROUPS, options.metrics))
     if keeps_agents(options):
-        _leave_resume_note(hub, uid, saved, options.setup)
+        try:
+            write_note(uid, json.loads(saved), options.setup or "")
+        except OSError as error:
+            what = "will need --trust" + ("" if options.setup is None else " and --setup again")
+            hub.warn("notice", f"gswarm-tui recover {what}: {NOTES.path}: {error.strerror}")
     return recorder
-
-
-def _leave_resume_note(hub: Hub, uid: str, saved: str, setup: str | None) -> None:
-    """Write the private note that resuming needs; a failure becomes an event."""
-    try:
-        write_note(uid, json.loads(saved), setup or "")
-    except OSError as error:
-        what = "will need --trust" + ("" if setup is None else " and --setup again")
-        hub.warn("notice", f"gswarm-tui recover {what}: {NOTES.path}: {error.strerror}")
 
 
 def _command(words: Sequence[str]) -> str:

@@ -226,7 +226,12 @@ class Headless:
         hub = self._hub
         if self.plan.notice:
             hub.log("notice", self.plan.notice)
-        if recorder is not None and (message := _interrupted_message(recorder)):
+        if recorder is not None and (unended := recorder.interrupted):
+            from gswarm_tui.run.interrupted import began, short_id
+
+            recover = f"gswarm-tui recover {short_id(unended[-1])} --db {shlex.quote(str(recorder.path))}"
+            count = plural(len(unended), "interrupted recording")
+            message = f"{count}, the last of {began(unended[-1])}: `{recover}` resumes it"
             print_notice(message)
             hub.warn("interrupted", message)
         if start.listening is None:
@@ -410,14 +415,3 @@ def written_line(status: RecorderStatus, sessions: int) -> str:
     return printable(
         f"{status.path}: {plural(status.rows, 'row')} in {status.file_bytes / 1e6:.1f} MB{named}"
     )
-
-
-def _interrupted_message(recorder: FileWriter) -> str:
-    from gswarm_tui.run.interrupted import began, short_id
-
-    if not (unended := recorder.interrupted):
-        return ""
-    newest = unended[-1]
-    count = plural(len(unended), "interrupted recording")
-    recover = f"`gswarm-tui recover {short_id(newest)} --db {shlex.quote(str(recorder.path))}` resumes it"
-    return f"{count}, the last of {began(newest)}: {recover}"

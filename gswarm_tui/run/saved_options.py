@@ -61,11 +61,17 @@ def restore_options(
         user, jump, agent_python = (_parsed(values.word, saved[name]) for name in _TEXTS)
         config, demo, job = (saved[name] for name in ("ssh_config", "demo", "job"))
         allocation = saved["allocation"]
+        setup = noted_setup or options.setup if saved["setup"] else None
+        if saved["setup"] and not setup:
+            raise UserError(
+                f"this recording was made with --setup, but its text isn't in {NOTES.path}; "
+                "set it again with --setup, GSWARM_TUI_SETUP or the config file."
+            )
         options = options._replace(
             launcher=values.launcher(str(saved["launcher"])),
             user=user,
             jump=jump,
-            setup=_setup(noted_setup or options.setup) if saved["setup"] else None,
+            setup=setup,
             agent_python=agent_python,
             nodes=None,
             job=None,
@@ -86,16 +92,6 @@ def restore_options(
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
         raise UserError("this recording has no valid saved options, so its nodes can't be reached.") from None
     return options, plan
-
-
-def _setup(setup: str | None) -> str:
-    """Return the setup. Raises UserError without one."""
-    if not setup:
-        raise UserError(
-            f"this recording was made with --setup, but its text isn't in {NOTES.path}; "
-            "set it again with --setup, GSWARM_TUI_SETUP or the config file."
-        )
-    return setup
 
 
 def _job(job: Sequence[Any], nodes: tuple[str, ...], saved: Mapping[str, Any]) -> Job:

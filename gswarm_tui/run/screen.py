@@ -137,7 +137,9 @@ async def _show(client: Recorder, app: GswarmApp) -> int:
         if problem is not None:
             app.exit(LEFT)
         elif _terminal_is_gone():
-            _write_nowhere()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (1, 2):
+                os.dup2(nowhere, descriptor)
             app.exit(LEFT)
         else:
             app.request_quit(QUIT)
@@ -232,9 +234,3 @@ def _terminal_is_gone() -> bool:
     except termios.error:
         return True
     return False
-
-
-def _write_nowhere() -> None:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gswarm_tui.common.errors import UserError, printable
@@ -309,14 +309,11 @@ def _combine(jobs: list[Job], cluster: str | None) -> Job:
     for job in jobs:
         for node, minors in job.gpus.items():
             gpus[node] = gpus.get(node, frozenset()) | minors
-    return Job(
-        job_id=first.job_id,
+    return replace(
+        first,
         label=first.label if len(jobs) == 1 else first.job_id,
         nodes=tuple(dict.fromkeys(node for job in jobs for node in job.nodes)),
-        name=first.name,
         cluster=cluster,
-        started_at=first.started_at,
-        ends_at=first.ends_at,
         gpus=gpus,
         exclusive=None if any(j.exclusive is None for j in jobs) else all(j.exclusive for j in jobs),
         het_groups={node: group for job in reversed(jobs) for node, group in job.het_groups.items()},

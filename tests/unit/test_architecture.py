@@ -240,7 +240,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.printing": 575,
     "gswarm_tui.profiling": 2_225,
     "gswarm_tui.reporting": 450,
-    "gswarm_tui.run": 2_975,
+    "gswarm_tui.run": 2_950,
     "gswarm_tui.schedulers": 150,
     "gswarm_tui.server": 2_300,
     "gswarm_tui.slurm": 525,
