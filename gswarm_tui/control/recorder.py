@@ -24,9 +24,9 @@ from gswarm_tui.control.messages import (
     encode,
     read_message,
 )
-from gswarm_tui.fleet.event_codec import INVALID, EventReader
+from gswarm_tui.fleet.event_codec import EventError, EventReader, typed
 from gswarm_tui.fleet.events import FrameArrived, RecorderStatus
-from gswarm_tui.fleet.replica import restore_fleet, restore_history
+from gswarm_tui.fleet.replica import ReplicaError, restore_fleet, restore_history
 from gswarm_tui.fleet.state import Fleet
 
 FIRST_STATE_S = 30.0
@@ -206,7 +206,7 @@ class Recorder:
                 ahead_s = message["now"] - _boot_time()
                 self._ahead_s = ahead_s if "state" in message else max(self._ahead_s, ahead_s)
                 self.recorder = _status(message["recorder"])
-        except (MessageError, *INVALID) as error:
+        except (EventError, ReplicaError, MessageError, KeyError, TypeError, ValueError) as error:
             _LOG.warning("an invalid message", exc_info=True)
             raise RecorderError(f"{self._subject()} sent an invalid message: {error}") from None
         if "error" in message:
@@ -284,4 +284,4 @@ def _status(counts: list[Any] | None) -> RecorderStatus | None:
     if counts is None:
         return None
     path, rows, file_bytes, waiting, error, closed = counts
-    return RecorderStatus(path, rows, file_bytes, waiting, {}, error, closed)
+    return typed(RecorderStatus, path, rows, file_bytes, waiting, {}, error, closed)

@@ -6,8 +6,10 @@ encodes them, so that they have one format; a frame's energy isn't sent, as each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, encode
@@ -23,8 +25,35 @@ from gswarm_tui.fleet.events import (
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 """Kinds of events by the name of their class."""
-INVALID = (ValueError, TypeError, LookupError, WireError)
-"""Raised for values that are no event. Recorder and viewer have the same version, so types aren't checked."""
+
+
+T = TypeVar("T")
+
+
+class EventError(ValueError):
+    """Raised for values that are no event."""
+
+
+def typed(kind: type[T], *values: Any) -> T:
+    """Return an instance of a dataclass, whose fields have their types. Raises TypeError for others."""
+    dataclass: Any = kind
+    for (name, types), value in zip(field_types(dataclass).items(), values, strict=False):
+        if type(value) not in types:
+            raise TypeError(f"{kind.__name__}.{name} is no {type(value).__name__}")
+    return kind(*values)
+
+
+@cache
+def field_types(kind: type[Any]) -> dict[str, frozenset[type]]:
+    """Return the types that plain values of a dataclass may have by field; parts of containers may be any."""
+    plain: dict[Any, set[type]] = {float: {int, float}, Mapping: {dict}}
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        kinds = [
+            get_origin(one) or one for one in (get_args(hint) if isinstance(hint, UnionType) else [hint])
+        ]
+        found[name] = frozenset[type]().union(*(plain.get(one, {one}) for one in kinds))
+    return found
 
 
 def encode_event(event: Event) -> list[Any]:
@@ -47,18 +76,21 @@ class EventReader:
         self._decoders: dict[tuple[str, str], Decoder] = {}
 
     def event(self, values: Sequence[Any]) -> Event:
-        """Return the event of plain values. Raises INVALID."""
-        name, *fields = values
-        kind = _KINDS[name]
-        if kind is FrameArrived:
-            fields[4] = self.frame(fields[0], fields[3], fields[4])
-        elif kind is NodeIntroduced:
-            fields[2] = self.hello(fields[0], fields[2])
-        elif kind is LinkChanged:
-            fields[2] = Phase(fields[2])
-        elif kind is MetricsChanged:
-            fields[1] = tuple(fields[1])
-        event: Event = kind(*fields)
+        """Return the event of plain values. Raises EventError."""
+        try:
+            name, *fields = values
+            kind = _KINDS[name]
+            if kind is FrameArrived:
+                fields[4] = self.frame(fields[0], fields[3], fields[4])
+            elif kind is NodeIntroduced:
+                fields[2] = self.hello(fields[0], fields[2])
+            elif kind is LinkChanged:
+                fields[2] = Phase(fields[2])
+            elif kind is MetricsChanged:
+                fields[1] = tuple(fields[1])
+            event: Event = typed(kind, *fields)
+        except (ValueError, TypeError, LookupError, WireError) as error:
+            raise EventError(f"invalid event: {error}") from None
         return event
 
     def hello(self, node: str, packed: bytes) -> Hello:

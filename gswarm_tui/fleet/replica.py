@@ -14,19 +14,27 @@ import numpy as np
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_agent.wire import encode
+from gswarm_agent.wire_payload import WireError
 from gswarm_tui.fleet.energy import EnergyMeters, GpuEnergy
-from gswarm_tui.fleet.event_codec import EventReader, encode_event
+from gswarm_tui.fleet.event_codec import EventReader, encode_event, field_types, typed
 from gswarm_tui.fleet.events import NodeIntroduced, Phase
 from gswarm_tui.fleet.history import Floats, empty_history
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 
-_SCALARS = (
-    *("was_live", "since", "reason", "remedy", "retry_at", "interval_ms", "last_ts", "last_arrival"),
-    *("frames", "lost_frames", "missed_ticks", "late_ms", "reconnects", "offset_s", "round_trip_s"),
-)
-"""Fields of a node that are plain values, without those that a replica doesn't need."""
+_NOT_SENT = {"name", "own_memory_mib", "version", "late_logged_at", "lost_reason_logged"}
+_NOT_SENT |= {"stale_logged", "unhealthy_logged"}
+_SCALARS = {
+    name: types
+    for name, types in field_types(NodeState).items()
+    if name not in _NOT_SENT and types <= {bool, int, float, str, type(None)}
+}
+"""Fields of a node that are plain values, and their types, without those that a replica doesn't need."""
+
+
+class ReplicaError(ValueError):
+    """Raised for values that are no state of a fleet of this version."""
 
 
 def fleet_state(fleet: Fleet) -> dict[str, Any]:
@@ -61,7 +69,14 @@ def _node_state(node: NodeState) -> dict[str, Any]:
 
 
 def restore_fleet(state: Mapping[str, Any], reader: EventReader) -> Fleet:
-    """Return the fleet of a state, for the events that ``reader`` reads from now on. Raises INVALID."""
+    """Return the fleet of a state, for the events that ``reader`` reads from now on. Raises ReplicaError."""
+    try:
+        return _restored(state, reader)
+    except (KeyError, TypeError, ValueError, WireError) as error:
+        raise ReplicaError(f"invalid state of a fleet: {error}") from None
+
+
+def _restored(state: Mapping[str, Any], reader: EventReader) -> Fleet:
     if [tuple(columns) for columns in state["columns"]] != [GPU_COLUMNS, HOST_COLUMNS]:
         raise ValueError("its metrics are those of another version")
     allocation = {name: frozenset(minors) for name, minors in state["allocation"].items()}
@@ -75,7 +90,7 @@ def restore_fleet(state: Mapping[str, Any], reader: EventReader) -> Fleet:
         _restore_node(fleet, fleet.nodes[name], values, reader)
     fleet.energy_j = state["energy_j"]
     for values in state["sessions"]:
-        fleet.sessions.restore(Session(*values))
+        fleet.sessions.restore(typed(Session, *values))
     for values in state["log"]:
         fleet.apply(reader.event(values))
     return fleet
@@ -85,7 +100,9 @@ def _restore_node(fleet: Fleet, node: NodeState, values: Mapping[str, Any], read
     for packed, former in ((values.get("former"), True), (values.get("hello"), False)):
         if packed is not None:
             fleet.apply(NodeIntroduced(node.name, 0.0, reader.hello(node.name, packed), former))
-    for name in _SCALARS:
+    for name, types in _SCALARS.items():
+        if type(values[name]) not in types:
+            raise TypeError(f"{name} is no {type(values[name]).__name__}")
         setattr(node, name, values[name])
     node.phase = Phase(values["phase"])
     for life, seq, ts_ns in values["lives"]:
@@ -120,12 +137,15 @@ def node_history(node: NodeState, since: float) -> list[Any] | None:
 
 
 def restore_history(fleet: Fleet, values: Sequence[Any]) -> None:
-    """Replace a node's history by one from ``node_history``. Raises INVALID."""
-    name, *parts = values
-    node = fleet.nodes[name]
-    new = empty_history(len(fleet.nodes), len(node.facts))
-    for history, (times, intervals, tables) in zip(new, parts, strict=True):
-        at = np.frombuffer(times, dtype=np.float64)
-        table = np.frombuffer(tables, dtype=np.float32).reshape(len(at), *history.shape)
-        history.extend(at, np.frombuffer(intervals, dtype=np.float32), table)
+    """Replace a node's history by one from ``node_history``. Raises ReplicaError."""
+    try:
+        name, *parts = values
+        node = fleet.nodes[name]
+        new = empty_history(len(fleet.nodes), len(node.facts))
+        for history, (times, intervals, tables) in zip(new, parts, strict=True):
+            at = np.frombuffer(times, dtype=np.float64)
+            table = np.frombuffer(tables, dtype=np.float32).reshape(len(at), *history.shape)
+            history.extend(at, np.frombuffer(intervals, dtype=np.float32), table)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReplicaError(f"invalid history of a node: {error}") from None
     node.set_history(*new)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_tui.control.messages import LENGTH, decode, encode
-from gswarm_tui.fleet.event_codec import INVALID, EventReader, encode_event
+from gswarm_tui.fleet.event_codec import EventError, EventReader, encode_event
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -101,5 +101,5 @@ def test_frames_of_a_former_and_the_present_agent_run_may_alternate() -> None:
     ids=["nothing", "kind", "phase", "fields missing", "frame missing", "no hello", "no message", "a text"],
 )
 def test_invalid_values_are_refused(values: list[Any]) -> None:
-    with pytest.raises(INVALID):
+    with pytest.raises(EventError):
         EventReader().event(values)

@@ -12,7 +12,7 @@ import pytest
 from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import ALL_GROUPS
 from gswarm_tui.control.messages import LENGTH, decode, encode
-from gswarm_tui.fleet.event_codec import INVALID, EventReader, encode_event
+from gswarm_tui.fleet.event_codec import EventReader, encode_event
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -23,6 +23,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.replica import (
+    ReplicaError,
     fleet_state,
     node_history,
     restore_fleet,
@@ -169,5 +170,5 @@ def test_the_last_minutes_of_a_history_are_sent_alone() -> None:
 @pytest.mark.parametrize("part", ["columns", "nodes", "sessions", "log"])
 def test_invalid_states_are_refused(part: str) -> None:
     state = fleet_state(Drive(1).hub.fleet)
-    with pytest.raises(INVALID):
+    with pytest.raises(ReplicaError):
         restore_fleet(state | {part: [["unknown"]]}, EventReader())
