@@ -12,9 +12,11 @@ from tests.terminal import PATIENCE_S, pause
 
 
 def recorder_of(path: Path) -> int:
-    """Return the process that has a recording open."""
-    if not (found := _with_open(path)):
-        raise AssertionError(f"no process has {path} open")
+    """Return the process that has a recording open; a recorder on a full disk closes and opens it again."""
+    began = time.monotonic()
+    while not (found := _with_open(path)):
+        assert time.monotonic() < began + PATIENCE_S, f"no process has {path} open"
+        pause(began)
     return found[0]
 
 

@@ -48,7 +48,10 @@ def test_doctor_says_what_to_fix(cluster: Cluster, faulty: None) -> None:
     assert nodes["bad01"]["slurm"] is None, "Slurm doesn't know it"
     fix = {tuple(each["nodes"]): each["text"] for each in report["findings"] if each["fix"]}
     texts = [(tuple(each["nodes"]), each["text"]) for each in report["findings"] if each["fix"]]
-    assert (("gpu02",), "Slurm has 8 GPUs, the driver shows 7; run nvidia-smi there.") in texts
+    assert (
+        ("gpu02",),
+        "Slurm has 8 GPUs, the driver shows 7; a GPU may have fallen off the bus; run nvidia-smi there.",
+    ) in texts
     assert any(names == ("gpu02",) and "the driver is 535.104.05" in text for names, text in texts), texts
     assert any(names == ("gpu04",) and "(fan noise)" in text for names, text in texts), texts
     assert "no GPU can be measured" in fix["bad03",]

@@ -20,7 +20,7 @@ from tests.cluster.person import agents, ask, user_env
 from tests.cluster.running import ClusterError, wait_until
 from tests.cluster.terminal import Terminal
 
-INTERVAL_S = 0.25
+INTERVAL_S = 0.5
 PATIENCE_S = 180.0
 """After a fault of a minute, the next attempt to connect may be a minute away."""
 _KILLED = 128 + signal.SIGKILL
