@@ -231,7 +231,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.control": 2_425,
     "gswarm_tui.doctor": 425,
     "gswarm_tui.exchange": 750,
-    "gswarm_tui.fleet": 3_100,
+    "gswarm_tui.fleet": 3_150,
     "gswarm_tui.launch": 1_850,
     "gswarm_tui.link": 1_425,
     "gswarm_tui.options": 1_350,
