@@ -11,7 +11,7 @@ _STARTER = re.compile(
     (?:python|pypy)[\d.]*t?(?:\s+-[WX]\s+\S+|\s+-(?![mcWX]\b)\S+)*\s+(?:-m\s+|(?!-))
     | (?:torchrun|deepspeed|accelerate\s+launch|torch\.distributed\.(?:run|launch))
       \s+(?:.*?\s)?(?:(?:-m|--module)\s+|(?=\S+\.py(?:\s|$)))
-    | (?:ba|da|k|z)?sh(?:\s+-\S+)*\s+
+    | (?:ba|da|k|z)?sh(?:\s+-\S+)*\s+(?!-)
     | (?:cd|export|module|set|source|ulimit|\.)\s.*?(?:&&|;)\s+
     | (?:exec|env|nohup|\w+=\S*)\s+
     )""",

@@ -179,6 +179,8 @@ class Viewer(ViewerApp):
         at = datetime.fromtimestamp(self.feed.now(), self.timezone)
         name = f"gswarm-{self.front.SCREEN.replace(' ', '-')}-{at:%Y%m%d-%H%M%S}.svg"
         picture = self.export_screenshot(title="gswarm-tui", simplify=True)
+        # Without this, rsvg-convert and Inkscape drop the blanks at the start of each text.
+        picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
         try:
             # A link of somebody else at this path isn't followed.
             with Path(name).open("x", encoding="utf-8") as file:

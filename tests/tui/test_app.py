@@ -65,7 +65,9 @@ async def test_ctrl_s_saves_the_screen_as_svg(tmp_path: Path, monkeypatch: pytes
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         await pilot.press("ctrl+s")
         await shows(app, pilot, "wrote gswarm-fleet-20260302-140005.svg")
-        assert "gpu01" in (tmp_path / "gswarm-fleet-20260302-140005.svg").read_text()
+        picture = (tmp_path / "gswarm-fleet-20260302-140005.svg").read_text()
+        assert "gpu01" in picture
+        assert picture.startswith('<svg xml:space="preserve"')
         await pilot.press("slash", "ctrl+s")
         await shows(app, pilot, "gswarm-fleet-20260302-140005.svg wasn't written: File exists")
 

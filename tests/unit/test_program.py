@@ -21,6 +21,7 @@ CONDA = "/home/ada/miniconda3/envs/llm/bin"
         (f"{CONDA}/python -c import torch", "python -c import torch"),
         ("./build/app --n 3", "app --n 3"),
         ("python", "python"),
+        ("/bin/bash -l", "bash -l"),
         ("VLLM::EngineCore", "VLLM::EngineCore"),
         ("python " + 3000 * "-W ", "python " + 3000 * "-W "),
     ],
