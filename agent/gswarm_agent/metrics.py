@@ -220,7 +220,7 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
            "Device memory that the process holds", group=PROCESSES),
     Metric("sm_pct", "SM", "sm", "%", GAUGE, "SMALLINT",
            "nvmlDeviceGetProcessUtilization.smUtil",
-           "Share of time in which a kernel of the process ran, the mean since the last look",
+           "Share of time in which a kernel of the process ran, mean since the previous sample",
            top=100, group=PROCESSES),
     Metric("cpu_pct", "CPU", "cpu", "%", RATE, "FLOAT",
            "/proc/PID/stat utime + stime",

@@ -248,7 +248,7 @@ class Tracing:
             self._fail(trace, f"its trace has {size}; allow more with --max-mib, or trace a shorter time")
         elif self._accepted + report.size > TOTAL_RANKS * self._choice.max_mib * MIB:
             size = f"{TOTAL_RANKS * self._choice.max_mib:,} MiB"
-            self._fail(trace, f"all traces have over {size}; allow more with --max-mib, or trace fewer ranks")
+            self._fail(trace, f"all traces together exceed {size}; raise --max-mib or trace fewer ranks")
         else:
             trace.state, trace.size = TRACE_READY, report.size
             self._accepted += report.size
@@ -308,7 +308,7 @@ class Tracing:
         except TimeoutError:
             self._end(f"the trace took longer than {LONGEST_S / 60:.0f} minutes")
         finally:
-            self._end("gswarm-tui ended before it was here")
+            self._end("gswarm-tui ended before the trace arrived")
         done = [trace for trace in self.ranks() if trace.state == DONE]
         for trace in done:
             trace.reason = "its import was stopped; run gswarm-tui import"

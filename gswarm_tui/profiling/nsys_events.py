@@ -97,8 +97,8 @@ class NsysEvents:
     def notices(self) -> list[str]:
         """Return what isn't in the profile although the report has it, as sentences."""
         unread = (
-            f"the table {table} isn't known to this gswarm-tui, so its work of GPUs is missing and the share "
-            "of time without a kernel is unknown; update gswarm-tui."
+            f"this version of gswarm-tui doesn't know the table {table}: its GPU work is missing, and the "
+            "share of time without a kernel is unknown; update gswarm-tui."
             for table in self.unread
         )
         left_out = (

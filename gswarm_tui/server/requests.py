@@ -76,7 +76,7 @@ class RecorderRequests:
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                raise HTTPException(BAD_REQUEST, "The query was cancelled, as its client has left.")
+                raise HTTPException(BAD_REQUEST, "The query was cancelled because its client disconnected.")
             return running.result()
         except TimeoutError:
             why = f"The query took longer than {timeout_s:g} s and was cancelled."

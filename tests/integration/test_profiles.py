@@ -393,7 +393,7 @@ def test_graphs_count_as_busy_and_a_gpu_with_unknown_work_has_no_share(
         _, errors = import_report(capsys, write_standin(report, kernels=kernels, sql=sql), "--db", db)
         shares += query(db, "SELECT min(name), any_value(no_kernel_pct) FROM profile_gpus, profile_kernels")
     assert shares == [("[CUDA graph 3]", 10.0), ("relu(float*)", None)]
-    assert f"the table {events} isn't known to this gswarm-tui, so its work of GPUs is missing" in errors
+    assert f"this version of gswarm-tui doesn't know the table {events}: its GPU work is missing" in errors
     assert main(["summary", "--db", str(db)]) == 0
     assert "no kernel running for – of the capture" in capsys.readouterr().out
 

@@ -233,7 +233,7 @@ async def test_page_reconnects_to_a_restarted_web_server(
             await connection.send('["a nonce", "a proof"]')
 
     async with serve(pretend, "127.0.0.1", port):
-        await page.says("What answers at this address doesn't know the link of this page; reconnecting …")
+        await page.says("The program at this address doesn't know this page's link; reconnecting …")
         assert [len(each) for each in received] == [64] * len(received), "a nonce and nothing else"
         assert {each.partition("?")[0] for each in page.requested[requested:]} == {
             f"ws://127.0.0.1:{port}/ws"
@@ -548,7 +548,7 @@ async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
         await page.open(f"{address}/")
         await page.says("Open the whole link that gswarm-tui web printed")
         await page.open(f"{address.replace('127.0.0.1', PROXY)}/#{WATCHING}")
-        await page.says("only with https:// or at localhost; use ssh -L, or TLS.")
+        await page.says("only over https:// or at localhost; use ssh -L or TLS.")
 
 
 @contextmanager

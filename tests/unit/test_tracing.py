@@ -187,7 +187,7 @@ async def test_a_node_that_lies_about_its_processes_opens_one_file_and_keeps_no_
     assert len(states) == tracing.MAX_PROCESSES + 1
     assert states[0] == ("failed", "it reported more than 128 processes")
     assert states[17] == ("failed", "the trace took longer than 0 minutes")
-    assert states[18][1].startswith("all traces have over 16 MiB; allow more with --max-mib")
+    assert states[18][1].startswith("all traces together exceed 16 MiB; raise --max-mib")
     assert [len(event.message) <= MAX_MESSAGE for event in events] == [True, True]
     await run.close()
 

@@ -12,9 +12,9 @@ const STORED = "gswarm-tui";
 const NO_LINK = "Open the whole link that gswarm-tui web printed, with its token after the #.";
 const WRONG_LINK =
   "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last.";
-const STRANGER = "What answers at this address doesn't know the link of this page; reconnecting …";
+const STRANGER = "The program at this address doesn't know this page's link; reconnecting …";
 const INSECURE =
-  "Browsers give this page what it needs to check its server only with https:// or at localhost; use ssh -L, or TLS.";
+  "This page can check its server only over https:// or at localhost; use ssh -L or TLS.";
 const PlainSocket = window.WebSocket;
 
 async function hmac(key, text) {

@@ -194,7 +194,7 @@ VIEWS = {
     ),
     "profile_gpus": View(
         "Each GPU of a profile: the time in which its kernels ran, and the share in which none did; "
-        "NULL if the report has events on GPUs that gswarm-tui doesn't know",
+        "NULL if the report has GPU events in tables that gswarm-tui doesn't know",
         GPUS,
         columns(
             f"{OF_PROFILE_GPU} device kernels captured_s kernel_s no_kernel_pct "

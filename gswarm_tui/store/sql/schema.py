@@ -329,7 +329,7 @@ PROFILES = TableSchema(
         ColumnSchema(
             "unread",
             "VARCHAR",
-            "Tables of the report with events on GPUs that gswarm-tui doesn't know; NULL if it knows all",
+            "Tables with GPU events that gswarm-tui doesn't know; NULL if it knows all",
         ),
     ),
     key=("profile_id",),

@@ -223,7 +223,8 @@ VIEWS: dict[str, View] = {
     ),
     "mark_intervals": View(
         "The time from each mark to the next of its rank and name; digits in names don't count, so epoch 2 "
-        "follows epoch 1. Figures are those of session_summary for all GPUs, at the mark that ends the time.",
+        "follows epoch 1. Each row is named by the mark at its end and has the figures of session_summary "
+        "for all GPUs.",
         _MARK_INTERVALS,
         columns(
             "mark started_at ended_at duration_s gpus energy_j energy_kwh util_mean_pct power_mean_w "

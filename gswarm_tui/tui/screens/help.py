@@ -74,8 +74,8 @@ ABOUT: dict[str, str] = {
 }
 WORDS: dict[str, Entries] = {
     FLEET: (
-        ("nodes 3/4", "nodes that send fresh data, out of all nodes"),
-        ("busy 30/32", f"{_BUSY}, out of your job's GPUs on live nodes; n goes to the others"),
+        ("nodes 3/4", "nodes that send fresh data, out of all nodes; n goes to the next problem"),
+        ("busy 30/32", f"{_BUSY}, out of your job's GPUs on live nodes"),
         ("util", "mean utilisation: share of time in which any kernel (or copy) ran"),
         ("kW, kWh", "power of all GPUs now; energy they used since the recording began"),
         ("mem", "GPU memory in use, out of the total; on a node's row, host memory in use"),
