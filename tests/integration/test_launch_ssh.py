@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -295,12 +296,19 @@ def count_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("lines", "calls"),
-    [(["Host other gpu3"], 2), (["Match final all"], 1), (["Match host gpu2"], 8), (["HostName %h.x"], 8)],
+    [
+        (["Host other gpu3"], 2),
+        (["Match final all"], 1),
+        (["Match host gpu2"], 8),
+        (["HostName %h.x"], 8),
+        (['Include "folder of mine/*"'], 8),
+    ],
 )
 async def test_hosts_that_the_configuration_does_not_tell_apart_share_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], calls: int
 ) -> None:
     called = count_calls(tmp_path, monkeypatch)
+    (tmp_path / "mo").mkdir()  # ssh passes over folders
     (tmp_path / "more").write_text("\n".join(lines) + "\n  User alice\n")
     (tmp_path / "config").write_text(f"Host gpu*\n  HostName 127.0.0.1\nHost *\n  Include {tmp_path}/mo*\n")
     configuration = SshConfiguration(str(tmp_path / "config"), [str(tmp_path / "config")])
@@ -318,7 +326,10 @@ async def test_ssh_that_hangs_is_ended_with_a_sentence(
     (tmp_path / "config").write_text(f'Match exec "echo $$ > {tmp_path}/pid; exec sleep 600"\n')
     error = await refused(SshLauncher(SshSettings(config=str(tmp_path / "config"))))
     assert error.reason == "reading its SSH configuration took more than 0.1 s"
-    assert not Path(f"/proc/{int((tmp_path / 'pid').read_text())}").exists()
+    with suppress(ProcessLookupError):
+        waited_for = os.pidfd_open(int((tmp_path / "pid").read_text()))
+        assert select.select([waited_for], [], [], 10)[0]
+        os.close(waited_for)
 
 
 async def test_configuration_is_read_without_ssh(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:

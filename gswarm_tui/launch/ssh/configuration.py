@@ -69,10 +69,10 @@ class SshConfiguration:
 
     def _group(self, host: str) -> object:
         """Return the same value for hosts that the configuration doesn't tell apart."""
-        name = host.lower()
-        if self._patterns is None or name in self._patterns:
+        # ssh tells capitals apart in Host, and not in HostName.
+        if self._patterns is None or host in self._patterns or host != host.lower():
             return host
-        return frozenset(one for one in self._patterns if fnmatch.fnmatchcase(name, one))
+        return frozenset(one for one in self._patterns if fnmatch.fnmatchcase(host, one))
 
     def _ask(self, key: object, *words: str) -> asyncio.Task[Printed]:
         if key not in self._answers:
@@ -116,7 +116,7 @@ def patterns(files: Sequence[str]) -> frozenset[str] | None:
     waiting = [Path(path) for path in files]
     for path in waiting:
         base = path.parent if path.is_relative_to("/etc/ssh") else Path("~/.ssh").expanduser()
-        text = path.read_text("utf-8", "replace") if os.access(path, os.R_OK) else ""
+        text = path.read_text("utf-8", "replace") if path.is_file() and os.access(path, os.R_OK) else ""
         for line in filter(None, map(_LINE.match, text.splitlines())):
             name, words = line[1].lower(), _WORD.findall(line[2])
             if name in {"host", "hostname"}:
@@ -126,7 +126,9 @@ def patterns(files: Sequence[str]) -> frozenset[str] | None:
                     more = Path(included.anchor).glob(str(included.relative_to(included.anchor)))
                     waiting += [one for one in more if one not in waiting]
             if (
-                ("%" in line[2] and name not in _NOT_EXPANDED)
+                ("%" in line.string and name not in _NOT_EXPANDED)
+                # Quoted spaces aren't read here, nor variables, which newer versions of ssh expand.
+                or (name == "include" and re.search(r"""["'$\\]""", line.string))
                 or name == "canonicalizehostname"
                 or (name == "match" and not {"final", "all"}.issuperset(words))
             ):
