@@ -248,13 +248,13 @@ class ControlServer:
             raise IntentError("the running gswarm-tui doesn't know this request")
         result = self._executor.carry_out(intent)
         self._hub.flush()  # viewers show the change before the reply
+        if isinstance(intent, StopSession) and intent.wait:
+            result = await self._await_samples(result)
         if self._recording is not None:
             # The client may leave meanwhile, which must not cancel the commit itself.
             await asyncio.shield(asyncio.wrap_future(self._recording.commit()))
         if isinstance(intent, Detach):
             self._detach()
-        if isinstance(intent, StopSession) and intent.wait:
-            result = await self._await_samples(result)
         try:
             await send(encode(result))
         finally:

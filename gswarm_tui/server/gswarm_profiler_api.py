@@ -148,7 +148,7 @@ class _ProfilerCalls:
         if not running:
             return _answer(False, "Profiling is not active.")
         try:
-            await self._requests.carry_out(StopSession(name))
+            await self._requests.carry_out(StopSession(name, wait=True))
         except HTTPException as error:
             if error.status_code == CONFLICT:
                 return _answer(False, str(error.detail))
