@@ -189,6 +189,9 @@ def test_sessions_are_started_in_the_past_changed_and_stopped(recorder: ServedRe
     assert recorder.call("PATCH", f"{by_name}/stop", {"note": ""}).status == 405
     stopped = recorder.call("POST", f"{by_name}/stop").json
     assert (stopped["ended_at"] is not None, stopped["provisional"]) == (True, False)
+    summary = "SELECT energy_j FROM session_summary WHERE session = 'warm-up/all' AND scope = 'all'"
+    ((energy_j,),) = recorder.call("POST", "/api/v1/query", {"sql": summary}).json["rows"]
+    assert energy_j == pytest.approx(stopped["energy_j"]), "the file has the last samples, too"
     later = recorder.get("/api/v1/recording")["rows"] + 20
     recorder.eventually(lambda: recorder.get("/api/v1/recording")["rows"] > later, "more samples")
     assert recorder.get("/api/v1/sessions")["sessions"][-1]["energy_j"] == stopped["energy_j"]
