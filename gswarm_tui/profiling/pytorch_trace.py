@@ -211,7 +211,9 @@ class PytorchTrace:
         except MalformedError as error:
             problem = str(error).rstrip(".")
             if problem.startswith("not JSON") and '"' in problem:
-                problem += ". Some PyTorch write quotes in names unescaped: escape them there, or trace again"
+                problem += (
+                    ". Some PyTorch versions write unescaped quotes in names: escape them, or trace again"
+                )
             raise ReportError(f"{self._path} can't be read as a trace: {problem}.") from None
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise ReportError(f"{self._path} is cut short or damaged; fetch it again.") from None

@@ -190,7 +190,7 @@ def test_a_trace_with_long_metadata_first_and_one_of_an_old_pytorch_are_read(
         (b'{"schemaVersion": 1, "traceEvents": []}', "has no events of PyTorch: no traceEvents. It may be"),
         (
             b'{"traceEvents": [{"ph": "X", "name": "{"device": "cpu"}(12): run"}]}',
-            'run"}]}. Some PyTorch write quotes in names unescaped: escape them there, or trace again.',
+            'run"}]}. Some PyTorch versions write unescaped quotes in names: escape them, or trace again.',
         ),
         (
             b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", '
