@@ -1,4 +1,4 @@
-"""What a process runs, from its command line: the script or module first, not the interpreter's path."""
+"""Short form of a process's command line, beginning with its script or module."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def import_report(
         file = stack.enter_context(_exported(path, environ, limits))
         reader = stack.enter_context(contextlib.closing(ReaderProcess(path, file, limits, environ)))
         if file != path:
-            file.unlink()  # the reader has it open; nothing of it stays if this program is killed
+            # The reader has opened the export: without a name, the file also goes after a SIGKILL.
+            file.unlink()
         target = stack.enter_context(_writer(db, place(reader.facts), environ))
         rows, facts, notices = reader.write(target, report)
         facts = place(facts)

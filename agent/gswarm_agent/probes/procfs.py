@@ -84,7 +84,8 @@ def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
     width = 1 + len(ticks)
     try:
         numbers = [int(field) for field in rest.replace(b"cpu", b"").split()]
-    except ValueError:  # the busiest core is unknown; the line of all cores is good
+    except ValueError:
+        # A bad line of one core leaves only the busiest core unknown: the sum has a line of its own.
         return everything, CoreTimes([], [])
     columns = [numbers[column::width] for column in range(1 + _TICKS)]
     total = [sum(core) for core in zip(*columns[1:])]

@@ -143,7 +143,8 @@ def _read_printed(
     chosen = {name: values for name, values in printed.items() if values != defaults.get(name)}
     name = printed["hostname"][0]
     if name.lower() == printed["host"][0].lower():
-        name = host  # the call may have been for another host
+        # Hosts share a call, so what ssh printed may be the name of another host that has no HostName either.
+        name = host
     alias = printed.get("hostkeyalias", [host])[0]
     tokens = {"h": name, "n": host, "k": alias, "p": printed["port"][0], "r": printed["user"][0], "%": "%"}
     command = _expand(chosen.get("proxycommand", ["none"])[0], tokens)
@@ -164,7 +165,8 @@ def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Ite
         first = values[0]
         match name:
             case "userknownhostsfile" | "globalknownhostsfile":
-                yield name, re.split(" (?=/)", first)  # ssh prints paths with spaces without quotes
+                # ssh prints paths without quotes, so a space separates two files only where a "/" follows it.
+                yield name, re.split(" (?=/)", first)
             case "setenv":
                 yield name, values
             case "hostname":
@@ -174,7 +176,8 @@ def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Ite
             case "identityagent" if first.startswith("$") or first == "SSH_AUTH_SOCK":
                 yield name, [os.environ.get(first.lstrip("$"), "none")]
             case "hostkeyalgorithms" if set(defaults[name][0].split(",")).issubset(first.split(",")):
-                yield name, [f"+{first}"]  # which keeps the algorithms of known keys in front, as in ssh
+                # With "+", asyncssh still prefers the algorithms of the host's known keys, as ssh does.
+                yield name, [f"+{first}"]
             case "identityfile" | "certificatefile":
                 yield from ((name, [value.replace("%k", tokens["k"])]) for value in values)
             case _ if not _LEFT_OUT.fullmatch(name):

@@ -250,9 +250,8 @@ class StoredProfile:
         try:
             if self._into_empty:
                 self._add_recording(facts)
-            elif (
-                self._beside_profiles
-            ):  # the recording has nothing but profiles, and covers this one from now on
+            # A recording that has only profiles is extended, so that it covers the time of this one, too.
+            elif self._beside_profiles:
                 span = self.placement.recording_id, facts.started_ns // 1000, facts.ended_ns // 1000
                 for table in (RECORDINGS, SESSIONS):
                     self._rows(_EXTENDED.format(table=table.name), *span)
