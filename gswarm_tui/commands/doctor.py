@@ -15,10 +15,8 @@ from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
 from gswarm_tui.options.arguments import Options, parse_doctor
 
 INTERRUPTED = 130
-HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free", "Slurm")
+HEADS = ("node", "connection", "Python", "GPUs", "driver", "CUDA", "clock", "spool free")
 _FREE = HEADS.index("spool free")
-_RIGHTS = ("lock", "paranoid", "privileges", "CPU counters", "GPU counters", "tools", "in use by")
-COUNTER_HEADS = ("node", *_RIGHTS)
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -44,13 +42,12 @@ def _examine(
 ) -> DoctorReport | None:
     from gswarm_tui.doctor.local import check_here
     from gswarm_tui.run import event_loop
-    from gswarm_tui.run.doctor import examine, slurms_view
+    from gswarm_tui.run.doctor import examine
     from gswarm_tui.run.plan import NoNodesError, resolve_nodes
     from gswarm_tui.slurm.jobs import Slurm
 
-    slurm = Slurm()
     try:
-        plan = resolve_nodes(options, environ, slurm)
+        plan = resolve_nodes(options, environ, Slurm())
     except NoNodesError as error:
         here = check_here(environ, 0, Path())
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
@@ -59,32 +56,22 @@ def _examine(
     nodes = event_loop.run(examine(options, plan, limit_s, counters_only=counters_only))
     if nodes is None:
         return None
-    notes = list(here.notes)
-    if "scontrol" in here.slurm_commands:
-        by_slurm, problem = slurms_view(plan.nodes, slurm)
-        nodes = [dataclasses.replace(node, slurm=by_slurm.get(node.node)) for node in nodes]
-        notes += [f"Slurm's view is unknown: {problem}"] if problem else []
     if counters_only and plan.counters_refusal:
-        notes.append(f"not measured: {plan.counters_refusal}.")
-    here = dataclasses.replace(here, notes=tuple(notes))
+        here = dataclasses.replace(here, notes=(*here.notes, f"not measured: {plan.counters_refusal}."))
     return DoctorReport(plan.label, here, tuple(nodes), checks(here, nodes))
 
 
 def _print(report: DoctorReport, *, counters_only: bool) -> None:
     from gswarm_tui.printing.table import show
 
-    heads: Sequence[str] = HEADS
-    row, verdict = _node_row, report.verdict
-    if counters_only:
-        heads, row, verdict = COUNTER_HEADS, _counter_row, report.counters_verdict
-    else:
+    if not counters_only:
         for line in _here_lines(report.here):
             print(printable(line))
         print()
-    if report.nodes:
-        show(heads, same_units(map(row, report.nodes), frozenset({_FREE})), sys.stdout)
-        print()
-    for line in (*_check_lines(report), verdict):
+        if report.nodes:
+            show(HEADS, same_units(map(_node_row, report.nodes), frozenset({_FREE})), sys.stdout)
+            print()
+    for line in (*_check_lines(report), report.counters_verdict if counters_only else report.verdict):
         print(printable(line))
 
 
@@ -95,23 +82,6 @@ def _here_lines(here: LocalReport) -> Iterator[str]:
     free = f", {mebibytes(here.folder_free_mib)} free in this folder" if here.folder_free_mib else ""
     yield f"  state folder {here.state_folder}{free}"
     yield f"  Slurm commands: {', '.join(here.slurm_commands) or 'none'}"
-
-
-def _counter_row(node: NodeReport) -> list[str]:
-    """Return a row of text about a node's hardware counters, in the columns ``COUNTER_HEADS``."""
-    if not node.cpu_counters:
-        return [node.node, *[DASH] * len(_RIGHTS)]
-    paranoid, admin_only = node.perf_event_paranoid, node.gpu_counters_admin_only
-    return [
-        node.node,
-        node.likwid_lock_owner or "none",
-        DASH if paranoid is None else str(paranoid),
-        " ".join(node.counter_privileges) or "none",
-        "open" if node.may_count else "closed",
-        DASH if admin_only is None else "administrators" if admin_only else "open",
-        ", ".join(node.counter_tools) or "none",
-        node.counters_in_use_by or DASH,
-    ]
 
 
 def _check_lines(report: DoctorReport) -> Iterator[str]:
@@ -129,11 +99,6 @@ def _node_row(node: NodeReport) -> list[str]:
         connection = f"ok, {node.answered_s:.1f} s"
     gpus = " + ".join(f"{node.gpus.count(name)} × {name}" for name in dict.fromkeys(node.gpus))
     clock = DASH if node.clock_offset_ms is None else f"{node.clock_offset_ms:+.0f} ms"
-    slurm = DASH
-    if node.slurm is not None:
-        slurm = node.slurm.state
-        if node.slurm.gpus is not None:
-            slurm += f", {node.slurm.gpus_allocated or 0} of {node.slurm.gpus} GPUs in use"
     return [
         node.node,
         connection,
@@ -143,5 +108,4 @@ def _node_row(node: NodeReport) -> list[str]:
         node.cuda_version or DASH,
         clock,
         DASH if node.spool_free_mib is None else mebibytes(node.spool_free_mib),
-        slurm,
     ]

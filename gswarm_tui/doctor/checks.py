@@ -12,7 +12,6 @@ from gswarm_tui.slurm import hosts
 
 MIN_SPOOL_MIB = 512
 MAX_CLOCK_MS = 1000.0
-_LOST = "a GPU may have fallen off the bus; run nvidia-smi there"
 
 
 def checks(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Check, ...]:
@@ -22,7 +21,6 @@ def checks(here: LocalReport, nodes: Sequence[NodeReport]) -> tuple[Check, ...]:
         *_unreachable(nodes),
         *_gpus(nodes),
         *_differences(nodes),
-        *_by_slurm(nodes),
         *_spools(nodes),
         *_clocks(nodes),
         *(Check(False, (), text) for text in here.notes),
@@ -76,8 +74,8 @@ def _differences(nodes: Sequence[NodeReport]) -> Iterator[Check]:
     )
     models = {tuple(dict.fromkeys(node.gpus)) for node in with_gpus}
     if len(models) == 1:
-        unnamed = [node for node in with_gpus if not _differs_from_slurm(node)]
-        yield from _difference(unnamed, True, "GPUs:", lambda node: str(len(node.gpus)), _LOST)
+        lost = "a GPU may have fallen off the bus; run nvidia-smi there"
+        yield from _difference(with_gpus, True, "GPUs:", lambda node: str(len(node.gpus)), lost)
     yield from _difference(ready, False, "the kernel is", lambda node: node.kernel, "")
     yield from _difference(ready, False, "CPUs:", lambda node: node.cpus and str(node.cpus), "")
     yield from _difference(ready, False, "the agent's Python is", lambda node: node.python_version, "")
@@ -102,28 +100,6 @@ def _difference(
             yield f"{what} {each}, but {usual} on {plural(count, 'other node')}{and_remedy}."
 
     yield from _grouped(fix, nodes, texts)
-
-
-def _by_slurm(nodes: Sequence[NodeReport]) -> Iterator[Check]:
-    def texts(node: NodeReport) -> Iterator[str]:
-        slurm = node.slurm
-        if slurm is None:
-            return
-        if not slurm.available:
-            why = f" ({slurm.reason})" if slurm.reason else ""
-            yield f"Slurm's state is {slurm.state}{why}, so jobs may not start there; ask the administrators."
-        if slurm.gpus is not None and _differs_from_slurm(node):
-            yield f"Slurm has {plural(slurm.gpus, 'GPU')}, the driver shows {len(node.gpus)}; {_LOST}."
-
-    return _grouped(True, nodes, texts)
-
-
-def _differs_from_slurm(node: NodeReport) -> bool:
-    """Return whether the driver shows another number of GPUs than Slurm has, or has granted to this job."""
-    slurm = node.slurm
-    if not node.ready or slurm is None or slurm.gpus is None:
-        return False
-    return len(node.gpus) not in (0, slurm.gpus, slurm.gpus_allocated)
 
 
 def _spools(nodes: Sequence[NodeReport]) -> Iterator[Check]:

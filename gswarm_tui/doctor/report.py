@@ -8,7 +8,6 @@ from typing import Any
 
 from gswarm_agent import __version__
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.slurm.nodes import SlurmNode
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class NodeReport:
     gpu_counters: str | None = None
     counter_tools: tuple[str, ...] = ()
     counters_in_use_by: str | None = None
-    slurm: SlurmNode | None = None
 
     @property
     def ready(self) -> bool:

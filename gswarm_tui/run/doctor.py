@@ -8,16 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gswarm_tui.common.errors import UserError
 from gswarm_tui.doctor.report import NodeReport
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.event_loop import call_at_signals
 from gswarm_tui.run.once import look
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.slurm.hosts import short_name
-from gswarm_tui.slurm.jobs import Slurm, SlurmError
-from gswarm_tui.slurm.nodes import SlurmNode
 
 if TYPE_CHECKING:
     from gswarm_tui.launch.base import Launcher
@@ -92,14 +88,3 @@ def _sampled(report: NodeReport, seen: Mapping[str, Any]) -> NodeReport:
         clock_offset_ms=seen["clock_offset_ms"],
         round_trip_ms=seen["round_trip_ms"],
     )
-
-
-def slurms_view(nodes: tuple[str, ...], slurm: Slurm) -> tuple[dict[str, SlurmNode], str]:
-    """Return Slurm's view of nodes by their names here, and a sentence if Slurm doesn't answer."""
-    try:
-        found = slurm.nodes(tuple(dict.fromkeys(map(short_name, nodes))))
-    except SlurmError as error:
-        return {}, str(error)
-    except UserError:  # names that are no host names
-        return {}, ""
-    return {node: found[short_name(node)] for node in nodes if short_name(node) in found}, ""

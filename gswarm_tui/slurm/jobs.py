@@ -6,14 +6,13 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.programs import run_program
-from gswarm_tui.slurm.hosts import expand, fold
-from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
+from gswarm_tui.slurm.hosts import expand
 
 _TIMEOUT_S = 5.0
 _SHORT_TIMEOUT_S = 3.0
@@ -182,11 +181,6 @@ class Slurm:
             return ()
         return tuple(listed.split())
 
-    def nodes(self, names: Sequence[str]) -> dict[str, SlurmNode]:
-        """Return Slurm's view of those of these nodes that it knows. Raises SlurmError."""
-        listed = self._run("scontrol", "show", "node", "-d", "--oneliner", fold(names), partly=True)
-        return parse_nodes(listed)
-
     def _cluster(self) -> str | None:
         if name := self._environ.get("SLURM_CLUSTER_NAME"):
             return name
@@ -196,8 +190,8 @@ class Slurm:
             return None
         return match[1] if match else None
 
-    def _run(self, *command: str, timeout: float | None = None, partly: bool = False) -> str:
-        """Run a command and return its standard output; with ``partly`` also if it failed after some."""
+    def _run(self, *command: str, timeout: float | None = None) -> str:
+        """Run a command and return its standard output. Raises SlurmError."""
         timeout = timeout or self._timeout_s
         try:
             done = run_program(command, self._environ, timeout_s=timeout)
@@ -207,7 +201,7 @@ class Slurm:
             raise SlurmCommandError(f"{command[0]} got no reply from Slurm within {timeout:.0f} s.") from None
         except OSError as error:
             raise SlurmCommandError(f"{command[0]} can't be run: {error.strerror}.") from None
-        if done.returncode != 0 and not (partly and done.stdout):
+        if done.returncode != 0:
             if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
                 raise SlurmError(f"Slurm has no job {command[-1]}.")
             message = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]

@@ -1,4 +1,4 @@
-"""``gswarm-tui doctor`` on nodes with faults: the failing step, what differs, Slurm's view."""
+"""``gswarm-tui doctor`` on nodes with faults: the failing step, and what differs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ DOCTOR = f"{sys.executable} -m gswarm_tui doctor"
 
 @pytest.fixture
 def faulty(cluster: Cluster) -> Iterator[None]:
-    """Give gpu02 an older driver and one GPU less, and drain gpu04."""
+    """Give gpu02 an older driver and one GPU less."""
     node = cluster["gpu02"]
     scenario = Scenario.of(node.name, node.gpus - 1)
     scenario.driver_version = "535.104.05"
     scenario.write(node.scenario)
-    cluster.run("scontrol update NodeName=gpu04 State=drain Reason='fan noise'")
     yield
-    cluster.run("scontrol update NodeName=gpu04 State=resume")
     Scenario.of(node.name, node.gpus).write(node.scenario)
 
 
@@ -43,16 +41,12 @@ def test_doctor_says_what_to_fix(cluster: Cluster, faulty: None) -> None:
         "bad04": "check its host key",
     }
     assert nodes["gpu01"]["driver_version"] != "535.104.05"
-    assert nodes["gpu01"]["slurm"]["gpus"] == 8
-    assert "DRAIN" in nodes["gpu04"]["slurm"]["state"]
-    assert nodes["bad01"]["slurm"] is None, "Slurm doesn't know it"
     fix = {tuple(each["nodes"]): each["text"] for each in report["findings"] if each["fix"]}
     texts = [(tuple(each["nodes"]), each["text"]) for each in report["findings"] if each["fix"]]
     assert (
         ("gpu02",),
-        "Slurm has 8 GPUs, the driver shows 7; a GPU may have fallen off the bus; run nvidia-smi there.",
+        "GPUs: 7, but 8 on 3 other nodes; a GPU may have fallen off the bus; run nvidia-smi there.",
     ) in texts
     assert any(names == ("gpu02",) and "the driver is 535.104.05" in text for names, text in texts), texts
-    assert any(names == ("gpu04",) and "(fan noise)" in text for names, text in texts), texts
     assert "no GPU can be measured" in fix["bad03",]
     assert report["verdict"].startswith("5 of 8 nodes ready, "), report["verdict"]

@@ -1,4 +1,4 @@
-"""Rules of ``gswarm-tui doctor`` over made-up reports, Slurm's view, and the agent's checks."""
+"""Rules of ``gswarm-tui doctor`` over made-up reports, and the agent's checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gswarm_agent.checks import check
 from gswarm_tui.doctor.checks import checks, subject
 from gswarm_tui.doctor.local import check_here
 from gswarm_tui.doctor.report import DoctorReport, LocalReport, NodeReport
-from gswarm_tui.slurm.nodes import SlurmNode, parse_nodes
 
 HERE = LocalReport("3.12.1", "2.0.0", "8.2.8", "xterm 80×24", "UTF-8", "/home/me/.local/state", 9999, ())
 READY = NodeReport(
@@ -117,26 +116,10 @@ def test_nodes_that_fail_alike_share_a_sentence() -> None:
             {"unmeasured": {"mem_temp_c": "not supported", "gpu3.power_w": "not supported"}},
             "gpu03: not measured: mem_temp_c, gpu3.power_w: not supported.",
         ),
-        (
-            {"slurm": SlurmNode("gpu03", "DOWN*", "no power", 8, 0)},
-            "! gpu03: Slurm's state is DOWN* (no power), so jobs may not start there; ask the "
-            "administrators.",
-        ),
-        (
-            {"gpus": ("H100",) * 7, "slurm": SlurmNode("gpu03", "MIXED", None, 8, 4)},
-            "! gpu03: Slurm has 8 GPUs, the driver shows 7; a GPU may have fallen off the bus; run "
-            "nvidia-smi there.",
-        ),
     ],
 )
 def test_what_differs_or_fails_gets_one_sentence(change: dict[str, Any], line: str) -> None:
     assert told(fleet(gpu03=change)) == [line]
-
-
-def test_gpus_that_slurm_hides_from_the_job_are_no_fault() -> None:
-    hidden: dict[str, Any] = {"gpus": ("H100",) * 4, "slurm": SlurmNode("gpu03", "MIXED", None, 8, 4)}
-    nodes = [dataclasses.replace(READY, node="gpu03", **hidden)]
-    assert told(nodes) == []
 
 
 def test_what_is_to_fix_comes_first_and_is_counted() -> None:
@@ -158,24 +141,6 @@ def test_problems_of_this_machine_are_sentences(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "gswarm-tui").chmod(0o777)
     assert "others can write to" in check_here({}, 4, tmp_path).problems[0]
     assert "open files" in check_here({}, 10_000_000, tmp_path).problems[-1]
-
-
-SHOWN = (
-    "NodeName=gpu01 Arch=x86_64 CoresPerSocket=1  CPUAlloc=2 CPUTot=16 AvailableFeatures=(null) "
-    "Gres=gpu:h100:8(S:0-1),nvme:1 GresDrain=N/A GresUsed=gpu:h100:4(IDX:0-3),nvme:0 NodeAddr=gpu01 "
-    "Version=22.05.8 OS=Linux 5.14 #1 SMP PREEMPT RealMemory=1 Sockets=16 Boards=1 State=MIXED+DRAIN "
-    "ThreadsPerCore=1 AllocTRES=cpu=2 CapWatts=n/a ExtSensorsTemp=n/s "
-    "Reason=GPU 3 fell off [root@2026-11-24T05:34:20] Comment=Reason=none"
-)
-
-
-def test_slurms_view_of_nodes_is_parsed() -> None:
-    text = "\n".join([SHOWN, "Node bad01 not found", ""])
-    assert parse_nodes(text) == {"gpu01": SlurmNode("gpu01", "MIXED+DRAIN", "GPU 3 fell off", 8, 4)}
-    plain = "NodeName=login1 Arch=x86_64 Gres=(null) GresUsed=gpu:0 State=IDLE ThreadsPerCore=1"
-    assert parse_nodes(plain) == {"login1": SlurmNode("login1", "IDLE", None, None, None)}
-    assert parse_nodes(plain)["login1"].available
-    assert not parse_nodes(SHOWN)["gpu01"].available
 
 
 def test_agent_reads_who_may_use_counters_and_the_spools_folder(tmp_path: Path) -> None:
