@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -22,6 +23,8 @@ from gswarm_tui.server.listening import Strangers
 from gswarm_tui.server.tokens import Tokens, are_replaced
 
 MAX_BODY = 1024 * 1024
+TOO_LONG, TOO_LONG_S = 413, 2.0
+"""Status of a longer body, and the time in which the rest of it is read and thrown away."""
 FOREIGN_HOST = (
     "This server doesn't have the host name of the request; use localhost, its IP address, or a name that "
     "--http-origin allows."
@@ -97,7 +100,13 @@ class Guard:
         except HTTPException as refusal:
             # A malformed body closes the connection in this turn of the event loop; then nothing can be sent.
             await asyncio.sleep(0)
-            # The connection is closed, as the request's body wasn't read.
+            # A connection that is closed with unread bytes is reset, and its client would lose the sentence.
+            if refusal.status_code == TOO_LONG:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TOO_LONG_S):
+                        while (await receive()).get("more_body"):
+                            pass
+            # The connection is closed, as perhaps not all of the request's body was read.
             answer = JSONResponse(
                 {"detail": refusal.detail},
                 refusal.status_code,
@@ -163,7 +172,7 @@ def _check_size(headers: dict[bytes, bytes]) -> None:
     if b"transfer-encoding" in headers:
         raise HTTPException(411, "The body must be sent with the header Content-Length, not in chunks.")
     if int(headers.get(b"content-length", b"0")) > MAX_BODY:  # h11 has checked that it is a number
-        raise HTTPException(413, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
+        raise HTTPException(TOO_LONG, f"The body is longer than {MAX_BODY // 1024**2} MiB.")
 
 
 def _host_of(text: str) -> str | None:

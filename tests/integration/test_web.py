@@ -547,8 +547,11 @@ async def test_page_says_why_a_viewer_ended(browser: Chromium) -> None:
         await page.says("This link isn't valid")
         await page.open(f"{address}/")
         await page.says("Open the whole link that gswarm-tui web printed")
-        await page.open(f"{address.replace('127.0.0.1', PROXY)}/#{WATCHING}")
-        await page.says("only over https:// or at localhost; use ssh -L or TLS.")
+        port = address.rpartition(":")[2]
+        await page.open(f"http://{PROXY}:{port}/#{WATCHING}")
+        await page.says(
+            f"run ssh -L {port}:{PROXY}:{port} {PROXY}, then open the link with http://localhost:{port}/"
+        )
 
 
 @contextmanager

@@ -178,9 +178,9 @@ def test_ambiguous_requests_are_refused_once(recorder: ServedRecorder, request_o
 
 
 def test_long_bodies_are_refused(recorder: ServedRecorder) -> None:
-    for chunked, status in ((False, b"413"), (True, b"411")):
-        answer = send_body(recorder, 5_000_000, token=recorder.token, chunked=chunked)
-        assert answer.startswith(b"HTTP/1.1 " + status) or not answer
+    answer = send_body(recorder, 20_000_000, token=recorder.token, chunked=False)
+    assert answer.startswith(b"HTTP/1.1 413"), "the client is told, not cut off"
+    assert send_body(recorder, 5_000_000, token=recorder.token, chunked=True)[:13] in (b"HTTP/1.1 411 ", b"")
     assert send_body(recorder, 5_000_000, token="wrong", chunked=False)[:13] in (b"HTTP/1.1 401 ", b"")
     assert recorder.get("/status")["total_gpus"] == 8
     assert missed_ticks(recorder) == 0

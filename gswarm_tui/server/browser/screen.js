@@ -13,8 +13,10 @@ const NO_LINK = "Open the whole link that gswarm-tui web printed, with its token
 const WRONG_LINK =
   "This link isn't valid, or its recording has ended; open the one that gswarm-tui web printed last.";
 const STRANGER = "The program at this address doesn't know this page's link; reconnecting …";
+const PORT = location.port || "80";
 const INSECURE =
-  "This page can check its server only over https:// or at localhost; use ssh -L or TLS.";
+  `This page can check its server only over https:// or at localhost: run ssh -L ${PORT}:${location.hostname}:${PORT} ` +
+  `${location.hostname}, then open the link with http://localhost:${PORT}/ in front.`;
 const PlainSocket = window.WebSocket;
 
 async function hmac(key, text) {
