@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -63,8 +64,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
     where = working_folder(), arguments.db, settings.db
     if arguments.recording and not arguments.finish:
-        # In a process of its own, so that this one, which supervises the recorder, starts no threads.
-        with ProcessPoolExecutor(1, get_context("fork")) as child:
+        # In a process of its own, so that this one, which supervises the recorder, starts no threads. It
+        # ignores Ctrl-C, which ends this one, as it would print a traceback.
+        ignoring = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(1, get_context("fork"), *ignoring) as child:
             restored = child.submit(_restored, where, arguments, given, settings).result()
         return _resume(*restored, ["recover", *args], detach=arguments.detach)
     share_one_arena(os.environ)

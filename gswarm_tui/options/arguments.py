@@ -145,7 +145,10 @@ class Parser(argparse.ArgumentParser):
         """Parse the arguments, options also between others, after an observer. Raises UsageError."""
         if _observers:
             _observers.pop()(self)
-        namespace, rest = self.parse_known_intermixed_args(args)
+        # Before Python 3.12, an intermixed parse forgets the --, and takes a word like -x after it for an
+        # option.
+        has_dashed = any(word.startswith("-") for word in split_command(args)[1])
+        namespace, rest = (self.parse_known_args if has_dashed else self.parse_known_intermixed_args)(args)
         if rest:
             raise UsageError(_unexpected(next((word for word in rest if word != "--"), "--"), self))
         return namespace
@@ -481,7 +484,7 @@ def _doctor_parser() -> Parser:
         "gswarm-tui doctor",
         "[--counters] [--json] [options]",
         "Check this machine and each node: SSH, Python, agent, NVIDIA driver, hardware counters, clock, "
-        "disk, Slurm's view, and what differs from the other nodes. Prints what to fix. Installs and "
+        "disk, and what differs from the other nodes. Prints what to fix. Installs and "
         "records nothing. The exit status is 1 if something needs fixing; with --counters, if CPU "
         "counters of a node are closed to you.",
     )

@@ -9,6 +9,8 @@ from gswarm_tui.common.errors import UserError, nearest, quote
 
 ALLOCATION_KEYS = ("partition", "gres", "time", "account", "constraint", "salloc")
 """Settings for the allocations of ``profile``."""
+SWITCHES = ("record", "arm")
+"""Settings that are true or false."""
 
 
 class ConfigError(UserError):
@@ -42,6 +44,7 @@ def load(path: Path, keys: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"{path}: unknown setting {quote(key)}{hint}.")
         if key == "metrics" and isinstance(value, list):
             found[key] = ",".join(map(str, value))
-        elif not isinstance(value, str | int | float):
-            raise ConfigError(f"{path}: {key} must be text, a number, true or false.")
+        elif not isinstance(value, str | int | float) or (isinstance(value, bool) and key not in SWITCHES):
+            forms = "true or false" if key in SWITCHES else "text or a number"
+            raise ConfigError(f"{path}: {key} must be {forms}.")
     return {key: str(value) for key, value in found.items()}

@@ -66,9 +66,9 @@ async def test_mark_on_a_node_goes_to_its_agent(
 ) -> None:
     agent = watched.attach()
     agent.hear(Frame)
-    assert await run(environ, "epoch 3", "--value", "loss=1.2") == 0
+    assert await run(environ, "--value", "loss=1.2", "--", "-x") == 0
     (note,) = hear_marks(agent, 1)
-    assert (note.message, note.detail) == ("epoch 3", '{"loss": 1.2, "rank": 2}')
+    assert (note.message, note.detail) == ("-x", '{"loss": 1.2, "rank": 2}')
     assert capsys.readouterr().out == "marked in 1 recording\n"
 
 
