@@ -299,7 +299,6 @@ class Database:
 
         The database must be closed afterwards.
         """
-        # The timer can't interrupt between two statements; the rewrite then takes longer.
         late = threading.Timer(timeout_s, self._connection.interrupt)
         late.daemon = True
         execute, copy = self._connection.execute, rewrite_path(self.path)
@@ -317,6 +316,8 @@ class Database:
             execute("COPY FROM DATABASE rec TO copy (SCHEMA)")
             for table in TABLES:
                 for rows in self._sorted(table):
+                    if late.finished.is_set():  # an interrupt between two statements stops neither
+                        raise OSError("it took too long")
                     execute(f"INSERT INTO copy.{table.name} {rows}")
             # DETACH alone would leave the checkpoint to the last query that reads the file.
             execute("CHECKPOINT copy")
