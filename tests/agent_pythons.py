@@ -17,13 +17,13 @@ VERSIONS = tuple(f"3.{minor}" for minor in range(9, 15))
 def agent_pythons() -> dict[str, str]:
     """Return one working interpreter for each version that is installed, by ``MAJOR.MINOR``.
 
-    They are looked for on the PATH and among those of pyenv, whose shims may stand for nothing.
+    They are looked for among those of pyenv and on the PATH, where pyenv's shims take ten times as long.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     pythons = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     for version in VERSIONS:
         installed = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python{version}"))]
-        for path in filter(None, [shutil.which(f"python{version}"), *installed]):
+        for path in filter(None, [*installed, shutil.which(f"python{version}")]):
             if version not in pythons and _version_of(path) == version:
                 pythons[version] = path
     return {version: pythons[version] for version in VERSIONS if version in pythons}
