@@ -22,20 +22,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
-from gswarm_tui.commands import metrics
 from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, running_heads
 from gswarm_tui.control.intents import (
-    ChangeInterval,
     ChangeSession,
     Intent,
     RecorderError,
     RefusedError,
     SetMark,
     StartSession,
-    StopRecording,
     StopSession,
     UndoStop,
 )
@@ -51,7 +48,7 @@ from gswarm_tui.control.messages import (
 from gswarm_tui.control.recorder_source import RecorderSource
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.link.hub import Hub
-from gswarm_tui.store.errors import FileInUseError, StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.recorder import FileWriter
@@ -290,48 +287,6 @@ async def test_too_many_queries_are_refused(
     assert "a query was refused" in caplog.text
 
 
-async def test_mark_reaches_the_screen_and_the_recording(
-    running: RunningHead, environ: Mapping[str, str], path: Path
-) -> None:
-    head = await asyncio.to_thread(only_head, environ)
-    await asyncio.to_thread(head.carry_out, SetMark("epoch 3", {"loss": 1.25, "app": "bert"}))
-    events = list(running.hub.fleet.event_log)
-    assert [(event.kind, event.message, event.at) for event in events] == [("mark", "epoch 3", T0 + 60)]
-    running.hub.flush()
-    await running.close()
-    assert query(path, "SELECT message, detail->>'loss' FROM events WHERE kind = 'mark'") == [
-        ("epoch 3", "1.25")
-    ]
-
-
-async def test_metric_groups_are_switched_as_by_the_key(
-    running: RunningHead, environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await asyncio.to_thread(metrics.run, ["pcie"], environ) == 0
-    assert running.hub.fleet.metrics == ("core", "pcie")
-    changed = list(running.hub.fleet.event_log)
-    assert [event.message for event in changed] == ["metrics: nvlink, host, processes switched off"]
-    capsys.readouterr()
-    assert await asyncio.to_thread(metrics.run, [], environ) == 0
-    states = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
-    off = dict.fromkeys(("nvlink", "host", "processes", "counters"), "off")
-    assert states == {"core": "on", "pcie": "on", **off}
-    for word, measured in (("+host,-pcie", ["core", "host"]), ("-host", ["core"])):
-        assert await asyncio.to_thread(metrics.run, [word], environ) == 0
-        assert list(running.hub.fleet.metrics) == measured
-    for words, problem in (
-        (["gpu"], "isn't a group of metrics"),
-        (["+gpu"], "isn't a group of metrics"),
-        (["-core"], "the group core is always on"),
-        (["+host", "-pcie"], "name all groups to switch in one word"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            await asyncio.to_thread(metrics.run, words, environ)
-    assert list(running.hub.fleet.metrics) == ["core"]
-    with pytest.raises(UserError, match="records into"):
-        await asyncio.to_thread(metrics.run, ["--db", str(ROOT / "README.md")], environ)
-
-
 async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     running: RunningHead, environ: Mapping[str, str], path: Path
 ) -> None:
@@ -377,44 +332,14 @@ async def test_sessions_are_started_changed_and_stopped_as_by_the_keys(
     ]
 
 
-async def test_interval_and_the_end_reach_the_head(running: RunningHead, environ: Mapping[str, str]) -> None:
-    head = await asyncio.to_thread(only_head, environ)
-    assert await asyncio.to_thread(head.carry_out, ChangeInterval(500)) == {"interval_ms": 500}
-    assert running.hub.fleet.interval_ms == 500
-    assert await asyncio.to_thread(head.carry_out, StopRecording()) == {"ending": True}
-    await asyncio.wait_for(running.end_requested.wait(), 30)
-
-
-async def test_head_reports_its_state_and_that_of_its_nodes(
-    running: RunningHead, environ: Mapping[str, str], path: Path
-) -> None:
-    for event in (introduced(gpus=2), arrived(4, [gpu_row(util_pct=40), gpu_row(util_pct=None)])):
-        running.hub.publish(event)
-    running.hub.flush()
-    await asyncio.to_thread((await asyncio.to_thread(only_head, environ)).carry_out, StartSession("train"))
-    head = await asyncio.to_thread(only_head, environ)
-    status = head.status
-    assert (status["path"], status["job"], status["interval_ms"]) == (str(path), "job 4711", 1000)
-    assert [one["name"] for one in status["sessions"]] == ["train"]
-    assert sum(status["states"].values()) == 1
-    (node,) = (await asyncio.to_thread(head.request, "nodes"))["nodes"]
-    assert (node["node"], node["gpus"], node["mean_util_pct"]) == ("n1", 2, 40)
-
-
-async def test_head_without_a_recording_refuses_marks_and_queries(
-    environ: Mapping[str, str],
-) -> None:
+async def test_head_without_a_recording_refuses_marks_and_queries(environ: Mapping[str, str]) -> None:
     running = RunningHead(None, environ)
     await running.control.start()
     head = await asyncio.to_thread(only_head, environ)
-    assert head.path is None
     with pytest.raises(QueryError, match="records nothing, so it can't run queries"):
         await run_query(head, "SELECT 1")
-    refused = (SetMark("here"), StartSession(), StopSession(), ChangeSession("x"))
-    for intent in refused:
-        with pytest.raises(RefusedError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
-            await asyncio.to_thread(head.carry_out, intent)
-    assert running.hub.fleet.logged_count == 0
+    with pytest.raises(RefusedError, match=r"nothing is recorded; start gswarm-tui without --no-record$"):
+        await asyncio.to_thread(head.carry_out, SetMark("here"))
     await running.close()
 
 
@@ -538,28 +463,6 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     finished.close()
     with pytest.raises(UserError, match="no recording in"):
         find_recording_file(None, environ)
-
-
-async def test_file_in_use_names_the_process(
-    running: RunningHead, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gswarm_tui.commands.recording_choice._PATIENCE_S", 0.0)
-    code = (
-        "from gswarm_tui.commands.recording_choice import open_source; from pathlib import Path; import sys\n"
-    )
-    code += "try: open_source(Path(sys.argv[1]), {})\nexcept Exception as e: print(type(e).__name__, e)"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        code,
-        str(path),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": environ["HOME"]},
-    )
-    output, _ = await process.communicate()
-    assert output.decode().startswith(f"{FileInUseError.__name__} {path} is in use by ")
-    assert f"process {os.getpid()};" in output.decode()
 
 
 async def test_file_recorded_on_another_machine_names_it(

@@ -165,6 +165,10 @@ async def test_interval_and_metrics_are_shown_and_switched(
         off = ("host", "processes", "counters")
         assert switched == {"core": True, "nvlink": True, "pcie": True, **dict.fromkeys(off, False)}
         assert await run_json(capsys, environ, "metrics") == switched
+        assert await run(environ, "metrics", "+host,-pcie") == 0
+        assert running.hub.fleet.metrics == ("core", "nvlink", "host")
+        changed = running.hub.fleet.event_log[-1]
+        assert changed.message == "metrics: pcie switched off; host switched on"
 
 
 async def test_mark_of_a_past_time_prints_json(
@@ -299,6 +303,9 @@ WRONG = (
     (("session", "rename", "a", "b"), 1, 'there is no session "a"; there are train.'),
     (("interval", "3h"), 2, '"3h" isn\'t between 0.1 s and 60 s.'),
     (("interval", "0.01"), 2, '"0.01" isn\'t between 0.1 s and 60 s.'),
+    (("metrics", "+gpu"), 2, "isn't a group of metrics"),
+    (("metrics", "--", "-core"), 2, "the group core is always on"),
+    (("metrics", "+host", "-pcie"), 2, "name all groups to switch in one word"),
     (("recording",), 2, "the following arguments are required: stop."),
     (("recording", "pause"), 2, "stop: invalid choice: 'pause'"),
     (("nodes", "n1"), 2, 'unexpected argument "n1" after gswarm-tui nodes; see --help.'),

@@ -294,15 +294,6 @@ def test_one_of_several_recordings_is_replayed_alone(tmp_path: Path) -> None:
             assert list(replay.fleet(replay.end()).nodes) == [node]
 
 
-def test_another_programs_file_is_refused(tmp_path: Path) -> None:
-    import duckdb
-
-    path = tmp_path / "other.duckdb"
-    duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
-    with pytest.raises(StoreError, match="isn't a recording"):
-        FileSource(path)
-
-
 def test_a_newer_versions_file_is_refused(tmp_path: Path) -> None:
     import duckdb
 

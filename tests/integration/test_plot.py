@@ -369,22 +369,6 @@ def test_session_without_data_prints_one_sentence(tmp_path: Path) -> None:
         material(path, "later")
 
 
-def test_failed_plot_keeps_the_existing_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, old = small(tmp_path / "run.duckdb"), tmp_path / "old.pdf"
-    old.write_bytes(b"before")
-
-    def no_room(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", no_room)
-    assert cli.main(["plot", "--db", str(path), "-o", str(old), "--force"]) == 1
-    assert f"{old} can't be written: No space left on device." in capsys.readouterr().err
-    assert old.read_bytes() == b"before"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.pdf", "run.duckdb"]
-
-
 def test_running_session_is_drawn_as_of_now(tmp_path: Path) -> None:
     recorder = FileWriter(tmp_path / "run.duckdb", WHAT, lambda _status: None)
     recorder.open()

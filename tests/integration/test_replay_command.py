@@ -10,7 +10,6 @@ from datetime import UTC
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-import duckdb
 import pytest
 
 from gswarm_tui.analysis import periods
@@ -117,13 +116,6 @@ def test_session_without_samples_is_refused(source: FileSource) -> None:
 def test_unknown_session_is_refused(source: FileSource) -> None:
     with pytest.raises(UserError, match='no session "trian"; perhaps you meant train'):
         open_player(source, "trian")
-
-
-def test_file_of_another_program_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.duckdb"
-    duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
-    with pytest.raises(StoreError, match="isn't a recording of gswarm-tui"):
-        FileSource(path)
 
 
 def test_replay_needs_a_terminal(path: Path) -> None:

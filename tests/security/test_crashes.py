@@ -15,7 +15,7 @@ import pytest
 from gswarm_tui.cli import main
 from gswarm_tui.run.starter import ENDING
 from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
-from tests.recorders import parent_of, recorder_of
+from tests.recorders import recorder_of
 from tests.terminal import PATIENCE_S
 from tests.unit.store_recording import query
 
@@ -98,15 +98,6 @@ def test_recorder_ends_with_its_only_screen_when_nobody_may_leave_it(path: Path)
         running.wait_for(" rows")
         recorder = recorder_of(path)
         os.kill(running.pid, signal.SIGKILL)
-        eventually(lambda: state(recorder) == "", "the recorder's end")
-    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
-
-
-def test_recording_is_closed_when_the_parent_of_its_recorder_is_killed(path: Path) -> None:
-    with head("--demo", "1x1", "--db", str(path)) as running:
-        running.wait_for(" rows")
-        recorder = recorder_of(path)
-        os.kill(parent_of(recorder), signal.SIGKILL)
         eventually(lambda: state(recorder) == "", "the recorder's end")
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
 

@@ -179,14 +179,6 @@ async def test_the_error_of_an_untrusted_host_key_is_recognised(tmp_path: Path) 
     assert not is_revoked(error)
 
 
-async def test_the_error_of_a_revoked_host_key_is_recognised(tmp_path: Path) -> None:
-    new_key(tmp_path / "host")
-    key = f"{tmp_path}/host.pub"
-    error = await handshake(tmp_path, ([key], [], [key]))
-    assert isinstance(error, asyncssh.HostKeyNotVerifiable)
-    assert is_revoked(error), f"a revoked host key reads differently: {error.reason}"
-
-
 async def test_the_error_of_a_host_key_of_another_type_is_recognised(tmp_path: Path) -> None:
     new_key(tmp_path / "host")
     new_key(tmp_path / "other", kind="ecdsa")

@@ -31,42 +31,11 @@ def failure(call: str, path: Path | str, config: Config | None = None) -> duckdb
     pytest.fail(f"DuckDB {duckdb.__version__} doesn't refuse {call or path} any more")
 
 
-def test_duckdb_names_the_process_that_locks_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "locked.duckdb"
-    hold = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", hold, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        error = failure("", path)
-        assert file_problem(error) is FileProblem.LOCKED, f"the text of a locked file changed: {error}"
-        named = internals.lock_holder(error)
-        holder.communicate()
-    assert named is not None, f"DuckDB doesn't name the lock's holder as before: {error}"
-    assert named[1] == holder.pid
-
-
-def test_duckdb_refuses_a_file_that_is_attached_twice(tmp_path: Path) -> None:
-    path = tmp_path / "twice.duckdb"
-    with duckdb.connect(str(path)):
-        error = failure(f"ATTACH '{path}' AS other", ":memory:")
-    assert file_problem(error) is FileProblem.ALREADY_ATTACHED, f"the text changed: {error}"
-
-
 def test_duckdb_refuses_files_of_other_programs(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("no database, and longer than a header\n" * 500)
     error = failure("", path)
     assert file_problem(error) is FileProblem.NOT_A_DATABASE, f"the text changed: {error}"
-
-
-def test_duckdb_refuses_a_file_that_was_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "cut.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE t AS FROM range(100000)")
-    path.write_bytes(path.read_bytes()[: 3 * 4096 + 100])
-    error = failure("FROM t", path)
-    assert file_problem(error) is FileProblem.DAMAGED, f"the text changed: {error}"
 
 
 @pytest.mark.parametrize(

@@ -126,26 +126,6 @@ def test_commit_is_acknowledged_once_to_its_node() -> None:
     assert links["n2"].acknowledged == []
 
 
-def commit(made: Hub, seq: int) -> dict[str, int]:
-    """Publish and commit a frame of each node; return the acknowledgements by node."""
-    links = {name: link for name, link in made.links.items() if isinstance(link, FakeLink)}
-    for name in links:
-        made.publish(FrameArrived(name, 1.0, 1.0, "life", TABLES.frame(seq, 1, 0.0, 0, gpus=(), host=None)))
-    made.flush()
-    made.recorded(RecorderStatus("f", 1, 1, 0, dict.fromkeys(((name, "life") for name in links), seq)))
-    acknowledged = {name: link.acknowledged[-1][1] for name, link in links.items() if link.acknowledged}
-    for link in links.values():
-        link.acknowledged.clear()
-    return acknowledged
-
-
-def test_every_commit_is_acknowledged_to_its_nodes() -> None:
-    made, _ = hub(*"ab")
-    made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links.update({name: FakeLink(name) for name in "ab"})
-    assert [commit(made, seq) for seq in (1, 2)] == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
-
-
 @pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: float) -> None:
     """Each commit contains the flushed frames and starts two seconds after the previous one."""
