@@ -104,6 +104,7 @@ def test_killed_head_is_recovered_without_loss(cluster: Cluster, launcher: str, 
     try:
         with recording(cluster, db, f"--job {job} --launcher {launcher}") as terminal:
             wait_seconds(terminal, 3)
+            terminal.wait_for(" rows")
             committed = rows_shown(terminal)
             assert terminal.kill(db) == 128 + signal.SIGKILL
         assert ask(db, "SELECT ended_at FROM recordings") == [(None,)]
