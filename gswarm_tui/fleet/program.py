@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 
-# No word fits two parts of the pattern, so a hostile command line can't make the search slow.
-_STARTER = re.compile(
-    r"""(?:\S*/)?(?:
-    (?:python|pypy)[\d.]*t?(?:\s+-[WX]\s+\S+|\s+-(?![mcWX]\b)\S+)*\s+(?:-m\s+|(?!-))
-    | (?:torchrun|deepspeed|accelerate\s+launch|torch\.distributed\.(?:run|launch))
-      \s+(?:.*?\s)?(?:(?:-m|--module)\s+|(?=\S+\.py(?:\s|$)))
-    | (?:ba|da|k|z)?sh(?:\s+-\S+)*\s+(?!-)
-    | (?:cd|export|module|set|source|ulimit|\.)\s.*?(?:&&|;)\s+
-    | (?:exec|env|nohup|\w+=\S*)\s+
-    )""",
-    re.VERBOSE,
-)
+# Modules that start another one, as torch.distributed.run and accelerate.commands.launch.
+_LAUNCHER = re.compile(r"torch\.distributed\.|.*launch")
+_INTERPRETER = re.compile(r"\S*(?:python[\d.]*t?|sh) (?=[^\s-])")
 
 
 @lru_cache(maxsize=4096)
 def program(command: str) -> str:
-    """Return a command line from its script or module on: "train.py -v" for "/opt/bin/python -u train.py -v".
+    """Return a command line from its script or module on: "train.py -v" for "srun python -u ./train.py -v".
 
-    Interpreters, shells, torchrun and their options are left out, as is the script's folder. The words arrive
-    joined by spaces, so `bash -c` is followed to the first command that does more than prepare.
+    The script is the first word that ends in .py or is a module after ``-m``, else the first that ends in
+    .sh, so srun, numactl, a shell or torchrun in front don't hide it. Its folder is left out. Without any, as
+    in "python /opt/bin/vllm serve", only the interpreter is left out.
     """
-    while (start := _STARTER.match(command)) and start.end() < len(command):
-        command = command[start.end() :]
-    name, space, arguments = command.partition(" ")
+    words = command.split(" ")
+    for ending in (".py", ".sh"):
+        for index, (before, word) in enumerate(pairwise(["", *words])):
+            is_module = before in {"-m", "--module"} and word.replace(".", "").isidentifier()
+            if (is_module and not _LAUNCHER.match(word)) or (word.endswith(ending) and word[0] != "-"):
+                return " ".join([word.rpartition("/")[2], *words[index + 1 :]])
+    name, space, arguments = _INTERPRETER.sub("", command, count=1).partition(" ")
     return (name.rpartition("/")[2] or name) + space + arguments
