@@ -253,7 +253,7 @@ Host gpu1* # with a comment
   HostName 127.0.0.1 # not the name
   HostKeyAlias first
   UserKnownHostsFile "{folder}/known hosts/%k" /dev/null
-  IdentityFile {folder}/%k.key
+  IdentityFile {folder}/%n.key
 Host gpu2*
   HostName 127.0.0.1
   UserKnownHostsFile ${{KNOWN}}/known_hosts
@@ -272,13 +272,13 @@ async def test_the_configuration_is_what_ssh_makes_of_it(
     folder = server.folder
     (folder / "known hosts").mkdir()
     (folder / "known hosts/first").write_text(f"first {public(folder / 'host')}\n")
-    server.user_key.rename(folder / "first.key")
+    server.user_key.rename(folder / "gpu11.key")
     monkeypatch.setenv("KNOWN", str(folder))
     async with launcher(server) as ssh:
         config = Path(server.config())
         config.write_text(
             SHAPES.format(folder=folder)
-            + config.read_text().replace(str(server.user_key), f"{folder}/first.key")
+            + config.read_text().replace(str(server.user_key), f"{folder}/gpu11.key")
         )
         for node in ("gpu11", "gpu21"):
             assert await first_frame(ssh, node), node
@@ -398,6 +398,29 @@ async def test_jump_host_comes_from_the_configuration(server: SshServer) -> None
     async with launcher(server, "Host gpu*", "  ProxyJump gpujump") as ssh:
         assert await first_frame(ssh)
     assert (server.folder / "sshd.log").read_text().count("Accepted publickey") == 2
+
+
+async def test_jump_hosts_have_jump_hosts_of_their_own(server: SshServer) -> None:
+    """The way to gpu01 is gpu04, gpu03, gpu02: two are its own, and gpu04 is that of gpu03."""
+    jumps = ("Host gpu01", "  ProxyJump gpu03,gpu02", "Host gpu03", "  ProxyJump gpu04", "Host gpu04")
+    async with launcher(server, *jumps, "  ProxyJump gpu04") as ssh:
+        assert await first_frame(ssh)
+    assert (server.folder / "sshd.log").read_text().count("Accepted publickey") == 4
+
+
+async def test_known_hosts_command_gives_host_keys(server: SshServer) -> None:
+    """FreeIPA's clients set one; the host key is in no file then."""
+    keys = server.folder / "keys"
+    keys.write_text(f'#!/bin/sh\necho "$@" >> $0.log\necho "$1 {public(server.folder / "host")}"\n')
+    keys.chmod(0o755)
+    server.known_hosts.write_text("")
+    async with launcher(server, f"  KnownHostsCommand {keys} %H %n %I %t", "  ProxyJump gpu02") as ssh:
+        assert await first_frame(ssh)
+    asked = [f"[127.0.0.1]:{server.port} {node} HOSTNAME NONE" for node in ("gpu01", "gpu02")]
+    assert Path(f"{keys}.log").read_text().splitlines() == asked
+    keys.write_text("#!/bin/sh\nexit 1\n")
+    async with launcher(server, f"  KnownHostsCommand {keys}") as ssh:
+        assert (await refused(ssh)).reason == f"its host key is not in {server.known_hosts}"
 
 
 async def test_proxy_command_is_used_where_host_keys_sign(server: SshServer) -> None:

@@ -39,12 +39,13 @@ _LONGEST_BANNER = 4096
 class Attempt(asyncssh.SSHClient):
     """One attempt to connect to a host, with all that explains its failure.
 
-    ``options`` is what the SSH configuration sets for the host, None until it is read; ``command`` is the ssh
-    command that connects in the same way.
+    ``options`` is what the SSH configuration sets for the host, None until it is read; ``host_keys`` are the
+    lines of its ``KnownHostsCommand``; ``command`` is the ssh command that connects in the same way.
     """
 
     host: str
     options: asyncssh.SSHClientConnectionOptions | None = None
+    host_keys: str = ""
     banner: str = ""
     host_is_known: bool = False
     wants_password: bool = False
@@ -99,10 +100,14 @@ class Attempt(asyncssh.SSHClient):
 
     def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
         """Return a host's known keys, as asyncssh's ``known_hosts`` callback."""
-        known = _read_known_hosts(file_versions(self.known_hosts_files))
-        trusted = match_known_hosts(known, host, port)
-        self.host_is_known = bool(trusted[0] or trusted[1])
-        return trusted
+        # Only the files are cached: the command prints other lines for each host.
+        files = _read_known_hosts(file_versions(self.known_hosts_files))
+        found = [
+            match_known_hosts(known, host, port) for known in (files, parse_known_hosts([self.host_keys]))
+        ]
+        keys, authorities, revoked = ([*one, *other] for one, other in zip(*found, strict=True))
+        self.host_is_known = bool(keys or authorities)
+        return keys, authorities, revoked
 
 
 def file_versions(paths: Iterable[Path]) -> FileVersions:

@@ -23,14 +23,18 @@ from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 
 ANSWER_S = 15.0
-KEPT_S = 60.0
 _CALLS_AT_ONCE = 4
 _LINE = re.compile(r'\s*"?(\w+)"?[\s=]*([^#]*)')
 _WORD = re.compile(r'[^\s",!]+')
 # ``ssh -G`` prints these as they are written, so that a token in them doesn't tell hosts apart.
-_NOT_EXPANDED = {"certificatefile", "controlpath", "identityfile", "localcommand", "proxycommand"}
+_NOT_EXPANDED = {
+    *("certificatefile", "controlpath", "identityfile"),
+    *("knownhostscommand", "localcommand", "proxycommand"),
+}
 # These are in effect already, or have none here; asyncssh would refuse some of their values.
-_LEFT_OUT = re.compile("host|canonical.*|forwardagent|proxycommand|pubkeyauth.*|rekeylimit|remotecommand")
+_LEFT_OUT = re.compile(
+    "host|canonical.*|forwardagent|proxycommand|pubkeyauth.*|rekeylimit|remotecommand|setenv"
+)
 
 Printed = dict[str, list[str]]
 """The values of each option that ``ssh -G`` prints; "host" is the host that it was called for."""
@@ -39,8 +43,7 @@ Printed = dict[str, list[str]]
 class SshConfiguration:
     """Options of hosts, by ``ssh -G``; hosts that the configuration doesn't tell apart share a call.
 
-    Answers are kept for ``KEPT_S``, so that an edit reaches nodes that reconnect. Where there is no ``ssh``,
-    asyncssh reads ``files``.
+    Answers are kept for the run. Where there is no ``ssh``, asyncssh reads ``files``.
     """
 
     def __init__(self, config: str, files: Sequence[str]) -> None:
@@ -56,16 +59,36 @@ class SshConfiguration:
         if self._ssh is None:
             # In a thread, because ``Match exec`` may run a slow command.
             return await asyncio.to_thread(read_options, host, self._files, user, port)
+        printed, defaults = await self._printed(host, user, port)
+        return _read_printed(host, printed, defaults, user, port)
+
+    async def host_keys(self, host: str, user: str, port: int) -> str:
+        """Return a host's keys as its ``KnownHostsCommand`` prints them, empty without one."""
+        if self._ssh is None:
+            return ""
+        printed, _ = await self._printed(host, user, port)
+        command = printed.get("knownhostscommand", ["none"])[0]
+        if command == "none":
+            return ""
+        tokens = _tokens(host, printed)
+        known_as = tokens["h"] if tokens["p"] == "22" else f"[{tokens['h']}]:{tokens['p']}"
+        tokens |= {"H": printed.get("hostkeyalias", [known_as])[0], "I": "HOSTNAME"}
+        # ssh also calls it before it knows the host's key, and then expands these to NONE.
+        tokens |= dict.fromkeys("fKt", "NONE")
+        # As in ssh, no shell runs it, and a failure isn't more than a lack of keys.
+        output, _ = await _output([_expand(word, tokens) for word in shlex.split(command)])
+        return output.decode("utf-8", "replace")
+
+    async def _printed(self, host: str, user: str, port: int) -> list[Printed]:
+        """Return what ``ssh -G`` prints for a host, and ssh's defaults."""
         if not self._answers:
             self._patterns = patterns(self._files)
-            asyncio.get_running_loop().call_later(KEPT_S, self._answers.clear)
         login = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
         asked = [
             self._ask((user, port, self._group(host)), *self._options, *login, host),
             self._ask("defaults", "-F", "/dev/null", host),
         ]
-        printed, defaults = [await asyncio.shield(answer) for answer in asked]
-        return _read_printed(host, printed, defaults, user, port)
+        return [await asyncio.shield(answer) for answer in asked]
 
     def _group(self, host: str) -> object:
         """Return the same value for hosts that the configuration doesn't tell apart."""
@@ -82,29 +105,37 @@ class SshConfiguration:
     async def _call(self, key: object, *words: str) -> Printed:
         """Return what ``ssh -G`` prints; a failed call isn't kept. Raises LaunchError."""
         command = f"ssh -G {shlex.join(words)}"
-        reason = f"reading its SSH configuration took more than {ANSWER_S:g} s"
-        remedy = f"run `{command}` to see what it waits for"
-        output = b""
         async with self._calls:
-            channel = await ProcessChannel.start([self._ssh or "", "-TG", *words], subprocess.DEVNULL)
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    while chunk := await channel.read():
-                        output += chunk
-                reason, remedy = "your ssh refuses its configuration", f"correct it until `{command}` works"
-            except TimeoutError:
-                output = b""
-            finally:
-                await channel.close()
+            output, why = await _output([self._ssh or "", "-TG", *words])
         if not output:
             self._answers.pop(key, None)
-            why = channel.stderr().decode("utf-8", "replace")
-            raise LaunchError(clean(f"{reason}: {why}".rstrip(": \n")), remedy, Retry.SLOWLY, Step.CONNECT)
+            if why is None:
+                reason = f"reading its SSH configuration took more than {ANSWER_S:g} s"
+                remedy = f"run `{command}` to see what it waits for"
+            else:
+                reason = f"your ssh refuses its configuration: {why}".rstrip(": \n")
+                remedy = f"correct it until `{command}` works"
+            raise LaunchError(clean(reason), remedy, Retry.SLOWLY, Step.CONNECT)
         printed: Printed = {}
         for line in os.fsdecode(output).splitlines():
             name, _, value = line.partition(" ")
             printed.setdefault(name.lower(), []).append(value)
         return printed | {"host": [words[-1]]}
+
+
+async def _output(command: Sequence[str]) -> tuple[bytes, str | None]:
+    """Return what a command prints, and on stderr; nothing and None if it takes longer than ``ANSWER_S``."""
+    channel = await ProcessChannel.start(command, subprocess.DEVNULL)
+    output = b""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            while chunk := await channel.read():
+                output += chunk
+        return output, channel.stderr().decode("utf-8", "replace")
+    except TimeoutError:
+        return b"", None
+    finally:
+        await channel.close()
 
 
 def patterns(files: Sequence[str]) -> frozenset[str] | None:
@@ -141,15 +172,10 @@ def _read_printed(
 ) -> asyncssh.SSHClientConnectionOptions:
     """Let asyncssh read what differs from ssh's defaults, as a configuration file of this one host."""
     chosen = {name: values for name, values in printed.items() if values != defaults.get(name)}
-    name = printed["hostname"][0]
-    if name.lower() == printed["host"][0].lower():
-        # Hosts share a call, so what ssh printed may be the name of another host that has no HostName either.
-        name = host
-    alias = printed.get("hostkeyalias", [host])[0]
-    tokens = {"h": name, "n": host, "k": alias, "p": printed["port"][0], "r": printed["user"][0], "%": "%"}
+    tokens = _tokens(host, printed)
     command = _expand(chosen.get("proxycommand", ["none"])[0], tokens)
     with tempfile.NamedTemporaryFile("w", errors="surrogateescape") as file:
-        lines = _lines(chosen | {"hostname": [name]}, defaults, tokens)
+        lines = _lines(chosen | {"hostname": [tokens["h"]]}, defaults, tokens)
         file.writelines(f"{option} {shlex.join(words)}\n" for option, words in lines)
         file.flush()
         # A shell runs the command, as in ssh. The shell around it holds a stderr that stays open and empty,
@@ -167,8 +193,6 @@ def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Ite
             case "userknownhostsfile" | "globalknownhostsfile":
                 # ssh prints paths without quotes, so a space separates two files only where a "/" follows it.
                 yield name, re.split(" (?=/)", first)
-            case "setenv":
-                yield name, values
             case "hostname":
                 yield name, [first.replace("%", "%%")]
             case "proxyjump":
@@ -178,10 +202,18 @@ def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Ite
             case "hostkeyalgorithms" if set(defaults[name][0].split(",")).issubset(first.split(",")):
                 # With "+", asyncssh still prefers the algorithms of the host's known keys, as ssh does.
                 yield name, [f"+{first}"]
-            case "identityfile" | "certificatefile":
-                yield from ((name, [value.replace("%k", tokens["k"])]) for value in values)
             case _ if not _LEFT_OUT.fullmatch(name):
                 yield from ((name, [value]) for value in values)
+
+
+def _tokens(host: str, printed: Printed) -> dict[str, str]:
+    """Return the values of ssh's tokens for a host."""
+    name = printed["hostname"][0]
+    if name.lower() == printed["host"][0].lower():
+        # Hosts share a call, so what ssh printed may be the name of another host that has no HostName either.
+        name = host
+    alias = printed.get("hostkeyalias", [host])[0]
+    return {"h": name, "n": host, "k": alias, "p": printed["port"][0], "r": printed["user"][0], "%": "%"}
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:

@@ -142,6 +142,7 @@ class SshLauncher(Launcher):
         attempt = Attempt(host, is_jump_host=bool(through), command=command)
         try:
             options = attempt.options = await self._configuration.options(host, user, port)
+            attempt.host_keys = await self._configuration.host_keys(host, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
             # As ssh does, skip keys that don't exist.
