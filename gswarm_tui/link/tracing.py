@@ -82,7 +82,8 @@ class RankTrace:
     file: str = ""
     zipped: int = 0
     imported: bool = False
-    parts: asyncio.Queue[TracePart] = field(default_factory=asyncio.Queue, repr=False)
+    part: TracePart | None = field(default=None, repr=False)
+    """The next part of the file, until it is written."""
 
     @property
     def is_settled(self) -> bool:
@@ -97,7 +98,7 @@ class RankTrace:
 
     def row(self) -> dict[str, Any]:
         """Return it as values of a message."""
-        return {name: value for name, value in vars(self).items() if name != "parts"}
+        return {name: value for name, value in vars(self).items() if name != "part"}
 
 
 class Tracing:
@@ -131,11 +132,9 @@ class Tracing:
         self._nodes: dict[str, float] = {}
         self._live_at: dict[str, float] = {}
         self._traces: dict[str, dict[int, RankTrace]] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
         self._accepted = 0
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._fetching: set[asyncio.Task[None]] = set()
         for part in folder.glob("*.json.gz.part"):  # of a recorder that was killed; a recording has only one
             part.unlink(missing_ok=True)
 
@@ -159,7 +158,6 @@ class Tracing:
         self._starts_at = self._now() + STARTS_IN_S
         self._asked.clear()
         self._traces = {node: {} for node in self._links}
-        self._turns = {node: asyncio.Lock() for node in self._links}
         self._accepted = 0
         self._nodes = dict.fromkeys(self._links, self._now())
         self._live_at = dict(self._nodes)
@@ -218,9 +216,10 @@ class Tracing:
             self._asked.add(node)
         if isinstance(message, TracePart):
             trace = self._traces[node].get(message.pid)
-            # A part comes only on request, so one that nobody waits for is dropped.
-            if trace is not None and trace.state == FETCHING and trace.parts.empty():
-                trace.parts.put_nowait(message)
+            # A part comes only on request, so one that nobody waits for is dropped. One that was requested
+            # again after a reconnect may come twice.
+            if trace is not None and trace.state == FETCHING and message.offset == trace.fetched:
+                trace.part = trace.part or message
         elif message.state != TRACE_ASKED:
             self._take_report(node, message)
         self._changed.set()
@@ -257,44 +256,36 @@ class Tracing:
             same = sum(other.rank == trace.rank for other in traces.values()) > 1
             extra = f"-{trace.pid}" if same and trace.rank is not None else ""
             trace.file = f"{self._token}-{what}-{trace.node}{extra}.json.gz".replace("/", "_")
-            fetch = asyncio.get_running_loop().create_task(self._fetch(trace))
-            self._fetching.add(fetch)
-            fetch.add_done_callback(self._fetching.discard)
 
     def _request_part(self, trace: RankTrace) -> None:
         self._links[trace.node].fetch_trace(FetchTrace(self._token, trace.pid, trace.fetched))
 
     async def _fetch(self, trace: RankTrace) -> None:
-        """Fetch and compress a rank's trace when it is its turn: a node has one file open at a time."""
-        async with self._turns[trace.node]:
-            if not trace.is_settled:
-                trace.state = FETCHING
-                await self._fetch_parts(trace)
-
-    async def _fetch_parts(self, trace: RankTrace) -> None:
+        """Fetch and compress a rank's trace; the whole trace has one file open at a time."""
+        trace.state, self._nodes[trace.node] = FETCHING, self._now()
         path = self._folder / trace.file
         unfinished = path.with_name(f"{path.name}.part")
         try:
             with gzip.open(unfinished, "wb", _LEVEL) as file:
                 while trace.fetched < trace.size:
                     self._request_part(trace)
-                    while (part := await trace.parts.get()).offset != trace.fetched:
-                        pass  # requested again after a reconnect
-                    if trace.is_settled:
-                        return
-                    if not part.data:
+                    while trace.part is None:
+                        await self._wait_for_change()
+                        if trace.is_settled:
+                            return
+                    data = trace.part.data[: trace.size - trace.fetched]
+                    if not data:
                         self._fail(trace, "its file became shorter while it was fetched")
                         return
-                    data = part.data[: trace.size - trace.fetched]
                     await asyncio.to_thread(file.write, data)
                     trace.fetched += len(data)
+                    trace.part = None
             unfinished.rename(path)
             trace.state, trace.zipped = DONE, path.stat().st_size
         except OSError as error:
             self._fail(trace, f"{path} can't be written: {error.strerror}")
         finally:
             unfinished.unlink(missing_ok=True)
-            self._changed.set()
 
     def _fail(self, trace: RankTrace, reason: str) -> None:
         trace.state, trace.reason, trace.file = TRACE_FAILED, reason, ""
@@ -325,22 +316,29 @@ class Tracing:
             self._give_up(node, why)
         for link in self._links.values():
             link.end_trace(EndTrace(self._token))
-        for fetch in self._fetching:
-            fetch.cancel()
 
     async def _wait_for_files(self) -> None:
         while not (self._nodes.keys() <= self._asked and all(t.is_settled for t in self.ranks())):
-            self._changed.clear()
-            self._give_up_silent_nodes()
-            # Not wait_for: in Python 3.11 it may ignore a cancellation (python/cpython#86296).
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_EVERY_S):
-                    await self._changed.wait()
+            ready = next((trace for trace in self.ranks() if trace.state == TRACE_READY), None)
+            await (self._wait_for_change() if ready is None else self._fetch(ready))
+
+    async def _wait_for_change(self) -> None:
+        """Wait until a node reports something, at most ``CHECK_EVERY_S``."""
+        self._changed.clear()
+        self._give_up_silent_nodes()
+        # Not wait_for: in Python 3.11 it may ignore a cancellation (python/cpython#86296).
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_EVERY_S):
+                await self._changed.wait()
 
     def _give_up_silent_nodes(self) -> None:
         for node, heard_at in self._nodes.items():
             if self._links[node].is_live:
                 self._live_at[node] = self._now()
+            if node in self._asked and all(
+                trace.is_settled or trace.state == TRACE_READY for trace in self._traces[node].values()
+            ):
+                continue  # its files wait for their turn
             # A short cut while a rank writes its file for minutes doesn't end the trace.
             if self._now() - max(heard_at, self._live_at[node]) > SILENT_S:
                 self._give_up(node, "the connection was lost")
@@ -378,4 +376,4 @@ class Tracing:
         """End a trace that is under way, and remove it from the nodes."""
         if self._running is not None:
             self._running.cancel()
-            await asyncio.gather(self._running, *self._fetching, return_exceptions=True)
+            await asyncio.gather(self._running, return_exceptions=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -64,6 +66,30 @@ def test_ranks_are_traced_at_one_time_and_their_traces_are_queried_while_they_ru
     size = sum((Path(result["folder"]) / rank["file"]).stat().st_size for rank in traced)
     assert message.startswith(f"2 traces over 0.2 s, {file_size(size)} in ")
     assert "not traced: rank 2 on " in message
+
+
+def test_a_trace_is_cancelled_by_another_command_and_by_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "gswarm_tui", "trace", "--duration", "60"]
+    with record(tmp_path, "--launcher", "local", "--", "bash", "-c", RANKS) as running:
+        running.wait_for("ranks started")
+        for cancel, status in (("--cancel", 1), ("Ctrl-C", 130)):
+            with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as tracing:
+                assert tracing.stderr is not None
+                assert "requested a trace" in tracing.stderr.readline()
+                if cancel == "--cancel":
+                    assert run_beside(tmp_path, "trace", "--cancel") == 0
+                else:
+                    tracing.send_signal(signal.SIGINT)
+                printed = tracing.stderr.read()
+            assert tracing.returncode == status, printed
+        assert run_beside(tmp_path, "trace", "--cancel") == 1
+        assert "no trace is under way" in capsys.readouterr().err
+        running.end("\n")
+    db = tmp_path / "run.duckdb"
+    cancelled = query(db, "SELECT count(*) FROM events WHERE message = 'the trace was cancelled'")
+    assert cancelled == [(2,)]
 
 
 def test_imported_traces_show_each_rank_s_time_and_who_waits(
