@@ -75,10 +75,7 @@ def _probe_maker(options: dict[str, str]) -> Callable[[], Probe]:
         return _node_probe
     from gswarm_agent.simulated import SimulatedNode, parse_simulation
 
-    try:
-        simulation = parse_simulation(options["--simulate"])
-    except ValueError as error:
-        raise OptionError(str(error)) from None
+    simulation = parse_simulation(options["--simulate"])
     return lambda: SimulatedNode(simulation)
 
 

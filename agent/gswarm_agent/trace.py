@@ -1,15 +1,13 @@
-"""Folder and pipes on a node through which traces of a job's processes can be requested later.
+"""Folder on a node through which traces of a job's processes can be requested later.
 
-``gswarm-tui record`` puts these places into the environment of its command, on all nodes alike, so they
-depend on the user and the recording only.
+``gswarm-tui record`` puts its path into the environment of its command, on all nodes alike, so it
+depends on the user and the recording only.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-import time
 from contextlib import suppress
 
 from gswarm_agent.folder import Folder, folders, problems_of, tops
@@ -18,16 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict
 
-PIPES_IN, PIPE_PREFIX = "/tmp", "gswarm-nccl-"  # noqa: S108  # exists in every container, too
-"""Folder of PyTorch's pipes ``gswarm-nccl-TOKEN-RANK.pipe``, and the beginning of their names.
-
-If PyTorch can't make its pipe, the process dies. So the folder is one that exists everywhere, and the token
-is random: another user who knew it could take the name.
-"""
 ENDPOINT = "dynolog"
 """Kineto's name of the socket to which PyTorch processes send their requests."""
 _SOCKETS = "kineto-"
-_STARTS_S = 60.0
 
 
 def socket_folder(recording: str) -> str:
@@ -60,19 +51,12 @@ def make_socket_folder(recording: str) -> str:
 
 
 def remove_places(recording: str) -> None:
-    """Remove the socket folder of a recording that has ended here, and pipes of processes that have ended."""
+    """Remove the socket folder of a recording that has ended here; one that holds other files stays."""
     top, _, name = socket_folder(recording).rpartition("/")
     # Agents of several nodes may run on one machine.
-    if not any(each.name.startswith(recording[:8]) for each in folders([top])):
-        _remove_sockets(top, name)
-    for entry in os.listdir(PIPES_IN):  # noqa: PTH208
-        if entry.startswith(PIPE_PREFIX) and entry.endswith(".pipe"):
-            _remove_pipe(f"{PIPES_IN}/{entry}")
-
-
-def _remove_sockets(top: str, name: str) -> None:
-    """Remove a socket folder; one that holds other files stays."""
-    try:
+    if any(each.name.startswith(recording[:8]) for each in folders([top])):
+        return
+    with suppress(OSError):
         folder = Folder(top, name)
         above, own = folder.descriptors
         for entry in folder.names():
@@ -80,18 +64,3 @@ def _remove_sockets(top: str, name: str) -> None:
                 folder.unlink(entry)
         os.rmdir(name, dir_fd=above)
         folder.close()
-    except OSError:
-        pass
-
-
-def _remove_pipe(path: str) -> None:
-    """Remove a pipe of this user's that no process reads; PyTorch opens a new one at once."""
-    try:
-        status = os.lstat(path)
-        is_old = time.time() - status.st_mtime > _STARTS_S
-        if not (stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid() and is_old):
-            return
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW))
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            os.unlink(path)  # noqa: PTH108

@@ -52,8 +52,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     why_ending = partial(slurm.why_ending, job.label) if job else str
     batch = BatchRun(headless.record, chosen.command, umask, why_ending, listener=listener)
     if options.arm:
-        job_id = job.job_id if job else ""
-        batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid, job_id)
+        batch.arm = lambda recording: arming.arm(chosen.command, environ, recording.uid)
     status = batch.run()
     if batch.recording is not None and batch.recording.path is not None:
         uid, path = batch.recording.uid, batch.recording.path

@@ -1,4 +1,4 @@
-"""Environment variables of a recorded command, by which it can be traced and inspected later.
+"""Environment variables of a recorded command, by which it can be traced later.
 
 The reasons, and what was tried, are in docs/decisions/013-arming.md.
 """
@@ -6,10 +6,8 @@ The reasons, and what was tried, are in docs/decisions/013-arming.md.
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 import subprocess
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from gswarm_tui.common.programs import run_program
 FIRST_TORCH = (2, 10)
 """Earlier versions of PyTorch may crash at their start if KINETO_USE_DAEMON is set."""
 _SILENT = "5"  # Kineto prints an error every 5 s while nobody listens; 4 is ERROR
-_RAS_PORTS = range(28100, 32700)  # below the usual ephemeral ports, above NCCL's own 28028
 _PYTHON = re.compile(r"python[0-9.]*")
 _SHOW_TORCH = (
     "import sys; sys.path[:] = filter(None, sys.path)\n"
@@ -29,22 +26,16 @@ _SHOW_TORCH = (
 _PYTHON_S = 10.0
 
 
-def arm(
-    command: Sequence[str], environ: Mapping[str, str], recording: str, job_id: str = ""
-) -> dict[str, str]:
+def arm(command: Sequence[str], environ: Mapping[str, str], recording: str) -> dict[str, str]:
     """Return the command's environment, and print what was set. Variables that are set already stay."""
     folder = trace.socket_folder(recording)
     # Kineto opens it once, perhaps before this node's agent makes it; and it obeys the owner of the folder.
     obstacle = trace.make_socket_folder(recording)
-    number = int(job_id) if job_id.isdigit() else zlib.crc32((job_id or recording).encode())
-    port = _RAS_PORTS[number % len(_RAS_PORTS)]
     wanted = {
         "KINETO_USE_DAEMON": "1",
         "KINETO_IPC_SOCKET_DIR": folder,
         "KINETO_LOG_LEVEL": _SILENT,
         "KINETO_ONDEMAND_TRACE_DIR": folder,
-        "NCCL_RAS_ADDR": f"localhost:{port}",
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{trace.PIPES_IN}/{trace.PIPE_PREFIX}{secrets.token_hex(6)}-",
     }
     torch = _torch_version(command, environ)
     numbers = re.match(r"(\d+)\.(\d+)", torch)
@@ -52,7 +43,7 @@ def arm(
         obstacle = f"torch {torch} may crash with it; use {'.'.join(map(str, FIRST_TORCH))} or later"
     if obstacle:
         print_notice(f"no Kineto: {obstacle}")
-        wanted = {name: value for name, value in wanted.items() if not name.startswith("KINETO")}
+        return dict(environ)
     names = {"set for traces": wanted.keys() - environ.keys(), "kept yours": wanted.keys() & environ.keys()}
     print_notice("; ".join(f"{what}: {', '.join(sorted(them))}" for what, them in names.items() if them))
     return wanted | dict(environ)

@@ -124,13 +124,11 @@ ARMED = {
     "KINETO_LOG_LEVEL",
     "KINETO_ONDEMAND_TRACE_DIR",
     "KINETO_USE_DAEMON",
-    "NCCL_RAS_ADDR",
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 }
 SHOW_ARMED = (
     "import os, pathlib, sys\n"
     "for name in sorted(os.environ):\n"
-    "    if name.startswith(('KINETO_', 'NCCL_', 'TORCH_')): print(name, os.environ[name])\n"
+    "    if name.startswith('KINETO_'): print(name, os.environ[name])\n"
     "print('-', oct(pathlib.Path(os.environ.get('KINETO_IPC_SOCKET_DIR', '/')).stat().st_mode))\n"
 )
 SHOW_KEPT = (
@@ -144,7 +142,7 @@ SHOW_KEPT = (
 def test_command_keeps_what_it_had_and_is_armed_by_variables_that_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:1")
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
     script = SHOW_ARMED + SHOW_KEPT
     before = os.umask(0o027)
     try:
@@ -161,11 +159,11 @@ def test_command_keeps_what_it_had_and_is_armed_by_variables_that_are_printed(
     shown = dict(line.split(maxsplit=1) for line in armed)
     assert shown.pop("-") == "0o40700", "the socket folder is private"
     assert shown.keys() == ARMED
-    assert shown["NCCL_RAS_ADDR"] == "localhost:1"
+    assert shown["KINETO_LOG_LEVEL"] == "3"
     (printed,) = (line for line in running.lines if "KINETO" in line)
     assert printed == (
-        "gswarm-tui: set for traces: KINETO_IPC_SOCKET_DIR, KINETO_LOG_LEVEL, KINETO_ONDEMAND_TRACE_DIR, "
-        "KINETO_USE_DAEMON, TORCH_NCCL_DEBUG_INFO_PIPE_FILE; kept yours: NCCL_RAS_ADDR\n"
+        "gswarm-tui: set for traces: KINETO_IPC_SOCKET_DIR, KINETO_ONDEMAND_TRACE_DIR, KINETO_USE_DAEMON; "
+        "kept yours: KINETO_LOG_LEVEL\n"
     )
     assert not Path(shown["KINETO_IPC_SOCKET_DIR"]).exists(), "nobody needs it any more"
 

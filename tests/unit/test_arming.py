@@ -46,16 +46,8 @@ def test_kineto_is_left_out_where_this_torch_may_crash_with_it(
         if is_armed
         else []
     )
-    assert {"NCCL_RAS_ADDR", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"} <= armed.keys()
     complaint = f"gswarm-tui: no Kineto: torch {version} may crash with it; use 2.10 or later\n"
     assert (complaint in capsys.readouterr().err) is not is_armed
-
-
-def test_jobs_have_ports_and_pipes_of_their_own() -> None:
-    environ = {"PATH": os.environ["PATH"]}
-    armed = [arm(COMMAND, environ, RECORDING, job_id) for job_id in ("4711", "4712", "")]
-    assert len({one["NCCL_RAS_ADDR"] for one in armed}) == 3
-    assert len({one["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] for one in armed}) == 3
 
 
 @pytest.mark.parametrize(

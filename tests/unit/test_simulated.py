@@ -169,9 +169,3 @@ def test_a_starved_node_waits_for_its_disks() -> None:
 def test_a_simulation_travels_as_json() -> None:
     text = '{"node": "a", "index": 1, "nodes": 3, "gpus": 4, "seed": 9, "origin_ns": 5}'
     assert parse_simulation(text) == Simulation("a", 1, 3, 4, 9, 5)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "nonsense", '{"gpus": "many"}', '{"colour": 1}'])
-def test_an_invalid_simulation_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="a simulation"):
-        parse_simulation(text)

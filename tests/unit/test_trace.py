@@ -17,7 +17,6 @@ RECORDING = "1a2b3c4d-5e6f-4711-8000-0123456789ab"
 def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the agents' folder on a machine without any."""
     monkeypatch.setattr(folder, "PARENTS", (str(tmp_path / "var"),))
-    monkeypatch.setattr(trace, "PIPES_IN", str(tmp_path))
     (tmp_path / "var").mkdir()
     return tmp_path / "var" / f"gswarm-tui-{os.geteuid()}"
 
@@ -57,19 +56,3 @@ def test_socket_folder_with_a_trace_stays(top: Path) -> None:
     kept.write_text("{}")
     trace.remove_places(RECORDING)
     assert kept.exists()
-
-
-def test_only_old_pipes_that_no_process_reads_are_removed(top: Path, tmp_path: Path) -> None:
-    top.mkdir(mode=0o700)
-    ended, new, read = (tmp_path / f"{trace.PIPE_PREFIX}{name}-0.pipe" for name in ("ended", "new", "read"))
-    for pipe in (ended, new, read):
-        os.mkfifo(pipe)
-    for pipe in (ended, read):
-        os.utime(pipe, (0, 0))
-    other = tmp_path / f"{trace.PIPE_PREFIX}file.pipe"
-    other.write_text("")
-    os.utime(other, (0, 0))
-    reader = os.open(read, os.O_RDONLY | os.O_NONBLOCK)
-    trace.remove_places(RECORDING)
-    os.close(reader)
-    assert [pipe.exists() for pipe in (ended, new, read, other)] == [False, True, True, True]
