@@ -45,14 +45,25 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         return 1
     if hold:
         agent, _ = peer(connection)
-        signal.signal(signal.SIGTERM, lambda number, _frame: _forward_signal(agent, number))
+
+        def forward(number: int, _frame: object) -> None:
+            try:
+                os.kill(agent, number)
+            except ProcessLookupError:
+                pass
+
+        signal.signal(signal.SIGTERM, forward)
     try:
         head_left = _relay(connection)
     except OSError:  # the agent or the head is gone
         head_left = False
     connection.close()
     if hold and started:
-        return _wait_for_agent(folder)
+        try:
+            folder.lock(wait=True, create=False)
+        except OSError:  # the agent has removed its folder
+            pass
+        return 0
     if not head_left and _was_killed(folder):
         print("the agent on this node was killed", file=sys.stderr)
         return 1
@@ -204,22 +215,6 @@ def _listen(folder: Folder) -> socket.socket:
     listener.listen()
     listener.setblocking(False)
     return listener
-
-
-def _forward_signal(agent: int, number: int) -> None:
-    try:
-        os.kill(agent, number)
-    except ProcessLookupError:
-        pass
-
-
-def _wait_for_agent(folder: Folder) -> int:
-    """Wait until the agent has ended."""
-    try:
-        folder.lock(wait=True, create=False)
-    except OSError:  # the agent has removed its folder
-        pass
-    return 0
 
 
 def _was_killed(folder: Folder) -> bool:

@@ -11,6 +11,7 @@ Everything here runs in one thread.
 from __future__ import annotations
 
 import errno
+import marshal
 import os
 import struct
 import zlib
@@ -38,10 +39,11 @@ SEGMENT_BYTES = MIB
 _HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
 _RECORD = struct.Struct(">IIQQ")
 _SUFFIX = "frames"
-
-
 _TALLY = "tally"
-_TALLY_LAYOUT = struct.Struct(">32sQQQ")
+"""File with the counts of this life and of former ones with losses, so that a SIGKILL's loss is known.
+
+It maps each life to its last sequence with its time on the node's clock, and its last acknowledged sequence.
+"""
 _MOST_FORMER = 64
 
 
@@ -200,14 +202,23 @@ class Spool:
     def __init__(self, folder: Folder, most_memory: int = 16 * MIB, most_disk: int = 256 * MIB) -> None:
         self.on_disk = folder.on_disk
         self._store = SegmentStore(folder)
-        self._tally = Tally(folder)
+        self._folder = folder
+        self._tally: Optional[int] = None
+        try:
+            counts = marshal.loads(folder.read(_TALLY))  # noqa: S302  # an agent's own file in a private folder
+        except (ValueError, TypeError, EOFError):
+            counts = {}
+        # The last sequence and its time of this life, and of former ones that lost frames.
+        self._counts: Dict[str, Tuple[int, int]] = {
+            life: (seq, ts_ns) for life, (seq, ts_ns, acknowledged) in counts.items() if seq > acknowledged
+        }
         self._full_reason = FULL if folder.on_disk else UNREAD
         self._most_memory = most_memory
         self._most_disk = most_disk
         self._memory: Deque[Record] = deque()
         self._memory_bytes = 0
         self._generation = 1 + max((s.generation for s in self._store.segments), default=0)
-        self._acknowledged: Dict[str, int] = {one.life: one.acknowledged for one in self._tally.former}
+        self._acknowledged: Dict[str, int] = {life: counts[life][2] for life in self._counts}
         self._dropped: Set[str] = set()
         self.life = ""
         self._hello: Optional[Record] = None
@@ -216,7 +227,9 @@ class Spool:
         """Begin a new life; frames that are put from now on belong to it."""
         self.life = hello.life
         self.change(hello)
-        self._tally.begin(self.life)
+        self._counts = dict([*self._counts.items()][-_MOST_FORMER:])
+        with suppress(OSError):  # without room, the loss after a SIGKILL isn't reported exactly
+            self._tally = self._folder.open(_TALLY, os.O_WRONLY | os.O_CREAT)
 
     def change(self, hello: Hello) -> None:
         """Continue this life under another hello, which new segments begin with."""
@@ -226,7 +239,8 @@ class Spool:
         """Keep a frame of this life. Raises WireError if it can't be encoded."""
         self._memory.append(Record(frame.seq, frame.ts_ns, encode(frame)))
         self._memory_bytes += len(self._memory[-1].data) + _OVERHEAD
-        self._tally.put(frame.seq, frame.ts_ns)
+        self._counts[self.life] = frame.seq, frame.ts_ns
+        self._write_tally()
         if self._memory_bytes > self._most_memory:
             self._make_room()
 
@@ -281,12 +295,28 @@ class Spool:
         if life == self.life:
             while self._memory and self._memory[0].seq <= seq:
                 self._forget_oldest()
-        self._tally.acknowledge(life, seq)
+        if life != self.life and life in self._counts and self._counts[life][0] <= seq:
+            del self._counts[life]
+        self._write_tally()
+
+    def _write_tally(self) -> None:
+        if self._tally is not None:
+            acknowledged = self._acknowledged
+            counts = {life: (*count, acknowledged.get(life, 0)) for life, count in self._counts.items()}
+            content = marshal.dumps(counts)
+            with suppress(OSError):
+                os.pwrite(self._tally, content, 0)
+                os.ftruncate(self._tally, len(content))
+
+    @property
+    def _former(self) -> List[str]:
+        """The former lives that lost frames, oldest first."""
+        return [life for life in self._counts if life != self.life]
 
     @property
     def empty(self) -> bool:
         """Whether no frame waits and every loss was reported, in all lives."""
-        return not (self._memory or self._store.segments or self._tally.former)
+        return not (self._memory or self._store.segments or self._former)
 
     def waited_ns(self, now_ns: int) -> int:
         """Return how long the oldest frame in memory has waited; 0 without one."""
@@ -294,9 +324,8 @@ class Spool:
 
     def former_lives(self) -> List[str]:
         """Return the former lives with waiting or lost frames, oldest first."""
-        counted = [count.life for count in self._tally.former]
         left = dict.fromkeys(s.life for s in self._store.segments if s.life != self.life)
-        return [*(life for life in left if life not in counted), *counted]
+        return [*(life for life in left if life not in self._counts), *self._former]
 
     def hello(self, life: str) -> bytes:
         """Return the encoded hello of a former life; empty if none of its frames is left."""
@@ -316,10 +345,10 @@ class Spool:
 
     def lost_at_the_end(self, life: str, after: int) -> Optional[Lost]:
         """Return the loss after the last waiting frame of a former life; None without one."""
-        count = self._tally.of(life)
-        if count is None or count.seq <= max(after, self._acknowledged.get(life, 0)):
+        seq, ts_ns = self._counts.get(life, (0, 0))
+        if seq <= max(after, self._acknowledged.get(life, 0)):
             return None
-        return Lost(life, count.seq, count.ts_ns, self._full_reason if life in self._dropped else ENDED)
+        return Lost(life, seq, ts_ns, self._full_reason if life in self._dropped else ENDED)
 
     def read(self, life: str, after: int, most: int) -> List[Record]:
         """Return the next frames of a life after a sequence, about ``most`` bytes."""
@@ -361,70 +390,3 @@ def _first(most: int, records: Iterable[Record]) -> List[Record]:
         if size >= most:
             break
     return taken
-
-
-@dataclass(frozen=True)
-class LifeCount:
-    """A life's last sequence with its time on the node's clock, and its last acknowledged sequence."""
-
-    life: str
-    seq: int = 0
-    ts_ns: int = 0
-    acknowledged: int = 0
-
-
-class Tally:
-    """Frame counts of this life and of former ones with waiting frames, in a file that survives a SIGKILL."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._file: Optional[int] = None
-        content = folder.read(_TALLY)
-        if len(content) % _TALLY_LAYOUT.size:
-            content = b""
-        counts = (
-            LifeCount(life.rstrip(b"\0").decode("ascii", "replace"), *numbers)
-            for life, *numbers in _TALLY_LAYOUT.iter_unpack(content)
-        )
-        # A life that was killed while it began may have left its count twice.
-        self.former: List[LifeCount] = list({c.life: c for c in counts if c.seq > c.acknowledged}.values())
-        self._now = LifeCount("")
-
-    def of(self, life: str) -> Optional[LifeCount]:
-        """Return the count of a former life; None if it is acknowledged or unknown."""
-        return next((one for one in self.former if one.life == life), None)
-
-    def begin(self, life: str) -> None:
-        """Begin a new life."""
-        self.former = self.former[-_MOST_FORMER:]
-        self._now = LifeCount(life)
-        try:
-            self._file = self._folder.open(_TALLY, os.O_WRONLY | os.O_CREAT)
-        except OSError:  # no room: the loss after a SIGKILL is then not reported exactly
-            return
-        self._write()
-
-    def put(self, seq: int, ts_ns: int) -> None:
-        """Count a frame of this life."""
-        self._now = replace(self._now, seq=seq, ts_ns=ts_ns)
-        self._write()
-
-    def acknowledge(self, life: str, seq: int) -> None:
-        """Note that the head has the frames of a life up to this sequence, or knows which are lost."""
-        if life == self._now.life:
-            self._now = replace(self._now, acknowledged=seq)
-        else:
-            former = [replace(one, acknowledged=seq) if one.life == life else one for one in self.former]
-            self.former = [one for one in former if one.seq > one.acknowledged]
-        self._write()
-
-    def _write(self) -> None:
-        if self._file is not None:
-            content = b"".join(map(_packed_count, (*self.former, self._now)))
-            with suppress(OSError):
-                os.pwrite(self._file, content, 0)
-                os.ftruncate(self._file, len(content))
-
-
-def _packed_count(count: LifeCount) -> bytes:
-    return _TALLY_LAYOUT.pack(count.life.encode(), count.seq, count.ts_ns, count.acknowledged)

@@ -1,6 +1,6 @@
 """The wire: messages between head and agent as length-prefixed msgpack, without any I/O.
 
-A stream begins with ``MAGIC``; anything that a login shell printed before it is noise. Each message is four
+A stream begins with ``MAGIC``; the head skips what a login shell printed before it. Each message is four
 bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello describes
 the columns once; frames carry one block of numbers per table, see ``docs/decisions/002-wire-blocks.md``.
 Instead of messages the stream may carry compressed chunks of them, see ``Packer``.
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 WIRE_VERSION = 7
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
-MAX_NOISE = 64 * 1024
 MAX_PARTS = 16 * 1024
 """Maximum lists and maps in a message: an empty one takes one byte on the wire and sixty in memory."""
 LENGTH = struct.Struct(">I")
@@ -389,7 +388,6 @@ class _MessageSplitter:
 class Decoder:
     """Decodes a stream, in pieces of any size, into messages; checks frames against their hello.
 
-    ``started`` is set when the magic has been seen; ``noise`` is what came before it, for an error message.
     ``size`` is the latest message's, unpacked, in bytes.
     """
 
@@ -398,14 +396,13 @@ class Decoder:
         self._splitter = _MessageSplitter()
         self._unpacked_splitter = _MessageSplitter()
         self._unpacker = Unpacker()
-        self.started = False
+        self._started = False
         self._frames: Optional[FrameReader] = None
-        self.noise = b""
         self.size = 0
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Return the messages that these bytes complete. Raises WireError at the first malformed one."""
-        if not self.started:
+        if not self._started:
             data = self._after_magic(data)
         for is_packed, body in self._splitter.split(data):
             if not is_packed:
@@ -418,16 +415,12 @@ class Decoder:
 
     def _after_magic(self, data: bytes) -> bytes:
         self._buffer += data
-        at = self._buffer.find(MAGIC)
-        if at < 0:
-            self.noise = bytes(self._buffer[:MAX_NOISE])
-            if len(self._buffer) > MAX_NOISE:
-                raise WireError("no agent answered, only other output")
+        if not self._buffer.startswith(MAGIC[: len(self._buffer)]):
+            raise WireError("no agent answered, only other output")
+        if len(self._buffer) < len(MAGIC):
             return b""
-        self.noise = bytes(self._buffer[:at])
-        rest = bytes(self._buffer[at + len(MAGIC) :])
-        self.started, self._buffer = True, bytearray()
-        return rest
+        self._started = True
+        return bytes(self._buffer[len(MAGIC) :])
 
     def _decode(self, packed: bytes) -> Message:
         self.size = len(packed)

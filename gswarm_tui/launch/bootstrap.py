@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_agent.redact import redact
-from gswarm_agent.wire import MAGIC, MAX_NOISE
+from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.base import LaunchError, Retry, Step, clean, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle
 from gswarm_tui.launch.inbox import Inbox
 
 GREETING_S = 120.0
+MAX_NOISE = 64 * 1024
 SHELL = "/bin/sh"
 """Program that runs the script on a node; it reads the script from standard input, past the login shell."""
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"

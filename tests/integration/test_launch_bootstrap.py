@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.wire import MAGIC, MAX_NOISE, Start, Stop, encode
+from gswarm_agent.wire import MAGIC, Start, Stop, encode
 from gswarm_tui.launch.base import LaunchError, Retry, check_name, clean, last_line
-from gswarm_tui.launch.bootstrap import SHELL, Bootstrap, Greeting, greet
+from gswarm_tui.launch.bootstrap import MAX_NOISE, SHELL, Bootstrap, Greeting, greet
 from gswarm_tui.launch.bundle import own_bundle
 from gswarm_tui.launch.process import ProcessChannel
 from tests.integration.agent_node import Node

@@ -313,9 +313,9 @@ async def test_hosts_that_the_configuration_does_not_tell_apart_share_a_call(
     (tmp_path / "config").write_text(f"Host gpu*\n  HostName 127.0.0.1\nHost *\n  Include {tmp_path}/mo*\n")
     configuration = SshConfiguration(str(tmp_path / "config"), [str(tmp_path / "config")])
     for _ in range(2):
-        options = await asyncio.gather(*(configuration.options(f"gpu{n}", "", 0) for n in range(8)))
+        options = await asyncio.gather(*(configuration.read(f"gpu{n}", "", 0) for n in range(8)))
     assert len(called.read_text().splitlines()) == calls + 1  # and one for ssh's defaults
-    assert options[0].host == "127.0.0.1"
+    assert options[0][0].host == "127.0.0.1"
 
 
 async def test_ssh_that_hangs_is_ended_with_a_sentence(

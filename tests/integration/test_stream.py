@@ -299,8 +299,6 @@ def test_a_failing_probe_shows_in_the_bye_and_in_the_exit_status(agents: list[Ag
         ([], "a command is missing"),
         (["dance"], "unknown command 'dance'"),
         (["stream", "--fast"], "stream: invalid option or missing value in '--fast'"),
-        (["stream", "--simulate", "7"], "a simulation is a JSON object"),
-        (["stream", "--simulate", '{"cats": 1}'], "a simulation can't have 'cats' = 1"),
     ],
 )
 def test_an_invalid_command_line_gets_one_sentence_and_the_usage(arguments: list[str], problem: str) -> None:

@@ -54,33 +54,14 @@ class SshConfiguration:
         self._answers: dict[object, asyncio.Task[Printed]] = {}
         self._patterns: frozenset[str] | None = None
 
-    async def options(self, host: str, user: str, port: int) -> asyncssh.SSHClientConnectionOptions:
-        """Return a host's options, without keys. Raises LaunchError, OSError, ValueError."""
+    async def read(self, host: str, user: str, port: int) -> tuple[asyncssh.SSHClientConnectionOptions, str]:
+        """Return a host's options, without keys, and the host keys that its ``KnownHostsCommand`` prints.
+
+        Raises LaunchError, OSError, ValueError.
+        """
         if self._ssh is None:
             # In a thread, because ``Match exec`` may run a slow command.
-            return await asyncio.to_thread(read_options, host, self._files, user, port)
-        printed, defaults = await self._printed(host, user, port)
-        return _read_printed(host, printed, defaults, user, port)
-
-    async def host_keys(self, host: str, user: str, port: int) -> str:
-        """Return a host's keys as its ``KnownHostsCommand`` prints them, empty without one."""
-        if self._ssh is None:
-            return ""
-        printed, _ = await self._printed(host, user, port)
-        command = printed.get("knownhostscommand", ["none"])[0]
-        if command == "none":
-            return ""
-        tokens = _tokens(host, printed)
-        known_as = tokens["h"] if tokens["p"] == "22" else f"[{tokens['h']}]:{tokens['p']}"
-        tokens |= {"H": printed.get("hostkeyalias", [known_as])[0], "I": "HOSTNAME"}
-        # ssh also calls it before it knows the host's key, and then expands these to NONE.
-        tokens |= dict.fromkeys("fKt", "NONE")
-        # As in ssh, no shell runs it, and a failure isn't more than a lack of keys.
-        output, _ = await _output([_expand(word, tokens) for word in shlex.split(command)])
-        return output.decode("utf-8", "replace")
-
-    async def _printed(self, host: str, user: str, port: int) -> list[Printed]:
-        """Return what ``ssh -G`` prints for a host, and ssh's defaults."""
+            return await asyncio.to_thread(read_options, host, self._files, user, port), ""
         if not self._answers:
             self._patterns = patterns(self._files)
         login = [*(("-l", user) if user else ()), *(("-p", str(port)) if port else ())]
@@ -88,7 +69,19 @@ class SshConfiguration:
             self._ask((user, port, self._group(host)), *self._options, *login, host),
             self._ask("defaults", "-F", "/dev/null", host),
         ]
-        return [await asyncio.shield(answer) for answer in asked]
+        printed, defaults = [await asyncio.shield(answer) for answer in asked]
+        tokens = _tokens(host, printed)
+        keys, command = "", printed.get("knownhostscommand", ["none"])[0]
+        if command != "none":
+            # As in ssh, no shell runs it, and a failure is no more than a lack of keys.
+            output, _ = await _output([_expand(word, tokens) for word in shlex.split(command)])
+            keys = output.decode("utf-8", "replace")
+        chosen = {name: values for name, values in printed.items() if values != defaults.get(name)}
+        with tempfile.NamedTemporaryFile("w", errors="surrogateescape") as file:
+            lines = _lines(chosen | {"hostname": [tokens["h"]]}, defaults, tokens)
+            file.writelines(f"{option} {shlex.join(words)}\n" for option, words in lines)
+            file.flush()
+            return read_options(host, [file.name], user, port, _proxy(chosen, tokens)), keys
 
     def _group(self, host: str) -> object:
         """Return the same value for hosts that the configuration doesn't tell apart."""
@@ -167,22 +160,15 @@ def patterns(files: Sequence[str]) -> frozenset[str] | None:
     return frozenset(found)
 
 
-def _read_printed(
-    host: str, printed: Printed, defaults: Printed, user: str, port: int
-) -> asyncssh.SSHClientConnectionOptions:
-    """Let asyncssh read what differs from ssh's defaults, as a configuration file of this one host."""
-    chosen = {name: values for name, values in printed.items() if values != defaults.get(name)}
-    tokens = _tokens(host, printed)
+def _proxy(chosen: Printed, tokens: Mapping[str, str]) -> list[str]:
+    """Return the ``ProxyCommand`` as words.
+
+    A shell runs it, as in ssh. The shell around that one holds a stderr that stays open and empty, because
+    asyncssh reads stderr as data and takes its end for the connection's.
+    """
     command = _expand(chosen.get("proxycommand", ["none"])[0], tokens)
-    with tempfile.NamedTemporaryFile("w", errors="surrogateescape") as file:
-        lines = _lines(chosen | {"hostname": [tokens["h"]]}, defaults, tokens)
-        file.writelines(f"{option} {shlex.join(words)}\n" for option, words in lines)
-        file.flush()
-        # A shell runs the command, as in ssh. The shell around it holds a stderr that stays open and empty,
-        # because asyncssh reads stderr as data and takes its end for the connection's.
-        shell = ["/bin/sh", "-c", '"$@" 2>/dev/null; exit', "sh", os.environ.get("SHELL") or "/bin/sh"]
-        proxy = [] if command == "none" else [*shell, "-c", f"exec {command}"]
-        return read_options(host, [file.name], user, port, proxy)
+    shell = ["/bin/sh", "-c", '"$@" 2>/dev/null; exit', "sh", os.environ.get("SHELL") or "/bin/sh"]
+    return [] if command == "none" else [*shell, "-c", f"exec {command}"]
 
 
 def _lines(chosen: Printed, defaults: Printed, tokens: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
@@ -212,8 +198,11 @@ def _tokens(host: str, printed: Printed) -> dict[str, str]:
     if name.lower() == printed["host"][0].lower():
         # Hosts share a call, so what ssh printed may be the name of another host that has no HostName either.
         name = host
-    alias = printed.get("hostkeyalias", [host])[0]
-    return {"h": name, "n": host, "k": alias, "p": printed["port"][0], "r": printed["user"][0], "%": "%"}
+    port, alias = printed["port"][0], printed.get("hostkeyalias", [""])[0]
+    known_as = alias or (name if port == "22" else f"[{name}]:{port}")
+    # ssh expands %f, %K and %t to NONE when it needs the known keys before it has the host's.
+    of_keys = {"H": known_as, "I": "HOSTNAME", **dict.fromkeys("fKt", "NONE")}
+    return {"h": name, "n": host, "k": alias or host, "p": port, "r": printed["user"][0], "%": "%", **of_keys}
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:

@@ -141,8 +141,8 @@ class SshLauncher(Launcher):
         command = self._settings.command(host, jump_host=bool(through))
         attempt = Attempt(host, is_jump_host=bool(through), command=command)
         try:
-            options = attempt.options = await self._configuration.options(host, user, port)
-            attempt.host_keys = await self._configuration.host_keys(host, user, port)
+            options, attempt.host_keys = await self._configuration.read(host, user, port)
+            attempt.options = options
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
             # As ssh does, skip keys that don't exist.
