@@ -23,7 +23,8 @@ _CHUNK = 65536
 class AgentConnection:
     """Connection of a head, or of a short request: ``status`` or ``mark``.
 
-    ``reading`` is the descriptor to wait on; ``writing`` is another one on standard streams.
+    ``reading`` is the descriptor to wait on; ``writing`` is another one on standard streams. A socket, if the
+    descriptors are one's, closes with the connection.
     """
 
     def __init__(self, delivery: Delivery, reading: int, writing: int, peer: Optional[socket.socket]) -> None:
@@ -36,12 +37,6 @@ class AgentConnection:
         self._unsent = memoryview(b"")
         self._is_request: Optional[bool] = None
         self._request = b""
-
-    @classmethod
-    def of_socket(cls, delivery: Delivery, peer: socket.socket) -> AgentConnection:
-        """Return a connection over a socket, which closes with it."""
-        peer.setblocking(False)
-        return cls(delivery, peer.fileno(), peer.fileno(), peer)
 
     def receive(self) -> bytes:
         """Return the bytes that have arrived; empty at the end. Raises OSError."""

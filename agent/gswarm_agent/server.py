@@ -26,10 +26,7 @@ from gswarm_agent.folder import (
     SOCKET,
     Folder,
     NoFolder,
-    problems_of,
     remove_forgotten,
-    top_below_home,
-    tops,
 )
 from gswarm_agent.frame import WARNING, Hello, Note
 from gswarm_agent.mark import MarkError, Marks, read_request
@@ -179,12 +176,6 @@ class Server:
         self._job_ends = math.inf
         self._headless_since = self._spilled_at = time.monotonic()
 
-    def report_place(self, folder: Folder) -> None:
-        """Note on the first frame that unsent frames wait below the home folder, and why."""
-        why = "; ".join(problems_of(tops()[:-1]))
-        message = f"frames wait in {folder.path}, which may be on a shared disk" + (f": {why}" if why else "")
-        self._marks.add_note(Note("notice", WARNING, message, ts_ns=self.watch.wall_ns()))
-
     def listen(self, folder: Folder, listener: socket.socket) -> None:
         """Accept connections on a folder's socket, which is removed at the end."""
         self._listening = folder, listener
@@ -313,13 +304,6 @@ class Server:
         for connection in list(self._connections):
             self._drop(connection)
 
-    def finish(self, folder: Folder) -> None:
-        """Write unacknowledged frames to disk, and remove the folder if there are none."""
-        if self._spool.empty:
-            folder.remove()
-        else:
-            self._spool.spill()
-
     def _end(self, reason: str, patience_s: float) -> None:
         """Stop sampling; then wait up to this many seconds for the head's acknowledgements."""
         if not self.ending:
@@ -358,7 +342,9 @@ class Server:
         if not is_own(peer):
             peer.close()
             return
-        self._add(AgentConnection.of_socket(Delivery(self._spool, self.watch.wall_ns), peer))
+        peer.setblocking(False)
+        delivery = Delivery(self._spool, self.watch.wall_ns)
+        self._add(AgentConnection(delivery, peer.fileno(), peer.fileno(), peer))
 
     def _add(self, connection: AgentConnection) -> None:
         self._connections.append(connection)
@@ -521,12 +507,13 @@ def serve(
     with selectors.PollSelector() as selector:
         server = Server(spool, selector, make_probe, linger_s=linger)
         server.listen(folder, listener)
-        if folder.top == top_below_home():
-            server.report_place(folder)
         if armed:
             server.obstacles = trace.obstacles(recording)
         server.run(signals)
-    server.finish(folder)
+    if spool.empty:
+        folder.remove()
+    else:
+        spool.spill()
     remove_forgotten([folder.top])
     trace.remove_places(recording)
 

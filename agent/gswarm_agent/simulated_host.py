@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from typing import Dict, Optional
+from typing import Dict
 
 from gswarm_agent.folder import NoFolder
 from gswarm_agent.server import STREAM_MEMORY_MIB, Server
@@ -35,11 +35,11 @@ def serve(control_descriptor: int = 0) -> int:
                     key.data()
                     woken.add(key.fd)
                     continue
-                received = _receive_node(control)
-                if received is None:
+                data, descriptors, _, _ = socket.recv_fds(control, _CHUNK, 1)
+                if not descriptors:  # the head needs no more nodes
                     return 0
-                descriptor, simulation = received
-                agents[descriptor] = _serve_node(descriptor, simulation, selector)
+                (descriptor,) = descriptors
+                agents[descriptor] = _serve_node(descriptor, data.decode(), selector)
                 due[descriptor] = 0
             now = time.monotonic_ns()
             woken.update(descriptor for descriptor, at in due.items() if at <= now)
@@ -56,9 +56,3 @@ def _serve_node(descriptor: int, simulation: str, selector: selectors.BaseSelect
     server = Server(spool, selector, lambda: SimulatedNode(node))
     server.connect(descriptor, descriptor, compress=False)  # the stream stays on this machine
     return server
-
-
-def _receive_node(control: socket.socket) -> Optional[tuple[int, str]]:
-    """Receive the next node's descriptor and simulation; None if the head needs no more."""
-    data, descriptors, _, _ = socket.recv_fds(control, _CHUNK, 1)
-    return (descriptors[0], data.decode()) if data and descriptors else None

@@ -68,20 +68,17 @@ class Inbox(Channel):
     def received(self, data: bytes) -> None:
         """Pass on a chunk, or hold it."""
         if self._take is None or self._taken is None or self._taken.done():
-            self._hold(data)
+            self._held.append(data)
+            self._size += len(data)
+            if self._size >= MOST_HELD_BYTES and not self._paused and self.source is not None:
+                self._paused = True
+                self.source.pause_reading()
             return
         try:
             if self._take(data):
                 self._taken.set_result(True)
         except Exception as error:  # for the task that reads
             self._taken.set_exception(error)
-
-    def _hold(self, data: bytes) -> None:
-        self._held.append(data)
-        self._size += len(data)
-        if self._size >= MOST_HELD_BYTES and not self._paused and self.source is not None:
-            self._paused = True
-            self.source.pause_reading()
 
     def ended(self, problem: Exception | None = None) -> None:
         """End the stream, because of a problem or because it is complete."""

@@ -218,6 +218,9 @@ def test_a_metric_that_fails_is_noted_once_and_can_return(host: FakeHost) -> Non
     assert read(probe, 3)["load_1m"] == 3
     assert "load_1m" not in probe.reasons
     assert probe.take_notes() == []
+    host.put("proc/meminfo", "MemTotal: odd kB\nMemAvailable: 1 kB\nSwapTotal: 4096 kB\nSwapFree: 0 kB\n")
+    row = read(probe, 4)
+    assert (row["memory_used_mib"], row["swap_used_mib"]) == (None, 4)
 
 
 def test_an_odd_line_or_port_costs_no_other_and_what_was_missing_is_tried_again(host: FakeHost) -> None:

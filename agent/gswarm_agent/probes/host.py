@@ -168,8 +168,11 @@ def all_sources(proc: str, sys: str) -> List[HostSource]:
 
     def memory(_: int) -> HostValues:
         kib = parse_meminfo(read_file(f"{proc}/meminfo"))
-        used = kib[b"MemTotal"] - kib[b"MemAvailable"]
-        return max(0, used) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
+        pairs = ((b"MemTotal", b"MemAvailable"), (b"SwapTotal", b"SwapFree"))
+        used = [max(0, kib[a] - kib[b]) >> 10 if a in kib and b in kib else None for a, b in pairs]
+        if used == [None, None]:
+            raise LookupError
+        return tuple(used)
 
     def whole_disks(names: Sequence[str]) -> List[str]:
         # Loop, ram, dm and md have no device. A path of a multipath NVMe disk counts its traffic again.

@@ -103,9 +103,9 @@ def parse_meminfo(text: bytes) -> Dict[bytes, int]:
     text = b"\n" + text
     kib = {}
     for name, start in _MEMORY.items():
-        at = text.find(start)
-        if at >= 0:
-            kib[name] = int(text[at + len(start) : text.index(b" kB\n", at)])
+        with suppress(ValueError):  # a line that is missing or odd costs no other
+            at = text.index(start) + len(start)
+            kib[name] = int(text[at : text.index(b" kB\n", at)])
     return kib
 
 
