@@ -14,6 +14,7 @@ from typing import TextIO
 
 from gswarm_agent.metrics import DEFAULT_GROUPS
 from gswarm_tui.common.errors import UserError, printable, quote
+from gswarm_tui.control.client import running_heads
 from gswarm_tui.launch.agent_status import NodeStatus, query_status
 from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
@@ -98,9 +99,11 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
             with closing(FileSource(path, for_people=False)) as file:
                 found += [InterruptedRun(path, recording) for recording in interrupted(file)]
         except StoreError as error:
-            if db is not None:
+            if recorder := next((one for one in running_heads(os.environ) if one.records(path)), None):
+                unreadable.append(f"{path} is being recorded; gswarm-tui attach {recorder.uid[:8]} shows it")
+            elif db is not None:
                 raise
-            if not isinstance(error, NotARecordingError):
+            elif not isinstance(error, NotARecordingError):
                 unreadable.append(str(error))
     return found, unreadable
 
