@@ -43,9 +43,14 @@ def energy_mj(began_us: str, until_us: str) -> str:
 def growth(frames: str) -> str:
     """Return a query for the time over which the counters of each frame grew, its ``growth_ms``.
 
-    ``frames`` is a condition on ``host_samples``. Rates times this are bytes. It is the time since the frame
-    before, also where gauges stand for less; after lost frames or a suspended node, which no missed deadline
-    explains, the gauges' time.
+    ``frames`` is a condition on ``host_samples``. Rates times this are bytes::
+
+        growth_ms = min(ts - ts of the frame before, (missed + 2) * interval_ms)   if no frame is between
+                  = interval_ms                                                    after lost frames
+
+    It is the time since the frame before, also where gauges stand for less: a stuck GPU call makes the next
+    frame late by all deadlines in ``missed``. A suspended node misses none, as its clock stops: there, two
+    intervals bound it. A window that cuts a growth gets its share by time: ``inside_us`` with ``growth_ms``.
     """
     return f"""
 SELECT node_id, ts, CASE WHEN seq = lag(seq) OVER before + 1

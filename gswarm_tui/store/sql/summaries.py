@@ -58,6 +58,15 @@ _SUMS_OF_SAMPLES = ", ".join(
     )
 )
 """Sums and maxima of samples ``s`` that stand for ``inside_us`` each."""
+_MAXIMA = ", ".join(
+    f"max({name}) AS {name}" for name in ("power_max_w", "mem_used_max_mib", "temp_max_c", "mem_temp_max_c")
+)
+_ADDED_UP = "".join(
+    f"sum({name}) AS {name}, "
+    for name in ("power_sum", "power_us", "throttle_power", "throttle_thermal", "throttle_brake")
+)
+_MERGED = _ADDED_UP + _MAXIMA
+"""The sums and maxima of rows that have ``_SUMS_OF_SAMPLES``: of a GPU's minutes, of a node's GPUs."""
 
 
 def roll_up(low: int, high: int, of_gpus: str = "true") -> str:
@@ -133,11 +142,17 @@ _UNSUMMED = """gpu_samples s
 
 
 def _rolled(spans: Spans) -> str:
-    """Return the sums of whole minutes in each span, and the minutes whose samples are read."""
+    """Return the sums of whole minutes in each span, and the minutes whose samples are read.
+
+    The times ``before_ts``, ``busy_ts`` and ``after_ts`` put a minute's idle time before, its busy time and
+    its idle time after in order.
+    """
     return f"""
 rolled AS (
   SELECT m.session_id, m.member, s.*,
-         {", ".join(f"s.minute + to_microseconds(3 * s.gpu_id + {at}) AS {part}" for at, part in _PARTS)}
+         s.minute + to_microseconds(3 * s.gpu_id) AS before_ts,
+         s.minute + to_microseconds(3 * s.gpu_id + 1) AS busy_ts,
+         s.minute + to_microseconds(3 * s.gpu_id + 2) AS after_ts
   FROM gpu_minutes s
   JOIN members m USING (gpu_id)
   WHERE {spans.whole_minutes}
@@ -148,10 +163,6 @@ rolled AS (
     AND t.minute < p.until + INTERVAL {LONGEST_INTERVAL_S} SECOND
   EXCEPT SELECT session_id, minute FROM rolled
 )"""  # noqa: S608 (own names and numbers)
-
-
-_PARTS = tuple(enumerate(("before_ts", "busy_ts", "after_ts")))
-"""Columns whose times put a minute's idle time before, its busy time and its idle time after in order."""
 
 
 def _cells(spans: Spans) -> str:
@@ -166,20 +177,11 @@ cells AS (
   FROM (SELECT member, gpu_id, unnest(util_pcts) AS util_pct, unnest(util_us) AS util_us FROM rolled)
   GROUP BY ALL
   UNION ALL BY NAME
-  SELECT member, gpu_id, sum(samples) AS samples, sum(power_sum) AS power_sum, sum(power_us) AS power_us,
-         max(power_max_w) AS power_max_w, max(mem_used_max_mib) AS mem_used_max_mib,
-         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
-         sum(throttle_power) AS throttle_power, sum(throttle_thermal) AS throttle_thermal,
-         sum(throttle_brake) AS throttle_brake,
+  SELECT member, gpu_id, sum(samples) AS samples, {_MERGED},
          min(busy_ts) FILTER (busy) AS first_busy, max(busy_ts) FILTER (busy) AS last_busy
   FROM rolled
   GROUP BY ALL
 )"""  # noqa: S608 (own names and numbers)
-
-
-def _quantile(percent: int) -> str:
-    """Return SQL for the smallest util_pct that reaches this part of the measured time."""
-    return f"min(util_pct) FILTER (measured_us > 0 AND 100 * upto >= {percent} * total)"
 
 
 _PRESENT = """
@@ -191,16 +193,11 @@ present AS (
 )"""
 """Members of each span, including silent GPUs; one whose index changed has the index of its samples."""
 
-_LEVELS = """
+_LEVELS = f"""
 levels AS (
   SELECT session_id, node, n.member, util_pct, coalesce(sum(samples), 0)::BIGINT AS samples,
          coalesce(sum(measured_us), 0) AS measured_us,
-         sum(power_sum) AS power_sum, sum(power_us) AS power_us, max(power_max_w) AS power_max_w,
-         max(mem_used_max_mib) AS mem_used_max_mib,
-         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib,
-         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
-         sum(throttle_power) AS throttle_power, sum(throttle_thermal) AS throttle_thermal,
-         sum(throttle_brake) AS throttle_brake
+         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib, {_MERGED}
   FROM present n
   LEFT JOIN cells c USING (member)
   LEFT JOIN gpus g ON g.gpu_id = c.gpu_id
@@ -213,22 +210,17 @@ levels AS (
          sum(CASE WHEN util_pct IS NOT NULL THEN measured_us END) OVER (
            PARTITION BY session_id, node, member) AS total
   FROM levels
-)"""
+)"""  # noqa: S608 (own names)
 
-
-def _sums() -> str:
-    return f"""
+_SUMS = f"""
 sums AS (
   SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_us) / 1e6 AS measured_s,
          sum(util_pct * measured_us) / nullif(any_value(total), 0) AS util_mean_pct,
-         {_quantile(50)} AS util_median_pct,
-         {_quantile(95)} AS util_p95_pct,
+         min(util_pct) FILTER (measured_us > 0 AND 100 * upto >= 50 * total) AS util_median_pct,
+         min(util_pct) FILTER (measured_us > 0 AND 100 * upto >= 95 * total) AS util_p95_pct,
          max(util_pct) AS util_max_pct,
-         sum(power_sum) / 100 / nullif(sum(power_us), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
-         sum(power_us) AS power_us,
-         max(mem_used_max_mib) AS mem_used_max_mib,
-         arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
-         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
+         sum(power_sum) / 100 / nullif(sum(power_us), 0) AS power_mean_w,
+         arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib, {_MAXIMA},
          CASE WHEN any_value(total) > 0
            THEN coalesce(sum(measured_us) FILTER ({BUSY}), 0) / 1e6 END AS busy_s,
          CASE WHEN any_value(total) > 0
@@ -245,22 +237,14 @@ def _phases(spans: Spans) -> str:
 
     A minute that is summed up takes part as up to three samples.
     """
-
-    parts = (
-        ("before_ts", 0, "idle_before_us", "idle_before_us > 0"),
-        ("busy_ts", 100, "0", "busy"),
-        ("after_ts", 0, "idle_after_us", "idle_after_us > 0"),
-    )
-    rolled = "".join(
-        f"""
-  UNION ALL
-  SELECT member, gpu_id, {ts}, {util}, {us} FROM rolled WHERE {used}"""  # noqa: S608 (own names)
-        for ts, util, us, used in parts
-    )
     return f"""
 ordered AS (
   SELECT *, count(*) FILTER ({BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
-  FROM ({_taken(spans, "")}{rolled} ORDER BY member, ts)
+  FROM ({_taken(spans, "")}
+    UNION ALL SELECT member, gpu_id, before_ts, 0, idle_before_us FROM rolled WHERE idle_before_us > 0
+    UNION ALL SELECT member, gpu_id, busy_ts, 100, 0 FROM rolled WHERE busy
+    UNION ALL SELECT member, gpu_id, after_ts, 0, idle_after_us FROM rolled WHERE idle_after_us > 0
+    ORDER BY member, ts)
 ), phases AS (
   SELECT member, CASE WHEN {IDLE} THEN busy_samples END AS phase,
          min(ts) AS first_idle, max(ts) AS last_idle, sum(inside_us) AS phase_us
@@ -343,7 +327,7 @@ def summary(spans: Spans) -> str:
     Its share is of the measured time between the first and the last busy sample.
     """
     relations = (
-        spans.relation, MEMBERS, _rolled(spans), _cells(spans), _PRESENT, _LEVELS, _sums(), _phases(spans),
+        spans.relation, MEMBERS, _rolled(spans), _cells(spans), _PRESENT, _LEVELS, _SUMS, _phases(spans),
         _energy(spans), _USED, _hosts(spans),
     )  # fmt: skip
     return f"""
@@ -355,10 +339,8 @@ SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu
        epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
        CASE WHEN p.until > p.started_at
          THEN least(1, s.measured_s / (epoch(p.until - p.started_at) * u.gpus)) END AS coverage,
-       s.util_mean_pct, s.util_median_pct, s.util_p95_pct, s.util_max_pct, s.power_mean_w, s.power_max_w,
-       s.mem_used_max_mib, s.mem_total_mib, s.temp_max_c, s.mem_temp_max_c,
-       s.busy_s, s.idle_s, u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
-       s.throttle_power_s, s.throttle_thermal_s, s.throttle_brake_s,
+       s.* EXCLUDE (session_id, node, member, samples, measured_s),
+       u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
        CASE WHEN s.busy_s IS NOT NULL THEN u.bubbles END AS bubbles,
        CASE WHEN s.busy_s IS NOT NULL THEN u.bubble_s END AS bubble_s,
        u.bubble_s / nullif(u.bubble_s + s.busy_s, 0) AS bubble_share,
