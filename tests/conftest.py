@@ -63,7 +63,7 @@ SLOWEST = (
     "tests/integration/test_control.py",
     "tests/security/test_recover_consent.py",
     "tests/integration/test_counters.py",
-    "tests/tui/test_session.py",
+    "tests/docs/test_skill.py",
     "tests/tui/test_look_back.py",
     "tests/integration/test_import.py",
     "tests/integration/test_profiles.py",

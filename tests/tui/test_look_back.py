@@ -30,7 +30,7 @@ from tests.tui.test_session import computed
 
 
 class Live:
-    """The app over a scene that is being recorded; samples are on disk after a second."""
+    """The app over a scene that is being recorded; ``advance`` puts its samples on disk."""
 
     def __init__(self, path: Path) -> None:
         self.made = Scene(2, 2)
@@ -49,10 +49,7 @@ class Live:
     async def advance(self, seconds: float, pilot: Pilot[str]) -> None:
         """Advance the time until its samples are on disk and shown."""
         self.made.advance(seconds)
-        async with asyncio.timeout(30):
-            while (status := self.recorder.status()).waiting or not status.committed:
-                await pilot.pause(0.01)
-        self.made.hub.recorded(status)
+        self.made.hub.recorded(await asyncio.wrap_future(self.recorder.commit()))
         self.app.update_view()
         await pilot.pause()
 

@@ -295,9 +295,7 @@ async def test_running_recording_can_be_queried(tmp_path: Path) -> None:
     try:
         async with app.run_test(size=(120, 30)) as pilot:
             made.connect().advance(5)
-            async with asyncio.timeout(30):
-                while (status := recorder.status()).waiting or not status.committed:
-                    await pilot.pause(0.01)
+            await asyncio.wrap_future(recorder.commit())
             await pilot.press("Q")
             await run_query(app, pilot, "SELECT count(*) AS samples FROM samples")
             assert "1 row in" in screen_text(app)

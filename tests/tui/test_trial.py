@@ -79,9 +79,7 @@ async def test_running_trial_shows_what_is_left_its_cost_and_its_end(tmp_path: P
     )
     try:
         run_trial(made.connect(), done=4)
-        async with asyncio.timeout(30):
-            while sum(recorder.status().committed.values()) < sum(made._seq.values()):
-                await asyncio.sleep(0.01)
+        await asyncio.wrap_future(recorder.commit())
         async with app.run_test(size=(120, 40)) as pilot:
             await pilot.press("R")
             await computed(app, pilot)
