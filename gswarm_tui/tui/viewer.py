@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -174,13 +175,19 @@ class Viewer(ViewerApp):
         self.theme = name or THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
         self.show_notice(f"theme {self.theme}")
 
-    def action_save_screen(self) -> None:
-        """Save a picture of the screen in the current folder."""
+    async def action_save_screen(self) -> None:
+        """Save a picture of the screen, without notices, in the current folder."""
+        self.clear_notifications()
+        self.screen.call_after_refresh(self.call_later, self._save_screen)
+
+    def _save_screen(self) -> None:
         at = datetime.fromtimestamp(self.feed.now(), self.timezone)
         name = f"gswarm-{self.front.SCREEN.replace(' ', '-')}-{at:%Y%m%d-%H%M%S}.svg"
         picture = self.export_screenshot(title="gswarm-tui", simplify=True)
-        # Without this, rsvg-convert and Inkscape drop the blanks at the start of each text.
+        # Without xml:space, rsvg-convert and Inkscape drop the blanks at the start of each text.
         picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
+        # Rich names a font on the network; the text falls back to the viewer's monospace font.
+        picture = re.sub(r"@font-face {.*?}", "", picture, flags=re.DOTALL)
         try:
             # A link of somebody else at this path isn't followed.
             with Path(name).open("x", encoding="utf-8") as file:
