@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gswarm_agent.metrics import GPU_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.drawing.curve import time_axis
@@ -72,13 +74,17 @@ class BandPlot:
         """Draw a node's bands, each in ``height`` lines."""
         return self._drawn([self._series(node, metric) for metric in self.metrics], height, marks)
 
-    def means(self, nodes: Sequence[NodeState], height: int) -> list[Spans]:
-        """Draw a band with the mean of each node."""
+    def means(self, nodes: Sequence[NodeState], height: int, *, joined: bool = False) -> list[Spans]:
+        """Draw a band with the mean of each node, or ``joined`` one with the mean over all of them."""
         names, columns = [clip_left(clean(node.name), self.label) for node in nodes], []
         for metric in self.metrics:
             data = HeatmapData(metric.name)
             data.update(nodes, self.now)
-            sparks = (data.spark(at, self.now, self.columns, self.trends.span_s) for at in range(len(nodes)))
+            sparks = [data.spark(at, self.now, self.columns, self.trends.span_s) for at in range(len(nodes))]
+            if joined:
+                known = np.isfinite(sparks).sum(axis=0)
+                names = ["mean"]
+                sparks = [np.where(known, np.nansum(sparks, axis=0) / np.maximum(known, 1), np.nan)]
             ramp = ramp_of(metric)
             columns.append(
                 [PlotSeries(name, own, "", "", ramp=ramp) for name, own in zip(names, sparks, strict=True)]
@@ -116,17 +122,21 @@ def with_mark(line: Spans) -> Spans:
 
 @dataclass(frozen=True, eq=False)
 class MinutesPlan:
-    """Lines of each band of a fleet's last minutes: the ``means`` of nodes, then ``gpus`` of other nodes."""
+    """Lines of each band of a fleet's last minutes: the ``means`` of nodes, then ``gpus`` of other nodes.
+
+    With ``joined`` one band has the mean over all nodes.
+    """
 
     mean_nodes: Sequence[NodeState]
     means: int
     gpu_nodes: Sequence[NodeState]
     gpus: int
+    joined: bool = False
 
     @property
     def label(self) -> int:
         """Cells of the bands' names."""
-        names = (1 + width(clean(node.name)) for node in self.mean_nodes)
+        names = [1 + width(clean(node.name)) for node in self.mean_nodes if not self.joined]
         return min(NAME_LONGEST, max((LABEL_WIDTH, *names)))
 
 
@@ -135,7 +145,8 @@ def plan_minutes(
 ) -> MinutesPlan | None:
     """Share ``room`` lines: all GPUs if each gets two, else every node's mean and the chosen node's GPUs.
 
-    Where both don't fit, the chosen node's GPUs alone, else the means; None where nothing fits.
+    Where both don't fit, the chosen node's GPUs below one mean over all nodes, else the means; None where
+    nothing fits.
     """
     known = [node for node in nodes if node.facts] if len(nodes) < room else []
     of_gpus = metric.name in GPU_BY_NAME
@@ -152,7 +163,12 @@ def plan_minutes(
                 return MinutesPlan(known, min(MINUTES_HIGHEST, means), own if bands else [], height)
     height = min(MINUTES_HIGHEST, (room - headings) // bands) if bands else 0
     if height > 0:
-        return MinutesPlan([], 0, own, height)
+        left = min(MINUTES_HIGHEST, room - headings - height * bands - 1)
+        return (
+            MinutesPlan(known, left, own, height, joined=True)
+            if left > 0
+            else MinutesPlan([], 0, own, height)
+        )
     alone = own if not of_gpus else known
     means = min(MINUTES_HIGHEST, (room - 2) // len(alone)) if alone else 0
     return MinutesPlan(alone, means, [], 0) if means > 0 else None
@@ -163,8 +179,9 @@ def minutes(plan: MinutesPlan, plot: BandPlot) -> list[Spans]:
     lines: list[Spans] = []
     if plan.means:
         of_gpus = plot.metrics[0].name in GPU_BY_NAME
-        heading = plot.heading("mean of each node" if of_gpus else "each node")
-        lines += [heading, *plot.means(plan.mean_nodes, plan.means)]
+        words = "mean of each node" if of_gpus else "each node"
+        heading = plot.heading("all nodes" if plan.joined else words)
+        lines += [heading, *plot.means(plan.mean_nodes, plan.means, joined=plan.joined)]
     for node in plan.gpu_nodes:
         lines += [plot.heading(node.name), *plot.bands(node, plan.gpus)]
     return [*lines, plot.axis()]
