@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, Unpack
+from pathlib import PurePath
+from typing import Any, Protocol, Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import CORE, METRIC_GROUPS
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import age, duration, elapsed, plural
+from gswarm_tui.common.quantities import age, count, duration, elapsed, file_size, plural
 from gswarm_tui.common.time_input import INTERVAL_HINT, TIME_FORMS, parse_interval_ms, parse_time
 from gswarm_tui.common.trace_input import parse_rank_list, parse_traced, parse_yes
 from gswarm_tui.control.intents import (
@@ -31,12 +32,15 @@ from gswarm_tui.control.intents import (
     UndoStop,
 )
 from gswarm_tui.fleet.sessions import Session, suggest_name
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.link.hub import Run
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
-from gswarm_tui.tui.feeds import LiveFeed, RecorderClient
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerOptions
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
-from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.viewer import Viewer, ellipsis
 
 CONFIRM_AFTER_S = 60.0
 """Quitting a longer recording is confirmed."""
@@ -47,6 +51,25 @@ ENDING_S = 60.0
 RETRY_S = 0.2
 SCREEN_QUIT = "the screen was quit"
 """Why a recorder ends whose screen was quit; for any other reason the user sees it."""
+
+
+class RecorderClient(Run, Protocol):
+    """Client of a recorder, as the screens need it; ``control/recorder.py`` has the meaning of all."""
+
+    place: str
+    read_only: bool
+    connected: bool
+    ended: bool
+    gone: bool
+    alone: bool
+    interruption: str
+
+    @property
+    def flushed(self) -> list[Callable[[], None]]:
+        """Callbacks for changes of the fleet."""
+
+    async def carry_out(self, intent: Intent) -> dict[str, Any]:
+        """Let the recorder carry out an intent; return its result. Raises RecorderError."""
 
 
 class GswarmApp(Viewer):
@@ -67,16 +90,76 @@ class GswarmApp(Viewer):
         why_not_detached: str = "",
         **options: Unpack[ViewerOptions],
     ) -> None:
-        self.live_feed = LiveFeed(run, options.get("timezone"), starts_it=starts_it)
-        super().__init__(self.live_feed, LIVE, **options)
+        super().__init__(LIVE, **options)
         self.live = run
         self.read_only = run.read_only
         self.starts_it = starts_it
         self._past = past
         self._why_not_detached = why_not_detached
-        self._ending = False
+        self._ending = self._reading = False
         self._stopped: list[tuple[str, float]] = []
         self._sessions_version = 0
+
+    @property
+    def _past_shown(self) -> Player | None:
+        """The player while the past is shown; before, it may still be reading the recording."""
+        return self.player if self.mode == PAST else None
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet, which is another one after a reconnect."""
+        return self.live.fleet if (player := self._past_shown) is None else player.fleet
+
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+        return self.live.ended
+
+    def now(self) -> float:
+        """Return the time that is shown."""
+        return self.live.now() if (player := self._past_shown) is None else player.now()
+
+    def recording_state(self) -> list[Span]:
+        """Return the recorder's state, and how far back the player is."""
+        if self._reading:
+            return [Span(" PAST ", "chip"), Span(" reading the recording …")]
+        state = self._recorder_state()
+        if (player := self._past_shown) is None:
+            return state
+        if player.problem:
+            return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
+        if self.live.recorder is not None and not self.live.recorder.error and not self.live.interruption:
+            state = [Span("● ", "error"), Span("recording continues"), *state[2:]]
+        moment = datetime.fromtimestamp(player.wanted, self.timezone)
+        return [
+            Span(" PAST ", "chip"),
+            Span(f" {elapsed(self.live.now() - player.wanted)} ago", "title"),
+            Span(f" · {moment:%H:%M:%S}{ellipsis(player)}"),
+            Span(" · "),
+            *state,
+        ]
+
+    def _recorder_state(self) -> list[Span]:
+        """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded or known."""
+        run = self.live
+        if run.interruption:
+            return [Span("╳ ", "error"), Span(clean(run.interruption), "error")]
+        if not run.connected:
+            return [Span("○ starting …", "dim")]
+        if (recorder := run.recorder) is None:
+            return [Span("○ not recording", "dim")]
+        if recorder.error:  # only the file name, so that the remedy fits
+            words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
+            return [Span("╳ ", "error"), Span(clean(words), "error")]
+        rows = "row" if recorder.rows == 1 else "rows"
+        words = f" · {count(recorder.rows)} {rows} · {file_size(recorder.file_bytes)}"
+        since = f"rec {elapsed(run.now() - run.started_at)}"
+        if not self.starts_it:
+            place = f" to {clean(run.place)}" if run.place else ""
+            since = f"attached{place}{', read-only' * run.read_only} · {since}"
+        elif run.alone:
+            since += " · nobody else can attach"
+        return [Span("● ", "error"), Span(since), Span(words, "dim")]
 
     def on_mount(self) -> None:
         """Follow the recorder."""
@@ -152,7 +235,7 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.show_notice("nothing is recorded, so there is no past to show", error=True)
             return False
-        self.live_feed.reading = True
+        self._reading = True
         self.update_view()
         try:
             player = await asyncio.to_thread(self._past)
@@ -160,17 +243,17 @@ class GswarmApp(Viewer):
             self.show_notice(str(error), error=True)
             return False
         finally:
-            self.live_feed.reading = False
+            self._reading = False
         self.begin_playing(player)
         await player.ready()
-        self.live_feed.player, self.mode = player, PAST
+        self.mode = PAST
         self.update_view()
         return True
 
     def action_return_to_now(self) -> None:
         """Show the live fleet again."""
         self.end_playing()
-        self.live_feed.player, self.mode = None, LIVE
+        self.mode = LIVE
         self.update_view()
 
     # The sampling interval
@@ -270,9 +353,7 @@ class GswarmApp(Viewer):
         """Return "now", or the time that is shown while looking back."""
         if self.mode == LIVE:
             return "now"
-        at, today = (
-            datetime.fromtimestamp(time, self.timezone) for time in (self.feed.now(), self.live.now())
-        )
+        at, today = (datetime.fromtimestamp(time, self.timezone) for time in (self.now(), self.live.now()))
         return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
     def _start_session(self, answer: tuple[str, ...]) -> None:

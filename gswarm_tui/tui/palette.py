@@ -53,7 +53,7 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
     for theme in THEME_NAMES:
         show = partial(app.run_action, f"theme('{theme}')")
         yield PaletteEntry(f"Switch to {theme}", "theme", show, "theme colours colors", False)
-    for node in viewer.feed.fleet.nodes:
+    for node in viewer.fleet.nodes:
         show_node = partial(lambda name: viewer.show(NodeScreen(name)), node)
         yield PaletteEntry(f"Open {clean(node)}", "node", show_node, "go", False)
 

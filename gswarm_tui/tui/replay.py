@@ -8,16 +8,18 @@ from datetime import datetime
 from typing import Unpack
 
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.common.quantities import duration
+from gswarm_tui.common.quantities import duration, elapsed
 from gswarm_tui.common.time_input import TIME_FORMS
 from gswarm_tui.fleet.session_texts import check_name
 from gswarm_tui.fleet.sessions import suggest_name
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
-from gswarm_tui.tui.feeds import PlayedFeed
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerOptions
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
-from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.viewer import Viewer, ellipsis
 
 
 class ReplayApp(Viewer):
@@ -35,10 +37,48 @@ class ReplayApp(Viewer):
         change: Callable[[str, str | None, str | None], None],
         **options: Unpack[ViewerOptions],
     ) -> None:
-        super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
+        super().__init__(REPLAY, **options)
         self._first_player = player
+        self._file = clean(file)
         self._add_session = add_session
         self._change = change
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet at the player's position."""
+        return self._first_player.fleet
+
+    @property
+    def loading(self) -> str:
+        """Text on the recording that is being loaded."""
+        head = self._first_player.playhead
+        return (
+            "" if self._first_player.opened else f"Loading {elapsed(head.end - head.start)} of {self._file} …"
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+        return True
+
+    def now(self) -> float:
+        """Return the player's position."""
+        return self._first_player.now()
+
+    def recording_state(self) -> list[Span]:
+        """Return time, speed and file of the replay."""
+        player = self._first_player
+        if player.problem:
+            return [Span("╳ ", "error"), Span(clean(player.problem), "error")]
+        moment, head = datetime.fromtimestamp(player.wanted, self.timezone), player.playhead
+        speed = "end of the recording" if player.now() >= player.end else "paused"
+        return [
+            Span(" REPLAY ", "chip"),
+            Span(f" {moment:%H:%M:%S}", "title"),
+            Span(f" {moment:%d %b %Y}{ellipsis(player)}", "text"),
+            Span(f" · {speed if head.paused else f'{head.speed:g}×'}", "dim"),
+            Span(f" · {self._file}", "dim"),
+        ]
 
     def on_mount(self) -> None:
         """Start playing."""

@@ -17,29 +17,6 @@ if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
 
 
-class RecordingFeed:
-    """Feed without nodes: only the state of the recording is shown."""
-
-    loading = ""
-
-    def __init__(self, *, running: bool) -> None:
-        self.fleet = Fleet(())
-        self._running = running
-
-    @property
-    def ended(self) -> bool:
-        """Whether the recording has ended."""
-        return not self._running
-
-    def now(self) -> float:
-        """Return the head's clock."""
-        return time.time()
-
-    def state(self) -> list[Span]:
-        """Return whether the recording is being written."""
-        return [Span("● ", "error"), Span("recording")] if self._running else [Span("○ "), Span("finished")]
-
-
 class SqlApp(Viewer):
     """App that shows only the SQL screen; ``running`` recordings are queried through their head."""
 
@@ -51,9 +28,27 @@ class SqlApp(Viewer):
         theme: str,
         history: QueryHistory,
     ) -> None:
-        super().__init__(
-            RecordingFeed(running=running), QUERY, theme=theme, open_queries=open_queries, history=history
-        )
+        super().__init__(QUERY, theme=theme, open_queries=open_queries, history=history)
+        self._running_recording = running
+        self._no_fleet = Fleet(())
+
+    @property
+    def fleet(self) -> Fleet:
+        """A fleet without nodes."""
+        return self._no_fleet
+
+    @property
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+        return not self._running_recording
+
+    def now(self) -> float:
+        """Return this machine's time."""
+        return time.time()
+
+    def recording_state(self) -> list[Span]:
+        """Return whether the recording is being written."""
+        return [Span("○ "), Span("finished")] if self.ended else [Span("● ", "error"), Span("recording")]
 
     def get_default_screen(self) -> ViewerScreen:
         """Start with the SQL screen."""

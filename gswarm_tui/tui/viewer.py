@@ -19,7 +19,7 @@ from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
 from gswarm_tui.tui.palette import ActionPalette, ActionProvider
-from gswarm_tui.tui.screens.base import UNTIL_READ_S, Feed, ViewerApp, ViewerOptions, ViewerScreen
+from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerApp, ViewerOptions, ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
@@ -37,7 +37,7 @@ REPEAT_S = 2.0
 
 
 class Viewer(ViewerApp):
-    """Shows a ``feed`` in one of ``actions.MODES``, and controls a ``player``, if it has one.
+    """Shows a fleet in one of ``actions.MODES``, and controls a ``player``, if it has one.
 
     ``run_async`` returns why the app ended.
     """
@@ -52,8 +52,8 @@ class Viewer(ViewerApp):
     Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
 
-    def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
-        super().__init__(feed, mode, **options)
+    def __init__(self, mode: str, **options: Unpack[ViewerOptions]) -> None:
+        super().__init__(mode, **options)
         self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
         self._first_theme = options.get("theme", DARK)
@@ -91,7 +91,7 @@ class Viewer(ViewerApp):
     def _update_ages(self) -> None:
         """Update the view unless ticks do so already."""
         hang_up_if_terminal_closed()
-        if self.feed.now() - self._updated_at >= 1.5 * UPDATE_EVERY_S:
+        if self.now() - self._updated_at >= 1.5 * UPDATE_EVERY_S:
             self.update_view()
 
     def request_update(self) -> None:
@@ -102,9 +102,9 @@ class Viewer(ViewerApp):
             self.screen_stack[0].call_later(self.update_view)
 
     def update_view(self) -> None:
-        """Show the feed's present state."""
+        """Show the present state."""
         self._update_posted = False
-        self._updated_at = self.feed.now()
+        self._updated_at = self.now()
         if self.screen_stack:
             self.front.update_view()
 
@@ -163,7 +163,7 @@ class Viewer(ViewerApp):
 
     def action_help(self) -> None:
         """Show all keys and signs."""
-        self.push_screen(HelpScreen(self.front.SCREEN, self.mode))
+        self.push_screen(HelpScreen(type(self.front), self.mode))
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
@@ -181,7 +181,7 @@ class Viewer(ViewerApp):
         self.screen.call_after_refresh(self.call_later, self._save_screen)
 
     def _save_screen(self) -> None:
-        at = datetime.fromtimestamp(self.feed.now(), self.timezone)
+        at = datetime.fromtimestamp(self.now(), self.timezone)
         name = f"gswarm-{self.front.SCREEN.replace(' ', '-')}-{at:%Y%m%d-%H%M%S}.svg"
         picture = self.export_screenshot(title="gswarm-tui", simplify=True)
         # Without xml:space, rsvg-convert and Inkscape drop the blanks at the start of each text.
@@ -270,6 +270,11 @@ class Viewer(ViewerApp):
     def parse_time(self, text: str) -> float:
         """Return the time of the recording that a text means. Raises TimeInputError."""
         if (player := self.player) is None:
-            return self.feed.now()
+            return self.now()
         head = player.playhead
         return parse_time(text, start=head.start, end=head.end, timezone=self.timezone)
+
+
+def ellipsis(player: Player) -> str:
+    """Return an ellipsis while the requested time is being read."""
+    return "" if player.wanted == player.now() else " …"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections import Counter
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from rich.cells import cell_len
 from textual.screen import Screen
 
 from gswarm_tui.analysis.profiles import Profile
+from gswarm_tui.tui import screens
 from gswarm_tui.tui.actions import (
     FLEET,
     LIVE,
@@ -27,9 +30,10 @@ from gswarm_tui.tui.actions import (
 from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.computed import ComputedScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.screens.profile import ProfileScreen
-from gswarm_tui.tui.screens.trace import TraceScreen
+from gswarm_tui.tui.screens.trace import TablesScreen, TraceScreen
 from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on, line_with, shows
 from tests.tui.scene import scene
@@ -82,13 +86,22 @@ async def test_every_action_exists_and_is_bound_to_its_keys(screen: str) -> None
                     assert (bound.node, bound.binding.action) == (owner, action.name), mode
 
 
+for _module in pkgutil.iter_modules(screens.__path__, f"{screens.__name__}."):
+    import_module(_module.name)
+CLASSES: dict[str, type[ViewerScreen]] = {
+    made.SCREEN: made
+    for base in (ViewerScreen, ComputedScreen, TablesScreen)
+    for made in base.__subclasses__()
+    if hasattr(made, "SCREEN")
+}
+
 FRAME = 5
 """Columns of help's border, padding and scroll bar."""
 
 
 @pytest.mark.parametrize(("screen", "mode"), REACHABLE)
 def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> None:
-    helped = ["".join(span.text for span in line) for line in help_lines(screen, mode, 120)]
+    helped = ["".join(span.text for span in line) for line in help_lines(CLASSES[screen], mode, 120)]
     for action in actions_of(screen, mode):
         assert any(action.keys_shown in line and action.help in line for line in helped), action.name
     assert max(map(cell_len, helped)) <= 80 - FRAME
@@ -98,7 +111,7 @@ def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> N
 
 
 def help_text(screen: str, mode: str = LIVE) -> str:
-    return "\n".join("".join(span.text for span in line) for line in help_lines(screen, mode, 120))
+    return "\n".join("".join(span.text for span in line) for line in help_lines(CLASSES[screen], mode, 120))
 
 
 @pytest.mark.parametrize(("screen", "mode"), REACHABLE)

@@ -100,7 +100,7 @@ async def test_looking_back_does_not_stop_recording(
         assert "PAST" not in screen_text(live.app)
         assert "rec 50 s" in line_with(live.app, "rec")
         assert live.app.player is None
-        assert live.app.feed.fleet is live.made.fleet
+        assert live.app.fleet is live.made.fleet
 
 
 async def test_session_summary_covers_everything_while_looking_back(live: Live) -> None:

@@ -29,7 +29,7 @@ _PREFIXES = {"link_lost": "lost: ", "unreachable": "unreachable: "}
 
 
 def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cells: int) -> Line:
-    """Return the header: job, nodes, "SIMULATED", and the recording's ``state`` (``Feed.state``).
+    """Return the header: job, nodes, "SIMULATED", and the recording's ``state`` (``recording_state``).
 
     Later spans of the state are left out where they don't fit; the first two always stay.
     """

@@ -1,12 +1,13 @@
-"""Base of all screens: feed, timeline, footer and updates; and of the apps that show them."""
+"""Base of all screens: timeline, footer and updates; and of the apps that show them."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast
 
 from textual.app import ComposeResult
 from textual.screen import Screen
@@ -16,7 +17,7 @@ from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import LIVE, PAST, possible
+from gswarm_tui.tui.actions import LIVE, PAST, bindings_of, possible
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.textual_internals.app import TerminalApp
@@ -33,40 +34,25 @@ FILES_S = 120.0
 """Longest notice that a plot is being drawn; the result replaces it."""
 
 
-class Feed(Protocol):
-    """The fleet that screens show, live or recorded. Screens only read it; times are Unix seconds."""
-
-    @property
-    def fleet(self) -> Fleet:
-        """The fleet's state; another object after a jump in time."""
-
-    @property
-    def loading(self) -> str:
-        """Text on the recording that is being loaded; empty once its first fleet is shown."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the recording has ended."""
-
-    def now(self) -> float:
-        """Return the time that is shown."""
-
-    def state(self) -> list[Span]:
-        """Return the recording's state for the header; the first two spans are the most important."""
-
-
 class ViewerScreen(Screen[None], inherit_bindings=False):
-    """Screen that shows the feed.
+    """Screen that shows what its app does: the live fleet, its past, or a recording.
 
-    A subclass names its ``SCREEN`` (``actions.SCREENS``), sets ``BINDINGS = bindings_of(SCREEN)``, ends its
-    ``compose`` with ``compose_footer`` and overrides ``draw``. ``update_view`` calls it after each tick, once
-    a second, and when the screen comes to the front. ``reset`` drops what a subclass keeps of a fleet: a jump
-    in time brings another one. ``open_queries`` connects to the recording.
+    A subclass names its ``SCREEN`` (``actions.SCREENS``), from which its keys follow. Its docstring is for
+    users: the help begins with it. It ends its ``compose`` with ``compose_footer`` and overrides ``draw``.
+    ``update_view`` calls that after each tick, once a second, and when the screen comes to the front.
+    ``reset`` drops what a subclass keeps of a fleet: a jump in time brings another one. ``open_queries``
+    connects to the recording.
     """
 
     SCREEN: ClassVar[str]
     # A scrollbar of the screen may make room for the row whose lack made it appear, without end.
     DEFAULT_CSS = "ViewerScreen { overflow: hidden; }"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Bind the keys of the table of actions."""
+        if "SCREEN" in vars(cls):
+            cls.BINDINGS = bindings_of(cls.SCREEN)
+        super().__init_subclass__(**options)
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,14 +61,9 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         self._queries: RecordingQueries | None = None
 
     @property
-    def feed(self) -> Feed:
-        """The feed to show."""
-        return self.viewer.feed
-
-    @property
     def fleet(self) -> Fleet:
         """The fleet's state."""
-        return self.feed.fleet
+        return self.viewer.fleet
 
     @property
     def viewer(self) -> ViewerApp:
@@ -117,7 +98,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """The time that is shown: "now", or the time of day in a recording."""
         if self.viewer.player is None:
             return "now"
-        return f"{datetime.fromtimestamp(self.feed.now(), self.viewer.timezone):%H:%M:%S}"
+        return f"{datetime.fromtimestamp(self.viewer.now(), self.viewer.timezone):%H:%M:%S}"
 
     def update_after_layout(self) -> None:
         """Update once when all widgets have their new sizes."""
@@ -256,16 +237,14 @@ class ViewerOptions(TypedDict, total=False):
 
 
 class ViewerApp(TerminalApp):
-    """The app as its screens use it.
-
+    """The app as its screens use it. Screens only read the ``fleet``; times are Unix seconds.
     ``player`` is None while the live fleet is shown. ``begun`` is where a session of a finished recording
     begins that has no end yet. ``picked_sessions`` are the ids of those to compare. A ``read_only`` app has
     no actions that change the recording.
     """
 
-    def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
+    def __init__(self, mode: str, **options: Unpack[ViewerOptions]) -> None:
         super().__init__()
-        self.feed = feed
         self.mode = mode
         self.read_only = False
         self.timezone = options.get("timezone")
@@ -274,6 +253,29 @@ class ViewerApp(TerminalApp):
         self.begun: float | None = None
         self.picked_sessions: set[str] = set()
         self._write_files = options.get("write_files")
+
+    @property
+    @abstractmethod
+    def fleet(self) -> Fleet:
+        """The fleet's state; another object after a jump in time."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> bool:
+        """Whether the recording has ended."""
+
+    @property
+    def loading(self) -> str:
+        """Text on the recording that is being loaded; empty once its first fleet is shown."""
+        return ""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return the time that is shown."""
+
+    @abstractmethod
+    def recording_state(self) -> list[Span]:
+        """Return the recording's state for the header; the first two spans are the most important."""
 
     @property
     def recorded(self) -> bool:

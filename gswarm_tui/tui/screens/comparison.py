@@ -10,7 +10,7 @@ from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.comparison import ComparedRun, largest_difference
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.tui.actions import COMPARISON, bindings_of
+from gswarm_tui.tui.actions import COMPARISON
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.computed import ComputedScreen, show_table, wrapped
@@ -20,10 +20,12 @@ from gswarm_tui.tui.widgets.table import TableView
 
 
 class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
-    """Sessions compared with the first of them."""
+    """The picked sessions side by side; the first is the reference.
+
+    The line at the top has the largest difference.
+    """
 
     SCREEN = COMPARISON
-    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         super().__init__()
@@ -52,7 +54,7 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         left = [Span(f" {clean(self._sessions[0].name)}", "title"), Span(f" vs {names}", "text")]
         if words := self.progress_text():
             left.append(Span(f"  {words}", "dim"))
-        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
         difference_of, remarks = self.query_one("#difference", Canvas), self.query_one("#remarks", Canvas)
         table, cells = self.query_one(TableView), self.size.width
         if self.result is None:

@@ -65,7 +65,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
             return
         # Looking back, the summary still covers everything recorded so far.
         player = self.viewer.player
-        now = self.feed.now() if player is None else player.end
+        now = self.viewer.now() if player is None else player.end
         if self._as_of <= 0 or not 0 <= now - self._as_of < max(UPDATE_S, SHARE * self._took_s):
             self.computing, self._as_of = True, now
             self.run_worker(self._compute(self._queries), group="computing")

@@ -10,7 +10,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE, EventLogged
-from gswarm_tui.tui.actions import EVENTS, bindings_of
+from gswarm_tui.tui.actions import EVENTS
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -50,13 +50,12 @@ def event_row(group: EventGroup, zone: tzinfo | None) -> Row:
 
 
 class EventsScreen(ViewerScreen):
-    """Table of events, those of one kind and minute in one row.
+    """What happened to nodes, GPUs, links and sessions, and marks; the newest is last.
 
-    The cursor follows the newest event while it is on the last row.
+    The list follows the newest while the cursor is on it.
     """
 
     SCREEN = EVENTS
-    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +115,7 @@ class EventsScreen(ViewerScreen):
         left.append(
             Span("  follows the newest", "dim") if following else Span("  G follows the newest", "warning")
         )
-        return title_line(left, self.feed, self.size.width)
+        return title_line(left, self.viewer, self.size.width)
 
     def _apply_filter(self) -> None:
         """Apply another filter."""

@@ -15,7 +15,7 @@ from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.problems import FleetProblem, problems
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.tui.actions import FLEET, bindings_of
+from gswarm_tui.tui.actions import FLEET
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, minutes, plan_minutes
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
@@ -49,10 +49,14 @@ TALL = 30
 
 
 class FleetScreen(ViewerScreen):
-    """Start screen: all nodes and GPUs, totals, sessions and latest events."""
+    """All nodes and their GPUs now.
+
+    Numbers and colour show one metric; the colour follows the metric's scale, red where more is worse. The
+    second line has totals over the GPUs of all live nodes; below the heatmap are the last minutes, the GPU
+    under the cursor, sessions and the latest events.
+    """
 
     SCREEN = FLEET
-    BINDINGS = bindings_of(SCREEN)
     DEFAULT_CSS = """
     FleetScreen #rule-above, FleetScreen #rule-below { display: none; }
     FleetScreen.asking #running, FleetScreen.asking Footer { display: none; }
@@ -93,7 +97,7 @@ class FleetScreen(ViewerScreen):
         yield from self.compose_footer()
 
     def _now(self) -> float:
-        return self.feed.now()
+        return self.viewer.now()
 
     @property
     def heatmap(self) -> Heatmap:
@@ -117,7 +121,7 @@ class FleetScreen(ViewerScreen):
 
     def draw(self) -> None:
         """Draw the fleet."""
-        now = self.feed.now()
+        now = self.viewer.now()
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
@@ -173,11 +177,11 @@ class FleetScreen(ViewerScreen):
 
     def _lines(self, now: float) -> None:
         width, fleet = self.size.width, self.fleet
-        sums = totals(fleet, now, ended=self.feed.ended)
+        sums = totals(fleet, now, ended=self.viewer.ended)
         self.query_one("#header", Bar).show(
-            header_line(self._job, fleet, sums.simulated, self.feed.state(), width)
+            header_line(self._job, fleet, sums.simulated, self.viewer.recording_state(), width)
         )
-        if loading := self.feed.loading:
+        if loading := self.viewer.loading:
             line: Line = [Span(f" {loading}  "), Span("esc", "key"), Span(" quits", "dim")]
         else:
             line = totals_line(sums, fleet.interval_s, width)
@@ -197,7 +201,7 @@ class FleetScreen(ViewerScreen):
         wanted = min(len(self._events), max(EVENTS_LEAST, spare // EVENTS_SHARE))
         spare -= self._minutes(now, spare - (max(wanted, len(cursor)) if tall else len(cursor) - 1))
         sessions = []
-        if not self.feed.loading:
+        if not self.viewer.loading:
             sessions = sessions_line(fleet, now, width, can_start=self.viewer.can_start_session)
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = tall
@@ -235,7 +239,7 @@ class FleetScreen(ViewerScreen):
         self.query_one("#heads", Bar).show(heads)
 
     def _under_cursor(self, now: float, most: int) -> list[Line]:
-        if self.feed.loading:
+        if self.viewer.loading:
             return [[]]
         at = self.heatmap.at
         node = self.fleet.nodes.get(at[0]) if at else None
@@ -244,7 +248,7 @@ class FleetScreen(ViewerScreen):
 
     def on_heatmap_pointed(self) -> None:
         """Show the GPU under the cursor or the mouse."""
-        self._below(self.feed.now())
+        self._below(self.viewer.now())
 
     def on_heatmap_replanned(self) -> None:
         """Update the headings for another layout."""
@@ -274,7 +278,7 @@ class FleetScreen(ViewerScreen):
 
     def _go_to_match(self, *, stay: bool = False) -> bool:
         """Move the cursor to the next match, or ``stay`` on one; return whether there is any."""
-        at, now = self.heatmap.at, self.feed.now()
+        at, now = self.heatmap.at, self.viewer.now()
         if (matches := self._matches(now)) is None:
             return False
         found = next_match(self._shown, matches, at, stay=stay)
@@ -284,7 +288,7 @@ class FleetScreen(ViewerScreen):
 
     def _next_trouble(self) -> None:
         """Go to the most severe problem that hasn't been visited; when all have, begin again."""
-        found = problems(self._shown, self.feed.now())
+        found = problems(self._shown, self.viewer.now())
         self._visited &= set(found)
         if found and self._visited >= set(found):
             self._visited = set()
@@ -299,7 +303,7 @@ class FleetScreen(ViewerScreen):
         """Show everything; while a recording is being loaded, quit."""
         if self._filter is not None:
             self._choose(None)
-        elif self.feed.loading:
+        elif self.viewer.loading:
             await self.action_quit()
 
     # The metric, the order, the size

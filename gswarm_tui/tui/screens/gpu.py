@@ -13,7 +13,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, REASON_NAMES, Metric
 from gswarm_tui.common.quantities import DASH, energy
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
-from gswarm_tui.tui.actions import GPU, bindings_of
+from gswarm_tui.tui.actions import GPU
 from gswarm_tui.tui.drawing.curve import bar, window
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.numbers import quantity
@@ -125,10 +125,9 @@ def grid(cells: int, lines: int) -> tuple[int, int]:
 
 
 class GpuScreen(ViewerScreen):
-    """A GPU of a node; ``gpu`` is its position in the node."""
+    """One GPU: all its metrics as numbers and as bars, their history, and its processes."""
 
     SCREEN = GPU
-    BINDINGS = bindings_of(SCREEN)
     AUTO_FOCUS = ""
     VIEWS: ClassVar = (ALL, PLOTS, METRICS, PROCESSES)
     DEFAULT_CSS = """
@@ -161,8 +160,8 @@ class GpuScreen(ViewerScreen):
 
     def draw(self) -> None:
         """Draw the GPU."""
-        now, node = self.feed.now(), self.state
-        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.feed, self.size.width))
+        now, node = self.viewer.now(), self.state
+        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.viewer, self.size.width))
         self._trends.settle([node], now, self.time_shown)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)

@@ -32,6 +32,7 @@ from gswarm_tui.tui.actions import (
 )
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import wrap
+from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.worst import LISTED_MOST
 from gswarm_tui.tui.widgets.lines import Bar
 
@@ -50,28 +51,6 @@ _FIGURES: Entries = (
     ("coverage", "share of the GPU time that samples cover"),
 )
 
-ABOUT: dict[str, str] = {
-    FLEET: "All nodes and their GPUs now. Numbers and colour show one metric; the colour follows the "
-    "metric's scale, red where more is worse. The second line has totals over the GPUs of all live nodes; "
-    "below the heatmap are the last minutes, the GPU under the cursor, sessions and the latest events.",
-    NODE: "One node: its GPUs with all metrics, the chosen metric of each GPU over time, the host, and the "
-    "processes on its GPUs. The last view lists what couldn't be measured, and why.",
-    GPU: "One GPU: all its metrics as numbers and as bars, their history, and its processes.",
-    WORST: "Your job's GPUs, ranked by their mean of one metric over the last minute, the worst first. A GPU "
-    "keeps its place until its mean has clearly changed.",
-    SESSIONS: "The sessions of this recording, running ones first, with means over all GPUs so far.",
-    EVENTS: "What happened to nodes, GPUs, links and sessions, and marks; the newest is last. "
-    "The list follows the newest while the cursor is on it.",
-    SESSION: "One session: its figures so far, by node, by GPU and by process, and its events.",
-    PROFILE: "One report of Nsight Systems or Nsight Compute: its kernels, calls, memory operations and "
-    "ranges by name, the same kernels on all ranks, and a timeline above the samples of the same GPU.",
-    TRACE: "PyTorch traces of one moment: what each rank's GPU did in each iteration, which rank the others "
-    "waited for, and the kernels and operators of this rank.",
-    TRIAL: "The newest trial of this recording, one command under several placements: what is done, running "
-    "and left, the cost so far, and the results of the runs that have ended.",
-    COMPARISON: "The picked sessions side by side; the first is the reference. Top: the largest difference.",
-    SQL: "A query above, its result below. Recording continues meanwhile. No query can change a recording.",
-}
 WORDS: dict[str, Entries] = {
     FLEET: (
         ("nodes 3/4", "nodes that send fresh data, out of all nodes; n goes to the next problem"),
@@ -215,10 +194,11 @@ LEAST_MEANING = 10
 """Cells of a meaning on the narrowest terminal, which cuts the lines."""
 
 
-def help_lines(screen_name: str, mode: str, cells: int) -> list[Line]:
-    """Return what a screen shows, its actions by group, its signs and the filter language."""
+def help_lines(screen: type[ViewerScreen], mode: str, cells: int) -> list[Line]:
+    """Return what a screen shows (its docstring), its actions, its signs and the filter language."""
+    screen_name = screen.SCREEN
     room = max(WORD_WIDTH + LEAST_MEANING, min(WIDTH, cells - FRAME))
-    lines: list[Line] = [[Span(line)] for line in wrap(ABOUT[screen_name], room)]
+    lines: list[Line] = [[Span(line)] for line in wrap(screen.__doc__ or "", room)]
     sections: list[tuple[str, Entries]] = [("On this screen", WORDS[screen_name])]
     for group in GROUPS:
         actions = [action for action in actions_of(screen_name, mode) if action.group == group]
@@ -250,15 +230,15 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         background: $background; border: round $border; scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, screen_name: str, mode: str) -> None:
+    def __init__(self, screen: type[ViewerScreen], mode: str) -> None:
         super().__init__()
-        self._screen_name = screen_name
+        self._explained = screen
         self._mode = mode
 
     def compose(self) -> ComposeResult:
         """Scrollable lines in a frame that names the keys for it."""
         box = VerticalScroll()
-        box.border_title = f"help: {self._screen_name}"
+        box.border_title = f"help: {self._explained.SCREEN}"
         box.border_subtitle = "esc close  ↓ PgDn scroll"
         with box:
-            yield Bar(*help_lines(self._screen_name, self._mode, self.app.size.width))
+            yield Bar(*help_lines(self._explained, self._mode, self.app.size.width))

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
 from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.actions import NODE, bindings_of
+from gswarm_tui.tui.actions import NODE
 from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
 from gswarm_tui.tui.drawing.curve import time_axis, window
 from gswarm_tui.tui.drawing.legend import host_metrics, label
@@ -149,10 +149,13 @@ def heights(room: int, gpus: int, host: int, processes: int) -> tuple[int, int, 
 
 
 class NodeScreen(ViewerScreen):
-    """A node. The column cursor of the GPU table selects the plotted metric."""
+    """One node: its GPUs with all metrics, the host, and the processes on its GPUs.
+
+    The chosen metric of each GPU is plotted over time. The last view lists what couldn't be measured, and
+    why.
+    """
 
     SCREEN = NODE
-    BINDINGS = bindings_of(SCREEN)
     VIEWS: ClassVar = tuple(WIDGETS)
     DEFAULT_CSS = """
     NodeScreen > #body { height: 1fr; }
@@ -195,8 +198,8 @@ class NodeScreen(ViewerScreen):
 
     def draw(self) -> None:
         """Draw the node."""
-        now, node = self.feed.now(), self.state
-        self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
+        now, node = self.viewer.now(), self.state
+        self.query_one("#title", Bar).show(*node_title(node, self.viewer, self.size.width))
         self._trends.settle([node], now, self.time_shown)
         self._arrange()
         self.query_one(ViewBar).show_hint(self._hint(node))

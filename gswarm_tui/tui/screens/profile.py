@@ -17,7 +17,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import DASH, brief_time, mebibytes, percent, watts
 from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.tui.actions import PROFILE, bindings_of
+from gswarm_tui.tui.actions import PROFILE
 from gswarm_tui.tui.drawing.curve import HOLD_INTERVALS, block_area
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.screens.computed import show_table, wrapped
@@ -102,10 +102,13 @@ def _axis(timeline: ProfileTimeline, origin_ns: int, bins: int) -> str:
 
 
 class ProfileScreen(TablesScreen):
-    """A profile of the recording."""
+    """One report of Nsight Systems or Nsight Compute, as tables and as a timeline.
+
+    The tables have its kernels, calls, memory operations and ranges by name, and the same kernels on all
+    ranks. Below the timeline are the samples of the same GPU.
+    """
 
     SCREEN = PROFILE
-    BINDINGS = bindings_of(SCREEN)
     EMPTY: ClassVar = {
         "kernels": "no kernels in this profile",
         "API": "no CUDA calls in this profile",

@@ -11,7 +11,7 @@ from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails
 from gswarm_tui.fleet.event_groups import EventGroup, grouped
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.tui.actions import SESSION, bindings_of
+from gswarm_tui.tui.actions import SESSION
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.comparison import ComparisonScreen
@@ -29,10 +29,9 @@ TABLE_LEAST = 5
 
 
 class SessionScreen(ComputedScreen[SessionDetails]):
-    """A session as the recording has it."""
+    """One session: its figures so far, by node, by GPU and by process, and its events."""
 
     SCREEN = SESSION
-    BINDINGS = bindings_of(SCREEN)
     VIEWS: ClassVar = (ALL, NODES, GPUS, PROCESSES, EVENTS)
 
     def __init__(self, session: Session) -> None:
@@ -75,7 +74,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         session = self.session
         standing = Span("● running", "good") if session.running else Span("○ ended", "dim")
         left = [Span(f" {clean(session.name)}", "title"), Span("  "), standing]
-        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
         self.query_one(ViewBar).show_hint(self.progress_text())
         canvas, table = self.query_one("#summary", Canvas), self.query_one(TableView)
         if self.result is None or self.result.summary.whole is None:

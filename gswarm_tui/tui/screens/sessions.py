@@ -20,7 +20,7 @@ from gswarm_tui.fleet.session_texts import check_name, check_note
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.actions import SESSIONS, bindings_of
+from gswarm_tui.tui.actions import SESSIONS
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -113,13 +113,9 @@ def started(at: float, now: float, zone: tzinfo | None) -> str:
 
 
 class SessionsScreen(ViewerScreen):
-    """Table of sessions; keys start, stop, rename and annotate them.
-
-    While a recording is played, the sessions ahead of the time shown come last.
-    """
+    """The sessions of this recording, running ones first, with means over all GPUs so far."""
 
     SCREEN = SESSIONS
-    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +133,7 @@ class SessionsScreen(ViewerScreen):
 
     def draw(self) -> None:
         """Draw the sessions; the cursor stays on its session or profile."""
-        now = self.feed.now()
+        now = self.viewer.now()
         table = self.query_one(TableView)
         before = self._keys[table.cursor] if table.cursor < len(self._keys) else None
         begun = sorted(self.fleet.sessions.sessions.values(), key=lambda s: (not s.running, -s.started_at))
@@ -151,7 +147,7 @@ class SessionsScreen(ViewerScreen):
             Span(f"  {len(ahead)} ahead" if ahead else "", "dim"),
             Span(f"  {plural(len(self._profiles), 'profile')}" if self._profiles else "", "dim"),
         ]
-        self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
+        self.query_one("#title", Bar).show(title_line(title, self.viewer, self.size.width))
         if self.viewer.can_start_session:
             table.empty = "no session yet; s starts one, also in the past"
         elif self.viewer.open_queries is None:
@@ -183,7 +179,7 @@ class SessionsScreen(ViewerScreen):
 
         with suppress(UserError):
             self._profiles = await asyncio.to_thread(queries.load, load_profiles)
-        self._read_at = self.feed.now()
+        self._read_at = self.viewer.now()
         self.update_view()
 
     def chosen_session(self) -> Session | None:

@@ -16,7 +16,7 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, checked_depth, is_number, writer
 from gswarm_tui.store.sql.recipes import RECIPES
-from gswarm_tui.tui.actions import ENTER, QUERY, SQL, bindings_of
+from gswarm_tui.tui.actions import ENTER, QUERY, SQL
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean, clip, width
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -93,10 +93,12 @@ class SqlState:
 
 
 class SqlScreen(ViewerScreen):
-    """Runs queries on the recording in a thread."""
+    """A query and, below it, its result.
+
+    Recording continues meanwhile. No query can change a recording.
+    """
 
     SCREEN = SQL
-    BINDINGS = bindings_of(SCREEN)
     AUTO_FOCUS = "Editor"
 
     def __init__(self, state: SqlState) -> None:
@@ -146,7 +148,7 @@ class SqlScreen(ViewerScreen):
         """Fit title and status line into the width; no query runs again."""
         text = "nothing is recorded" if self._queries is None else clean(self._queries.file)
         left = [Span(" SQL", "title"), Span(f"  {text}", "dim")]
-        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
         # The status is inside a rule; an error is above it, on as many lines as it needs.
         status = self._status()
         error = wrapped(f"╳ {self.state.problem}", self.size.width, "error") if not status else []

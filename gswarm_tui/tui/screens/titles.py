@@ -10,7 +10,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.node_status import ROLES, short_status
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
-from gswarm_tui.tui.screens.base import Feed
+from gswarm_tui.tui.screens.base import ViewerApp
 
 ERROR_SHORTEST = 12
 """Minimum cells of an error; a shorter one can't be understood."""
@@ -25,15 +25,15 @@ def joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def title_line(left: list[Span], feed: Feed, cells: int, model: str = "") -> Line:
+def title_line(left: list[Span], viewer: ViewerApp, cells: int, model: str = "") -> Line:
     """Return a title with the recorder's state and "SIMULATED" at the right.
 
     Where they don't fit, the ``model`` at the title's end is cut first, then the state is left out, then the
     end of the title; "SIMULATED" always stays. An error of the recorder is cut to the space.
     """
-    simulated = any(n.hello is not None and n.hello.simulated for n in feed.fleet.nodes.values())
+    simulated = any(n.hello is not None and n.hello.simulated for n in viewer.fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    sign, words, *_ = [*feed.state(), Span("")]
+    sign, words, *_ = [*viewer.recording_state(), Span("")]
     shortest = min(width(model), NAME_SHORTEST)
     room = cells - measure(left) - shortest - measure(chip) - width(sign.text) - 5
     if words.role == "error" and room >= ERROR_SHORTEST:
@@ -56,14 +56,14 @@ def standing_span(node: NodeState, now: float) -> Span:
     return Span(short_status(node, standing, now), ROLES[standing])
 
 
-def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
+def node_title(node: NodeState, viewer: ViewerApp, cells: int) -> list[Line]:
     """Return name, status, hardware and link, or why the node is lost and what to do."""
-    now = feed.now()
+    now = viewer.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
     names = Counter(clean(facts.name) for facts in node.facts)
     gpus = ", ".join(f"{number} × {name}" for name, number in names.items())
     gpus = gpus or ("no GPU" if node.hello is not None else "")
-    return [title_line(left, feed, cells, f"  {gpus}"), *_details(node, host_facts(node), now, cells)]
+    return [title_line(left, viewer, cells, f"  {gpus}"), *_details(node, host_facts(node), now, cells)]
 
 
 def host_facts(node: NodeState) -> str:
@@ -122,12 +122,12 @@ def link_line(node: NodeState) -> Line:
     return [Span(f" {joined(facts)}", "dim")]
 
 
-def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
+def gpu_title(node: NodeState, row: int, viewer: ViewerApp, cells: int) -> list[Line]:
     """Return GPU, status and hardware, or the node's problem and what to do."""
-    now = feed.now()
+    now = viewer.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), standing_span(node, now)]
-        return [title_line(left, feed, cells), *_details(node, "unknown GPU", now, cells)]
+        return [title_line(left, viewer, cells), *_details(node, "unknown GPU", now, cells)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
@@ -145,5 +145,5 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
         )
     )
     below = _details(node, what, now, cells)
-    title = title_line(left, feed, cells, f"  {clean(facts.name)}")
+    title = title_line(left, viewer, cells, f"  {clean(facts.name)}")
     return [title, *(below[:1] if node.standing(now) is Standing.LIVE else below)]

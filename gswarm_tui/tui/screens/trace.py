@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from gswarm_tui.analysis.profiles import Profile, ProfileDetails
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.analysis.traces import trace_tables
-from gswarm_tui.tui.actions import TRACE, bindings_of
+from gswarm_tui.tui.actions import TRACE
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.computed import ComputedScreen, show_table, wrapped
@@ -53,7 +53,7 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
             Span(f"  {clean(self._profile.origin)}", "dim"),
             Span(f"  {self.facts()}", "dim"),
         ]
-        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
         self.query_one(ViewBar).show_hint(self.progress_text())
         canvas, table = self.query_one(Canvas), self.query_one(TableView)
         canvas.display = self.result is None
@@ -79,10 +79,13 @@ class TablesScreen(ComputedScreen[ProfileDetails]):
 
 
 class TraceScreen(TablesScreen):
-    """A PyTorch trace of the recording, and those of other ranks at its time."""
+    """PyTorch traces of one moment, of this rank and of others.
+
+    The tables have what each rank's GPU did in each iteration, which rank the others waited for, and the
+    kernels and operators of this rank.
+    """
 
     SCREEN = TRACE
-    BINDINGS = bindings_of(SCREEN)
     EMPTY: ClassVar = {
         "ranks": "no iterations in this trace",
         "waits": "no rank waited: no collective was traced on several ranks",

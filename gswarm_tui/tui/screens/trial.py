@@ -19,7 +19,7 @@ from gswarm_tui.trials.result_text import (
     sentence,
     usage_table,
 )
-from gswarm_tui.tui.actions import TRIAL, bindings_of
+from gswarm_tui.tui.actions import TRIAL
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.computed import ComputedScreen, labelled, show_table, wrapped
@@ -39,10 +39,12 @@ NOTES_FROM = 3
 
 
 class TrialScreen(ComputedScreen[TrialProgress]):
-    """The newest trial of the recording."""
+    """The newest trial of this recording, one command under several placements.
+
+    It shows what is done, running and left, the cost so far, and the results of the runs that have ended.
+    """
 
     SCREEN = TRIAL
-    BINDINGS = bindings_of(SCREEN)
     VIEWS: ClassVar = (RESULTS, USAGE, RUNS)
 
     def compose(self) -> ComposeResult:
@@ -66,11 +68,11 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         news = (event.at for event in self.fleet.event_log if event.kind in TRIAL_KINDS)
         # An event is shown before it can be queried.
         newer = self.viewer.player is None and max(news, default=0.0) + COMMITTED_WITHIN_S > self._as_of
-        return newer or (result.active and not result.finished and not self.feed.ended)
+        return newer or (result.active and not result.finished and not self.viewer.ended)
 
     def current(self) -> TrialProgress | None:
         """Return the result; a trial whose recorder has ended has no running run."""
-        if self.result is None or not self.result.active or not self.feed.ended:
+        if self.result is None or not self.result.active or not self.viewer.ended:
             return self.result
         return replace(self.result, running=None, active=False)
 
@@ -81,7 +83,7 @@ class TrialScreen(ComputedScreen[TrialProgress]):
         left = [Span(" trial", "title")]
         if result is not None:
             left.append(Span(f"  {clean(command_text(result.results))}", "text"))
-        self.query_one("#title", Bar).show(title_line(left, self.feed, cells))
+        self.query_one("#title", Bar).show(title_line(left, self.viewer, cells))
         views, table = self.query_one(ViewBar), self.query_one(TableView)
         progress, remarks = self.query_one("#progress", Canvas), self.query_one("#notes", Canvas)
         views.display = table.display = result is not None
@@ -90,7 +92,7 @@ class TrialScreen(ComputedScreen[TrialProgress]):
             progress.show([(Span(""),), *self.placeholder_lines()])
             return
         views.show_hint(self.progress_text())
-        now = self.feed.now() if self.viewer.player is None else self.viewer.player.end
+        now = self.viewer.now() if self.viewer.player is None else self.viewer.player.end
         lines = [self._bar(result), *labelled(progress_lines(result, now, self.viewer.timezone), cells)]
         lines += [(Span(""),), *wrapped(sentence(result.results), cells, "accent"), (Span(""),)]
         progress.show(lines)

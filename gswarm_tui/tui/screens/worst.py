@@ -14,7 +14,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.ranking import GpuRanking, RankedGpu
 from gswarm_tui.fleet.throttling import reason_names
-from gswarm_tui.tui.actions import WORST, bindings_of
+from gswarm_tui.tui.actions import WORST
 from gswarm_tui.tui.drawing.legend import label
 from gswarm_tui.tui.drawing.numbers import cell, digits
 from gswarm_tui.tui.drawing.spans import Line, Span
@@ -86,10 +86,12 @@ def _notes(values: dict[str, float], command: str, standing: Standing) -> tuple[
 
 
 class WorstGpusScreen(ViewerScreen):
-    """Table of the job's worst GPUs by one metric; the cursor stays on its GPU, or on the first row."""
+    """Your job's GPUs, ranked by their mean of one metric over the last minute, the worst first.
+
+    A GPU keeps its place until its mean has clearly changed.
+    """
 
     SCREEN = WORST
-    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self, metric: Metric) -> None:
         super().__init__()
@@ -109,7 +111,7 @@ class WorstGpusScreen(ViewerScreen):
 
     def draw(self) -> None:
         """Draw the table; the ranking is read again every two seconds."""
-        now, table = self.feed.now(), self.query_one(TableView)
+        now, table = self.viewer.now(), self.query_one(TableView)
         under = self._listed[table.cursor] if table.cursor < len(self._listed) else None
         gone = any(gpu.row >= len(self.fleet.nodes[gpu.node].facts) for gpu in self._ranked)
         if gone or abs(now - self._ranked_at) >= RANK_EVERY_S:
@@ -138,7 +140,7 @@ class WorstGpusScreen(ViewerScreen):
             Span(f"  {order} {label(self._ranking.metric)} first", "accent"),
             Span("  mean of the last minute", "dim"),
         ]
-        return title_line(left, self.feed, self.size.width)
+        return title_line(left, self.viewer, self.size.width)
 
     # Actions
 
