@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, cast
 
-from rich.text import Text
 from textual.app import App
-from textual.binding import Binding, BindingType
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
-from gswarm_tui.tui.drawing.matching import match_score
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.node import NodeScreen
-
-TITLE_WIDTH = 36
-"""Cells of a command's title before its key or meaning."""
 
 
 @dataclass(frozen=True)
@@ -58,41 +51,15 @@ def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
         yield PaletteEntry(f"Open {clean(node)}", "node", show_node, "go", False)
 
 
-def one_line(entry: PaletteEntry, query: str = "") -> Text:
-    """Return a command with its key or meaning beside it; words of the query are underlined."""
-    title = Text(entry.title)
-    title.highlight_words(query.split(), "bold underline", case_sensitive=False)
-    title.pad_right(max(0, TITLE_WIDTH - len(title)))
-    return title.append(f"  {entry.help}", "dim not bold")
+def open_palette(screen: ViewerScreen) -> None:
+    """Let the user pick one of the commands of a screen, and run it."""
+    entries = {f"{at}": entry for at, entry in enumerate(palette_entries(screen))}
+    options = [(at, entry.title, entry.help) for at, entry in entries.items()]
+    words = {at: entry.words for at, entry in entries.items()}
+    listed = {at for at, entry in entries.items() if entry.listed}
+    dialog = PickDialog("commands, metrics, nodes", options, words=words, listed=listed)
 
+    def run(picked: str) -> None:
+        screen.app.call_later(entries[picked].run)
 
-class ActionPalette(CommandPalette):
-    """Textual's palette with a command a line, in which Ctrl-Z suspends the program as on all screens."""
-
-    DEFAULT_CSS = "ActionPalette CommandList { text-wrap: nowrap; text-overflow: ellipsis; }"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "app.suspend_process")]
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Refuse to page on four lines or fewer: the list has none, and Textual fails."""
-        possible = action != "command_list" or self.size.height > 4
-        return possible and super().check_action(action, parameters)
-
-
-class ActionProvider(Provider):
-    """Search in the commands of the screen that the palette was opened from."""
-
-    async def startup(self) -> None:
-        """Collect the commands once for each time that the palette opens."""
-        self._entries = list(palette_entries(cast("ViewerScreen", self.screen)))
-
-    async def discover(self) -> Hits:
-        """Yield the listed commands before a letter is typed."""
-        for entry in self._entries:
-            if entry.listed:
-                yield DiscoveryHit(one_line(entry), entry.run, entry.title)
-
-    async def search(self, query: str) -> Hits:
-        """Yield the commands that match the words."""
-        for entry in self._entries:
-            if score := match_score(query, entry.title, entry.words):
-                yield Hit(score, one_line(entry, query), entry.run, entry.title)
+    ask(screen.app, dialog, run)

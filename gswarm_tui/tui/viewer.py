@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from textual.events import Key
 
@@ -18,7 +18,7 @@ from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible, reason_for_no_effect
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
-from gswarm_tui.tui.palette import ActionPalette, ActionProvider
+from gswarm_tui.tui.palette import open_palette
 from gswarm_tui.tui.screens.base import UNTIL_READ_S, ViewerApp, ViewerOptions, ViewerScreen
 from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.events import EventsScreen
@@ -43,11 +43,9 @@ class Viewer(ViewerApp):
     """
 
     BINDINGS = bindings_everywhere()
-    COMMANDS: ClassVar = {ActionProvider}
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False
     CSS = """
     * { scrollbar-size-vertical: 1; }
-    SearchIcon { display: none; }
     ToastRack { dock: top; align: right top; margin: 0; overflow-y: hidden; }
     Toast { width: auto; max-width: 100%; padding: 0 1; margin: 0; }
     """
@@ -167,8 +165,7 @@ class Viewer(ViewerApp):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        if not isinstance(self.screen, ActionPalette):
-            self.push_screen(ActionPalette(placeholder="Search commands, metrics, nodes …"))
+        open_palette(self.front)
 
     def action_theme(self, name: str = "") -> None:
         """Switch to a theme by its name, or to the next."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +30,8 @@ from gswarm_tui.tui.widgets.lines import Bar
 Result = TypeVar("Result")
 INVALID = (MarkError, SessionNameError, TimeInputError)
 
+LISTED_MOST = 100
+"""Options that are listed for what was typed: a fleet has a thousand nodes to open."""
 LEAST, FRAME = 84, 8
 """Smallest width of a dialog, and the cells of border, padding and scroll bar."""
 
@@ -168,7 +170,8 @@ class ConfirmDialog(Dialog[bool]):
 class PickDialog(Dialog[str]):
     """List to pick from, which is filtered as one types; returns the id, None when cancelled.
 
-    An option is an id, a label and optionally a description, which is wrapped.
+    An option is an id, a label and optionally a description, which is wrapped. ``words`` find it instead
+    of its texts. Before a letter is typed, only those in ``listed`` are shown, without it all.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -180,9 +183,18 @@ class PickDialog(Dialog[str]):
     ]
     DEFAULT_CSS = "PickDialog Input { margin: 0; }"
 
-    def __init__(self, title: str, options: Sequence[tuple[str, ...]], chosen: str | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        options: Sequence[tuple[str, ...]],
+        chosen: str | None = None,
+        words: Mapping[str, str] | None = None,
+        listed: Collection[str] | None = None,
+    ) -> None:
         super().__init__(title)
         self._options = options
+        self._words = words or {option[0]: " ".join(option) for option in options}
+        self._listed = [option for option in options if listed is None or option[0] in listed]
         self._chosen = chosen
         self._labels = 0
 
@@ -207,17 +219,17 @@ class PickDialog(Dialog[str]):
 
     def _list(self, typed: str) -> None:
         """List the options that match, and highlight one."""
-        shown = self._options
+        shown = self._listed
         if typed.strip():
-            scores = {option: match_score(typed, option[1], " ".join(option)) for option in shown}
-            shown = sorted((o for o in shown if scores[o]), key=lambda o: -scores[o])
+            scores = {o: match_score(typed, o[1], self._words[o[0]]) for o in self._options}
+            shown = sorted((o for o in scores if scores[o]), key=lambda o: -scores[o])[:LISTED_MOST]
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(_option(self._labels, name, list(map(clean, texts))) for name, *texts in shown)
         if not shown:
             choices.add_option(Option(Text("no match"), disabled=True))
         names = [name for name, *_ in shown]
-        at = names.index(self._chosen) if self._chosen in names and shown is self._options else 0
+        at = names.index(self._chosen) if self._chosen in names and shown is self._listed else 0
         choices.highlighted = at if names else None
 
     def on_input_changed(self, event: Input.Changed) -> None:
