@@ -14,8 +14,8 @@ from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.profiling.bounds import LIMITS, Limits, bounded
 from gswarm_tui.profiling.importing import import_report, is_report
-from gswarm_tui.profiling.reader import LIMITS, Limits
 from gswarm_tui.store.recording.files import is_database
 from gswarm_tui.store.recording.profiles import UNKNOWN
 from gswarm_tui.store.transfer.importing import importing
@@ -39,11 +39,13 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             f"{db} exists in {working_folder()}; name a new file with --db, "
             f"or add the import to this one with --db {db}."
         )
+    limits = Limits(arguments.max_memory_mib, arguments.max_minutes * 60)
     if is_report(path):
-        return _import_profile(path, db, arguments, environ)
+        return _import_profile(path, db, arguments, limits, environ)
     if arguments.node is not None or arguments.rank is not None:
         raise UserError(f"{printable(str(path))} isn't a profiler's report; remove --node and --rank.")
-    with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
+    reading = Progress(f"reading {printable(str(path))}")
+    with bounded(path, limits), reading as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
@@ -56,7 +58,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping[str, str]) -> int:
+def _import_profile(
+    path: Path, db: Path, arguments: Namespace, limits: Limits, environ: Mapping[str, str]
+) -> int:
     """Add a profiler's report to a recording. Raises UserError, StoreError."""
     with Progress(f"reading {printable(str(path))}") as progress:
         done = import_report(
@@ -66,7 +70,7 @@ def _import_profile(path: Path, db: Path, arguments: Namespace, environ: Mapping
             node=arguments.node or None,
             rank=arguments.rank,
             report=progress.report,
-            limits=Limits(arguments.max_memory_mib, arguments.max_minutes * 60),
+            limits=limits,
         )
     facts = done.facts
     rank = "" if facts.rank is None else f", rank {facts.rank}"
@@ -108,13 +112,13 @@ def _parser() -> CommandParser:
         type=values.whole(64, _MOST),
         default=LIMITS.memory_mib,
         metavar="MIB",
-        help="memory that reading a report may take (default: %(default)s)",
+        help="memory that the import may take (default: %(default)s)",
     )
     parser.add_argument(
         "--max-minutes",
         type=values.whole(1, _MOST),
         default=round(LIMITS.seconds / 60),
         metavar="MINUTES",
-        help="time that the import of a report may take (default: %(default)s)",
+        help="time that the import may take (default: %(default)s)",
     )
     return parser

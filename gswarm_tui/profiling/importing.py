@@ -10,10 +10,11 @@ from pathlib import Path
 
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.profiles import SentProfile
+from gswarm_tui.profiling.bounds import LIMITS, Limits, bounded
 from gswarm_tui.profiling.pytorch_trace import is_trace
-from gswarm_tui.profiling.reader import LIMITS, Limits, ReaderProcess
+from gswarm_tui.profiling.reader import read_report
 from gswarm_tui.profiling.report_text import ReportError
-from gswarm_tui.profiling.tools import ending_by_exit, exported
+from gswarm_tui.profiling.tools import exported
 from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
 from gswarm_tui.store.transfer.profiles import writing_profile
 
@@ -52,7 +53,7 @@ def import_report(
         node: name of its node in the recording, if the caller knows better than the report.
         rank: rank of its process, likewise.
         report: called with the share done, from 0 to 1.
-        limits: memory and time that reading the report may take.
+        limits: memory and time that the import may take.
 
     Raises:
         ReportError: the report can't be read.
@@ -66,15 +67,19 @@ def import_report(
         path.open("rb").close()
     except OSError as error:
         raise ReportError(f"{path} can't be read: {error.strerror}.") from None
-    with ending_by_exit(), contextlib.ExitStack() as stack:
-        file = stack.enter_context(_exported(path, environ, limits))
-        reader = stack.enter_context(contextlib.closing(ReaderProcess(path, file, limits, environ)))
-        if file != path:
-            # The reader has opened the export: without a name, the file also goes after a SIGKILL.
-            file.unlink()
-        target = stack.enter_context(_writer(db, place(reader.facts), environ))
-        rows, facts, notices = reader.write(target, report)
-        facts = place(facts)
+    targets: list[ProfileWriter] = []
+    with bounded(path, limits), contextlib.ExitStack() as stack:
+        file = stack.enter_context(_exported(path, environ))
+
+        def begin(facts: ProfileFacts) -> ProfileWriter:
+            if file != path:
+                # SQLite has opened the export: without a name, the file also goes after a SIGKILL.
+                file.unlink()
+            targets.append(stack.enter_context(_writer(db, place(facts), environ)))
+            return targets[0]
+
+        rows, facts, notices = read_report(path, file, begin, report, environ)
+        target, facts = targets[0], place(facts)
         target.finish(replace(facts, messages=(*facts.messages, *notices)))
     if not target.at_its_time:
         started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
@@ -102,7 +107,7 @@ def _writer(db: Path, facts: ProfileFacts, environ: Mapping[str, str]) -> Iterat
 
 
 @contextlib.contextmanager
-def _exported(path: Path, environ: Mapping[str, str], limits: Limits) -> Iterator[Path]:
+def _exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Export a report that only nsys can read; return the file to read. Raises ReportError."""
     if path.suffix == ".qdstrm":
         raise ReportError(
@@ -110,7 +115,7 @@ def _exported(path: Path, environ: Mapping[str, str], limits: Limits) -> Iterato
             "Convert it with QdstrmImporter where Nsight Systems is installed as a whole."
         )
     if path.suffix in (".nsys-rep", ".qdrep"):
-        with exported(path, environ, limits.seconds) as file:
+        with exported(path, environ) as file:
             yield file
     else:
         yield path

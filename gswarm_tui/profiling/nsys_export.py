@@ -13,6 +13,8 @@ from gswarm_tui.profiling.report_text import ReportError, clean_text
 
 SCHEMAS = ("2", "3")
 _LONGEST_VALUE = 16 << 20
+_STEPS = 1_000_000
+"""Instructions of SQLite's machine between two looks for signals: some milliseconds."""
 _METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 """Errors of a damaged file; SQLite's message may have its bytes, which sqlite3 then can't decode."""
@@ -33,6 +35,8 @@ class NsysExport:
             )
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self._connection.text_factory = lambda data: data.decode(errors="replace")
+            # Signals, such as that of the limit of time, arrive while Python runs, so also in a long query.
+            self._connection.set_progress_handler(lambda: 0, _STEPS)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
             tables = self.rows("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
             self.columns: dict[str, set[str]] = {}

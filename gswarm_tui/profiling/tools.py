@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from gswarm_tui.common.errors import printable
 from gswarm_tui.common.programs import run_program
@@ -29,19 +25,15 @@ def find_tool(name: str, path: Path, environ: Mapping[str, str], instead: str) -
     return found
 
 
-def run_tool(
-    command: Sequence[str], environ: Mapping[str, str], timeout_s: float | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a tool and return its output. Raises ReportError if it can't be started, or lasts too long."""
+def run_tool(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a tool and return its output. Raises ReportError if it can't be started, MemoryError."""
     try:
-        return run_program(command, environ, timeout_s=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise ReportError(
-            f"{command[0]} took more than {error.timeout / 60:g} minutes; "
-            "allow more with gswarm-tui import --max-minutes."
-        ) from None
+        done = run_program(command, environ)
     except OSError as error:  # a program for other processors, for example
         raise ReportError(f"{command[0]} can't be started: {error.strerror}. Load another module.") from None
+    if "bad_alloc" in done.stderr:  # the text of C++'s error without memory
+        raise MemoryError
+    return done
 
 
 def tool_version(tool: str, environ: Mapping[str, str]) -> str:
@@ -67,33 +59,15 @@ def explain_failure(path: Path, tool: str, output: str, environ: Mapping[str, st
 
 
 @contextlib.contextmanager
-def exported(path: Path, environ: Mapping[str, str], timeout_s: float) -> Iterator[Path]:
+def exported(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """Export a report to a file in a private folder, which is removed afterwards. Raises ReportError."""
     instead = ", or import the file that nsys export --type sqlite makes of it elsewhere"
     nsys = find_tool("nsys", path, environ, instead)
     # Exports hold the environment: the folder has mode 0700.
     with tempfile.TemporaryDirectory(prefix="gswarm-tui-", ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "report.sqlite"
-        done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ, timeout_s)
+        done = run_tool([nsys, *_EXPORT, str(out), str(path.absolute())], environ)
         # nsys exits with 0 after some errors, without a file.
         if done.returncode != 0 or not out.exists():
             raise explain_failure(path, nsys, done.stdout + done.stderr, environ)
         yield out
-
-
-@contextlib.contextmanager
-def ending_by_exit() -> Iterator[None]:
-    """End this program by an exception on SIGTERM and SIGHUP, so that it removes what it began."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _exit(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)

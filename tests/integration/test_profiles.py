@@ -26,9 +26,9 @@ import pytest
 from gswarm_tui.analysis.profile_timeline import captured, load_timeline
 from gswarm_tui.analysis.profiles import load_profiles, profile_details
 from gswarm_tui.cli import main
+from gswarm_tui.profiling.bounds import Limits
 from gswarm_tui.profiling.importing import import_report as import_profile
 from gswarm_tui.profiling.node_scripts import CONVERT
-from gswarm_tui.profiling.reader import Limits
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.integration.exchange_recording import recording_of_node
@@ -401,12 +401,14 @@ def test_graphs_count_as_busy_and_a_gpu_with_unknown_work_has_no_share(
 def test_an_import_is_bounded_in_memory_and_time_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace, db = tmp_path / "bomb.json.gz", tmp_path / "run.duckdb"
+    trace, frames, db = (tmp_path / name for name in ("bomb.json.gz", "bomb.json", "run.duckdb"))
     trace.write_bytes(gzip.compress(b'{"traceEvents": [{"args": [' + b"{}," * 10**7 + b"{}]}]}", 1))
-    assert refusal(capsys, trace, "--db", db, "--max-memory-mib", "256") == (
-        f"gswarm-tui: {trace} needs more than 256 MiB of memory to be read; "
-        "allow more with gswarm-tui import --max-memory-mib."
-    )
+    frames.write_bytes(b'{"frames": [{"gpu_id": [' + b"{}," * 10**7 + b"{}]}]}")
+    for bomb in (trace, frames):
+        assert refusal(capsys, bomb, "--db", db, "--max-memory-mib", "256") == (
+            f"gswarm-tui: {bomb} needs more than 256 MiB of memory to be read; "
+            "allow more with gswarm-tui import --max-memory-mib."
+        )
     numbers = "(WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r LIMIT 100000) SELECT i FROM r)"
     sql = [
         "CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId)",
