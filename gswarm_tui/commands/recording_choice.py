@@ -12,6 +12,7 @@ from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.common.paths import working_folder
+from gswarm_tui.common.quantities import first_of
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.recorder_source import RecorderSource
@@ -126,9 +127,7 @@ def choose_session(source: QuerySource, name: str) -> Period:
 
 def list_some(names: Sequence[str]) -> str:
     """Return the first names in a list, and how many more ``gswarm-tui sessions`` prints."""
-    more = len(names) - MOST_NAMED
-    rest = f" and {more:,} more (gswarm-tui sessions lists them)" if more > 0 else ""
-    return ", ".join(names[:MOST_NAMED]) + rest
+    return first_of(names, MOST_NAMED, " (gswarm-tui sessions lists them)")
 
 
 def add_session(parser: CommandParser) -> None:

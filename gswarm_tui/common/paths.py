@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest
+from gswarm_tui.common.quantities import first_of
 
 _NAME = "gswarm-tui"
 MOST_NAMED = 3
@@ -21,10 +22,9 @@ def recordings_beside(path: Path) -> str:
     names = sorted(each.name for each in path.parent.glob("*.duckdb") if each.exists())
     if not names:
         return f"; {path.parent.absolute()} has no recording"
-    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
     if close := nearest(path.stem, [name.removesuffix(".duckdb") for name in names]):
         return f"{close}.duckdb"
-    return f"; its folder has {', '.join(names[:MOST_NAMED])}{more}"
+    return f"; its folder has {first_of(names, MOST_NAMED)}"
 
 
 def working_folder() -> Path:

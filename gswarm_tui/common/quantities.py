@@ -179,6 +179,12 @@ def same_units(rows: Iterable[Sequence[str]], columns: frozenset[int]) -> list[t
     return list(zip(*cells, strict=True))
 
 
+def first_of(names: Sequence[str], most: int, rest: str = "") -> str:
+    """List the first names, and how many more there are: "n1, n2 and 30 more", with ``rest`` behind it."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more{rest}" if more > 0 else "")
+
+
 def plural(number: int, noun: str) -> str:
     """Format a count with its noun: "1 node", "4 nodes", "1,024 nodes"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

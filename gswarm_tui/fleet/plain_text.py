@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_tui.common.quantities import DASH, celsius, percent, plural, used_of, watts
+from gswarm_tui.common.quantities import DASH, celsius, first_of, percent, plural, used_of, watts
 from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.program import program
@@ -40,13 +40,15 @@ def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
         lines.append(_sentence(name, ["; ".join(filter(None, (why, state.remedy)))]))
     lines += _errors(fleet)
     if stale := [node["node"] for node in nodes if node["state"] == Standing.STALE.value]:
-        lines.append(_sentence("stale, so the last values are shown", [_first(stale)]))
+        lines.append(_sentence("stale, so the last values are shown", [first_of(stale, MOST_NAMED)]))
     throttled: dict[str, list[str]] = {}
     for node in nodes:
         for gpu in node["gpus"]:
             if not _is_mute(gpu) and (reasons := reason_names(gpu["clock_reasons"] or 0)):
                 throttled.setdefault(reasons, []).append(f"{node['node']}:{gpu['gpu_index']}")
-    lines += [_sentence(f"throttled by {why}", [_first(gpus)]) for why, gpus in throttled.items()]
+    lines += [
+        _sentence(f"throttled by {why}", [first_of(gpus, MOST_NAMED)]) for why, gpus in throttled.items()
+    ]
     for node in nodes:
         lines += [_node(node), *(f"  {_gpu(node, gpu)}" for gpu in node["gpus"])]
     return lines
@@ -64,11 +66,6 @@ def _errors(fleet: Fleet) -> list[str]:
             gpu = "" if event.gpu is None else f"GPU {event.gpu}"
             lines[subject] = _sentence(subject, [gpu, event.message, earlier])
     return list(lines.values())
-
-
-def _first(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _whole(sums: Totals) -> str:

@@ -10,6 +10,7 @@ from datetime import UTC
 from pathlib import Path
 from subprocess import PIPE, Popen
 
+import duckdb
 import pytest
 
 from gswarm_tui.analysis import periods
@@ -133,6 +134,10 @@ def test_session_is_added_to_the_open_file(source: FileSource) -> None:
     assert added.session_id == 3
     with closing(FileSource(source.path)) as again:
         assert len(periods.load_sessions(again)) == 3
+    source.close()
+    with duckdb.connect(str(source.path), read_only=True) as plain:
+        undescribed = "FROM duckdb_views() WHERE NOT internal AND comment IS NULL"
+        assert plain.execute(undescribed).fetchall() == []
 
 
 def test_session_is_not_added_while_another_program_has_the_file(source: FileSource, path: Path) -> None:
