@@ -34,8 +34,13 @@ class NodeStatus:
 async def query_status(launcher: Launcher, node: str, recording: str) -> NodeStatus:
     """Return a node's status for the recording with this uid. Raises LaunchError."""
 
-    def parse(entries: Any) -> NodeStatus:
-        return _status([entry for entry in entries if entry["node"] == node])
+    def parse(reply: Any) -> NodeStatus:
+        entries = [entry for entry in reply if entry["node"] == node]
+        pids = [int(entry["pid"]) for entry in entries if entry["pid"] is not None]
+        frames = sum(int(life["frames"]) for entry in entries for life in entry["lives"])
+        if not 0 <= frames <= MAX_INTEGER:  # Python prints no number of 5,000 digits
+            raise ValueError("frames")
+        return NodeStatus(pids[0] if pids else None, frames, bool(entries))
 
     return await _query(launcher, node, parse, "status", "--recording", recording)
 
@@ -63,14 +68,6 @@ async def _query(launcher: Launcher, node: str, parse: Callable[[Any], T], *argu
         raise LaunchError("the agent's reply can't be understood") from None
     finally:
         await channel.close()
-
-
-def _status(entries: list[dict[str, Any]]) -> NodeStatus:
-    pids = [int(entry["pid"]) for entry in entries if entry["pid"] is not None]
-    frames = sum(int(life["frames"]) for entry in entries for life in entry["lives"])
-    if not 0 <= frames <= MAX_INTEGER:  # Python prints no number of 5,000 digits
-        raise ValueError("frames")
-    return NodeStatus(pids[0] if pids else None, frames, bool(entries))
 
 
 def _check(reply: dict[str, Any]) -> dict[str, Any]:
