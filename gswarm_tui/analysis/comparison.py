@@ -1,4 +1,4 @@
-"""Comparison of runs: speed-up, efficiency, the largest difference, and the table of figures."""
+"""Comparison of runs: speed-up, efficiency, and the table of figures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from gswarm_tui.common.quantities import (
     duration,
     energy,
     formatted,
-    gpu_time,
-    mebibytes,
     percent,
     same_unit,
     used_of,
@@ -94,68 +92,6 @@ BASIS = (
     "Speed-up and efficiency, T1 / (n · Tn), compare durations on n times the recorded GPUs and assume equal "
     "work; gswarm-tui trial --results compares the runs of a trial."
 )
-_USUAL_RATIO = 0.08
-"""Usual relative difference: runs of the same work on other GPUs differ by 8 % (Sinha et al., SC 2022)."""
-_USUAL_SHARE = 0.05
-"""Usual difference of shares: GPUs within 5 % count as balanced (ClusterCockpit, Omnistat)."""
-_NOTABLE = 2.0
-"""Differences of at least twice the usual one are reported."""
-
-
-@dataclass(frozen=True)
-class _Quantity:
-    """A figure to compare, by ratio (``relative``) or by difference.
-
-    A figure that ``adds_up`` grows while a run continues.
-    """
-
-    name: str
-    of: Callable[[ComparedRun], float | None]
-    shown: Callable[[float | None], str]
-    relative: bool
-    adds_up: bool = False
-
-
-_QUANTITIES = (
-    _Quantity("GPU time", lambda run: run.gpu_s, gpu_time, True, adds_up=True),
-    _Quantity("energy", lambda run: run.whole.energy_j, energy, True, adds_up=True),
-    _Quantity("mean utilisation", lambda run: part_of(run.whole.util_mean_pct, 100), share, False),
-    _Quantity("balance", lambda run: run.balance, share, False),
-    _Quantity("bubbles", lambda run: run.whole.bubble_share, share, False),
-    _Quantity("throttling", lambda run: run.throttled, share, False),
-    _Quantity("power", lambda run: run.whole.power_mean_w, watts, True),
-    _Quantity("peak GPU memory", lambda run: run.whole.mem_used_max_mib, mebibytes, True),
-)
-
-
-def largest_difference(runs: Sequence[ComparedRun]) -> str:
-    """Return a sentence on the largest difference from the first run, relative to the usual difference.
-
-    Figures that add up over time are compared only between runs that have ended.
-    """
-    first = runs[0]
-    candidates = [
-        (times, quantity, run)
-        for run in runs[1:]
-        for quantity in _QUANTITIES
-        if not (quantity.adds_up and not comparable(first, run))
-        and (times := _times_usual(quantity, quantity.of(first), quantity.of(run))) >= _NOTABLE
-    ]
-    if not candidates:
-        return "No figure differs by more than runs of the same work usually do."
-    times, quantity, run = max(candidates, key=lambda one: one[0])
-    return (
-        f"Largest difference: {quantity.name}, {quantity.shown(quantity.of(run))} in {run.label}, "
-        f"{quantity.shown(quantity.of(first))} in {first.label}; {times:.0f} times the usual difference "
-        "between runs of the same work."
-    )
-
-
-def _times_usual(quantity: _Quantity, a: float | None, b: float | None) -> float:
-    """Return a difference relative to the usual one; 0 if either value is unknown."""
-    if a is None or b is None or (quantity.relative and a + b <= 0):
-        return 0.0
-    return abs(b - a) / (_USUAL_RATIO * (a + b) / 2 if quantity.relative else _USUAL_SHARE)
 
 
 def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:

@@ -54,7 +54,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         formats.write(comparison.comparison_result(runs), form)
         return 0
     table = comparison.comparison_table(runs)
-    remarks = [*comparison.comparison_notes(runs), comparison.largest_difference(runs)]
+    remarks = list(comparison.comparison_notes(runs))
     with formats.text_out(form.out) as out:
         if form.format == "markdown":
             formats.write_markdown_table(table.names, table.rows, out, right=table.right)

@@ -1,4 +1,4 @@
-"""``gswarm-tui compare``: the formulas, the largest difference, and the output."""
+"""``gswarm-tui compare``: the formulas and the output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gswarm_tui.analysis.comparison import (
     comparison_notes,
     comparison_result,
     comparison_table,
-    largest_difference,
 )
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures, Summary
@@ -48,25 +47,6 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
     return ComparedRun(label, "run.duckdb", Summary(period, False, whole, (), gpus, ()), whole, {})
 
 
-def test_small_differences_are_not_reported() -> None:
-    a = run("a")
-    b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
-    assert largest_difference([a, b]) == "No figure differs by more than runs of the same work usually do."
-
-
-def test_largest_difference_names_both_values() -> None:
-    a = run("a")
-    b = run("b", bubble_share=0.35, util_mean_pct=75.0)
-    assert largest_difference([a, b]).startswith(
-        "Largest difference: bubbles, 35 % in b, 5.0 % in a; 6 times"
-    )
-    c = run("c", seconds=300, energy_j=180_000.0, bubble_share=0.05)
-    assert largest_difference([a, c]).startswith(
-        "Largest difference: GPU time, 5 GPU-min in c, 1.67 GPU-min in a;"
-    )
-    assert "in c, 1.67 GPU-min" in largest_difference([a, run("d"), c])
-
-
 def test_running_session_has_no_speed_up() -> None:
     ended, going_on = run("ended"), run("going on", seconds=300)
     going_on = replace(going_on, summary=replace(going_on.summary, running=True))
@@ -77,7 +57,6 @@ def test_running_session_has_no_speed_up() -> None:
         BASIS,
         "Still running: going on; figures are as of now, without speed-up until the end.",
     ]
-    assert largest_difference([ended, going_on]).startswith("No figure differs")
     assert [row["speed_up"] for row in comparison_result([ended, going_on]).dicts()] == [1.0, None]
 
 
@@ -86,9 +65,6 @@ def test_idle_gpu_lowers_the_balance() -> None:
     assert run("even", {}, {}).balance == 1.0
     assert run("uneven", {}, {}, {}, idle).balance == pytest.approx(0.75)
     assert run("idle", idle).balance is None
-    assert "balance, 75 % in b, 100 % in a" in largest_difference(
-        [run("a", {}, {}, {}, {}), run("b", {}, {}, {}, idle)]
-    )
 
 
 def frames(gpus: int, seconds: int) -> Iterator[Event]:
@@ -129,7 +105,6 @@ def test_runs_of_different_files_are_compared(two_files: Path, capsys: pytest.Ca
     lines = [" ".join(row) for row in rows]
     assert "loss 0.5 1" in lines
     assert BASIS in " ".join(lines)
-    assert any(line.startswith("Largest difference: GPU time, 50 GPU-s in two,") for line in lines)
 
 
 def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:

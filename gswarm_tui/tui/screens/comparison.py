@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis import comparison
-from gswarm_tui.analysis.comparison import ComparedRun, largest_difference
+from gswarm_tui.analysis.comparison import ComparedRun
 from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import COMPARISON
@@ -32,9 +32,9 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         self._sessions = tuple(sessions)
 
     def compose(self) -> ComposeResult:
-        """Title, largest difference, table, remarks."""
+        """Title, placeholder, table, remarks."""
         yield Bar(id="title")
-        yield Canvas(id="difference")
+        yield Canvas(id="placeholder")
         yield TableView(())
         yield Canvas(id="remarks")
         yield from self.compose_footer()
@@ -55,19 +55,17 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         if words := self.progress_text():
             left.append(Span(f"  {words}", "dim"))
         self.query_one("#title", Bar).show(title_line(left, self.viewer, self.size.width))
-        difference_of, remarks = self.query_one("#difference", Canvas), self.query_one("#remarks", Canvas)
+        placeholder, remarks = self.query_one("#placeholder", Canvas), self.query_one("#remarks", Canvas)
         table, cells = self.query_one(TableView), self.size.width
         if self.result is None:
             table.display = remarks.display = False
-            difference_of.show([(Span(""),), *self.placeholder_lines()])
+            placeholder.show([(Span(""),), *self.placeholder_lines()])
             return
         table.display = remarks.display = True
-        difference_of.show(
-            [(Span(""),), *wrapped(largest_difference(self.result), cells, "accent"), (Span(""),)]
-        )
+        placeholder.show([(Span(""),)])
         made = comparison.comparison_table(self.result, self.viewer.timezone)
         last = wrapped(" ".join(comparison.comparison_notes(self.result)), cells, "dim")
-        room = self.lines - 2 - len(difference_of.lines) - len(last)
+        room = self.lines - 3 - len(last)
         table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
         show_table(table, made)
         remarks.show(last)
