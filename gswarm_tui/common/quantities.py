@@ -136,39 +136,42 @@ _KINDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (1000, ("W", "kW", "MW")),
     (1000, ("ns", "µs", "ms", "s")),
     (60, ("GPU-s", "GPU-min", "GPU-h")),
-    (60, ("s", "min", "h")),
 )
 
 
 def same_unit(cells: Sequence[str]) -> list[str]:
-    """Return formatted quantities in one unit, if all are of one kind: "0.60 GiB" beside "79.6 GiB"."""
+    """Return formatted quantities of one kind in the unit of the largest: "0.598 GiB" beside "79.6 GiB".
+
+    Seconds beside "00:12:31" get its form: "00:00:45". Cells of other kinds stay as they are.
+    """
     parts = [_QUANTITY.fullmatch(cell) for cell in cells]
     used = {part[2] for part in parts if part}
     others = {cell for cell, part in zip(cells, parts, strict=True) if not part and cell != DASH}
-    if used == {"s"} and others and all(":" in cell for cell in others):  # durations as of "00:12:31"
-        seconds = [round(float(part[1])) if part else -1 for part in parts]
-        clocks = [f"00:{s // 60:02d}:{s % 60:02d}" for s in seconds]
-        return [clock if part else cell for clock, part, cell in zip(clocks, parts, cells, strict=True)]
+    if used == {"s"} and others and all(":" in cell for cell in others):
+        return [_clock(float(part[1])) if part else cell for part, cell in zip(parts, cells, strict=True)]
     step, units = next((kind for kind in _KINDS if used <= set(kind[1])), (1, ()))
     if len(used) < 2 or others or not units:
         return list(cells)
-    values = [
-        float(part[1].replace(",", "")) * step ** units.index(part[2]) if part else None for part in parts
-    ]
-    at = max(map(units.index, used))
-    while at and min(filter(None, values), default=0.0) < 0.001 * step**at:
-        at -= 1
+    largest = max(used, key=units.index)
     return [
-        cell if value is None or cell.endswith(f" {units[at]}") else f"{_short(value / step**at)} {units[at]}"
-        for cell, value in zip(cells, values, strict=True)
+        _in_unit(
+            float(part[1].replace(",", "")) / step ** (units.index(largest) - units.index(part[2])), largest
+        )
+        if part and part[2] != largest
+        else cell
+        for part, cell in zip(parts, cells, strict=True)
     ]
 
 
-def _short(value: float) -> str:
-    """Return a number with the three digits that it had in another unit, below 0.1 with two."""
-    return (
-        _three(float(f"{value:.3g}")) if value == 0 or value >= 1 else f"{value:.{3 if value >= 0.1 else 2}g}"
-    )
+def _clock(seconds: float) -> str:
+    return f"00:{seconds // 60:02.0f}:{seconds % 60:04.1f}".removesuffix(".0")
+
+
+def _in_unit(value: float, unit: str) -> str:
+    """Return a number with three digits, below 0.1 with two; one that would need many zeros as a bound."""
+    if 0 < value < 0.001:
+        return f"< 0.001 {unit}"
+    return f"{value:.{3 if value >= 0.1 else 2}g} {unit}"
 
 
 def same_units(rows: Iterable[Sequence[str]], columns: frozenset[int]) -> list[tuple[str, ...]]:
