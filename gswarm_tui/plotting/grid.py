@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import COUNTER, Metric
+from gswarm_agent.metrics import Metric
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.plotting.metric_choice import MAX
@@ -165,9 +165,10 @@ def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, widt
     table, key = ("host_samples", "node_id") if host else ("gpu_samples", "gpu_id")
     names = ", ".join(m.name for m in metrics)
     within = f"(least(e, (bin + 1) * {width}) - greatest(b, bin * {width}))"
-    binned = ", ".join(f"{_in_bin(m, within, how)} AS {m.name}" for m in metrics)
+    mean = f"sum({{0}} * {within}) / sum({within}) FILTER ({{0}} IS NOT NULL)"
+    value = "max({0})" if how == MAX else mean
+    binned = ", ".join(f"{value.format(m.name)} AS {m.name}" for m in metrics)
     lists = ", ".join(f"list({m.name}::FLOAT ORDER BY bin)" for m in metrics)
-    grown = ", ".join(f"{_grown(m)} AS {m.name}" for m in metrics)
     # A sample after a start or a gap covers an unknown time: it counts as a moment.
     return f"""
 WITH read AS (
@@ -183,24 +184,6 @@ WITH read AS (
   SELECT *, unnest(range(b // {width}, (e - 1) // {width} + 1)) AS bin FROM inside
 ), binned AS (
   SELECT id, bin, {binned} FROM parts GROUP BY id, bin
-), grown AS (
-  SELECT id, bin, {grown} FROM binned
 )
-SELECT id, list(bin ORDER BY bin), {lists} FROM grown GROUP BY id
+SELECT id, list(bin ORDER BY bin), {lists} FROM binned GROUP BY id
 """  # noqa: S608 (numbers and names of this project only)
-
-
-def _grown(metric: Metric) -> str:
-    """Return SQL for a counter's growth since the period began."""
-    if metric.kind == COUNTER:
-        return f"{metric.name} - min({metric.name}_low) OVER (PARTITION BY id)"
-    return metric.name
-
-
-def _in_bin(metric: Metric, within: str, how: str) -> str:
-    """Return SQL for the value of a bin; for a counter also its minimum, named with _low."""
-    if metric.kind == COUNTER:
-        return f"min({metric.name}) AS {metric.name}_low, max({metric.name})"
-    if how == MAX:
-        return f"max({metric.name})"
-    return f"sum({metric.name} * {within}) / sum({within}) FILTER ({metric.name} IS NOT NULL)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
+from gswarm_agent.metrics import COUNTER, GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.errors import UserError, nearest, quote
 
 MEAN, MAX = "mean", "max"
@@ -54,6 +54,8 @@ def metric_named(name: str) -> tuple[Metric, bool]:
             raise UserError(
                 f"{name} is a set of reasons; draw the shares of time thrpower, thrtherm, thrbrake."
             )
+        if found[0].kind == COUNTER:
+            raise UserError(f"{name} is a counter, which plots don't draw; gswarm-tui sql has its growth.")
         return found
     hint = nearest(name, [*_KNOWN, *_FULL]) or f"; choose from {', '.join(_KNOWN)}"
     raise UserError(f"unknown metric {quote(name)}{hint}.")

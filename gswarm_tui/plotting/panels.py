@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gswarm_agent.frame import ERROR
-from gswarm_agent.metrics import COUNTER, Metric
+from gswarm_agent.metrics import Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.events import EVENT_KINDS
 from gswarm_tui.plotting import style
@@ -75,8 +75,7 @@ def title(metric: Metric, *, host: bool) -> str:
     """Return the title of a metric's panel: "GPU util (%)", "CPU of nodes (%)"."""
     unit = shown_unit(metric).name
     name = metric.label[0].upper() + metric.label[1:]
-    grown = " since the start" if metric.kind == COUNTER else ""
-    return f"{name}{' of nodes' if host else ''}{grown}" + (f" ({unit})" if unit else "")
+    return f"{name}{' of nodes' if host else ''}" + (f" ({unit})" if unit else "")
 
 
 def write_title(axes: Axes, text: str, height_in: float) -> None:
@@ -192,10 +191,7 @@ def draw_colour_bar(axes: Axes, ends: tuple[float, float], *, tall: bool) -> Non
 
 
 def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: str) -> None:
-    """Draw the mean over all devices, with a line for each of a few, else with bands of the spread.
-
-    For a counter, draw its sum.
-    """
+    """Draw the mean over all devices, with a line for each of a few, else with bands of the spread."""
     values = grid.values[np.isfinite(grid.values).any(axis=1)]
     edges = np.arange(grid.values.shape[1] + 1) * grid.width_s
     handles: list[Line2D | Patch] = []
@@ -203,14 +199,8 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
     counts = known.sum(axis=0)
     sums = np.where(known, values, 0).sum(axis=0, dtype=np.float64)
     middle = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    if grid.metric.kind == COUNTER:
-        # A gap has the value before it, and the time before the first value 0.
-        last = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
-        carried = np.nan_to_num(np.take_along_axis(values, last, axis=1))
-        middle = np.where(counts > 0, carried.sum(axis=0), np.nan)
-        ends = (0.0, nice_ceiling(float(np.nanmax(middle, initial=0.0))))
-        word = "sum"
-    elif len(values) > FEW:
+    word = "mean" if len(values) > 1 else noun
+    if len(values) > FEW:
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bins without a value
             spread = np.nanquantile(values, (0, 0.1, 0.9, 1), axis=0)
         for low, high, colour, label in (
@@ -220,13 +210,10 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
             (x, lower), (_, upper) = _stairs(edges, low), _stairs(edges, high)
             axes.fill_between(x, lower, upper, color=colour, linewidth=0, alpha=0.75, zorder=2)
             handles.insert(0, Patch(color=colour, alpha=0.75, linewidth=0, label=label))
-        word = "mean"
-    else:
-        if len(values) > 1:
-            for row in values:
-                axes.plot(*_stairs(edges, row), color=style.INNER, linewidth=0.6, zorder=2)
-            handles.append(Line2D([], [], color=style.INNER, linewidth=0.6, label=f"each {noun}"))
-        word = "mean" if len(values) > 1 else noun
+    elif len(values) > 1:
+        for row in values:
+            axes.plot(*_stairs(edges, row), color=style.INNER, linewidth=0.6, zorder=2)
+        handles.append(Line2D([], [], color=style.INNER, linewidth=0.6, label=f"each {noun}"))
     axes.plot(*_stairs(edges, middle), color=style.LINE, zorder=3)
     handles.insert(0, Line2D([], [], color=style.LINE, label=word))
     changes = np.flatnonzero(np.diff(np.concatenate(([False], counts == 0, [False]))))
@@ -234,7 +221,7 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
         axes.axvspan(edges[first], edges[end], zorder=1, **style.HATCHED)
     axes.set_ylim(*ends)
     frame(axes)
-    if len(handles) > 1 or word == "sum":
+    if len(handles) > 1:
         axes.legend(handles=handles, bbox_to_anchor=(1, 0.99), **_LEGEND)
 
 

@@ -175,10 +175,7 @@ def uneven(path: Path, seed: int) -> Path:
     for _ in range(150):
         seq += 1 + (rng.random() < 0.08) * rng.randrange(1, 9)
         at += rng.choice((0.1, 0.5, 1.0, 1.037, 2.5, 11.0))
-        rows = [
-            None if rng.random() < 0.1 else gpu_row(util_pct=rng.randrange(101), energy_mj=int(at * 7e5))
-            for _ in range(2)
-        ]
+        rows = [None if rng.random() < 0.1 else gpu_row(util_pct=rng.randrange(101)) for _ in range(2)]
         events.append(arrived(seq, rows, ts=T0 + at))
     record(path, [*events, *session("train", 7.3, at - 11.7)], ended_at=T0 + at + 1)
     return path
@@ -215,15 +212,6 @@ def test_bins_weight_samples_by_covered_time(uneven_recording: Path, most: int) 
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(mean.values, sums / weights, rtol=2e-3, atol=0.02)
     np.testing.assert_allclose(highest.values, peaks)
-
-
-def test_counter_counts_from_the_session_start(tmp_path: Path) -> None:
-    frames = [arrived(seq, [gpu_row(energy_mj=9_000_000_000_000 + 3_600_000 * seq)]) for seq in range(1, 61)]
-    path = tmp_path / "run.duckdb"
-    record(path, [introduced(gpus=1), *frames, *session("train", 10.5, 60.5)])
-    found = grid(path, "energy").values[0]
-    assert found[0] == pytest.approx(0, abs=0.0011)
-    assert found[-1] == pytest.approx(0.049, abs=0.0001)  # 49 times 1 Wh, in kWh
 
 
 @pytest.mark.parametrize("seconds", [1, 2, 4, 30, 3600, 3 * 86_400])
@@ -342,6 +330,7 @@ def test_command_says_what_the_plot_leaves_out(
         (["--metric", "power"], "has no samples of power; gswarm-tui sql 'FROM event_log'"),
         (["--metric", "util,power,diskr"], "has no samples of power, diskr; gswarm-tui sql 'FROM event_log'"),
         (["--heatmap", "reasons"], "reasons is a set of reasons; draw the shares of time thrpower, thrtherm"),
+        (["--curve", "energy"], "energy is a counter, which plots don't draw; gswarm-tui sql has its growth."),
         (["--value", "loss"], 'no mark of "train" has a value "loss"; there are none.'),
         (["-o", "x.gif"], 'x.gif has the suffix ".gif"; name a .pdf, .png or .svg file.'),
         (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
