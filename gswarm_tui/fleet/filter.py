@@ -33,11 +33,7 @@ Test = Callable[[NodeState, float], Matches]
 
 
 class FilterError(ValueError):
-    """Raised for an invalid filter: a sentence, and the position in the text (from 0) of the mistake."""
-
-    def __init__(self, message: str, position: int) -> None:
-        super().__init__(message)
-        self.position = position
+    """Raised for an invalid filter; the message names the wrong part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +91,7 @@ _OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {
     "==": np.equal,
     "!=": lambda values, number: np.isfinite(values) & (values != number),
 }
-_TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]+)")
+_TOKEN = re.compile(r"[()&|]|<=|>=|==|!=|[<>=!]|[^\s()&|<>=!]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _THROTTLED = "throttled"
@@ -104,45 +100,46 @@ _MAX_LENGTH = 500
 _MAX_DEPTH = 30
 
 
-@dataclass(frozen=True)
-class _Token:
-    text: str
-    position: int
-    word: bool
-
-
 def parse(text: str) -> Filter:
     """Parse a filter; an empty one matches everything. Raises FilterError."""
     if len(text) > _MAX_LENGTH:
-        raise FilterError(f"a filter has at most {_MAX_LENGTH} characters", _MAX_LENGTH)
+        raise FilterError(f"a filter has at most {_MAX_LENGTH} characters")
     # Every character but white space is part of a token.
-    tokens = [_Token(found[0], found.start(), found["word"] is not None) for found in _TOKEN.finditer(text)]
+    tokens = _TOKEN.findall(text)
     if not tokens:
         return Filter(text, lambda node, _: np.ones(_rows(node), dtype=bool))
-    parser = _FilterParser(tokens, len(text.rstrip()))
+    parser = _FilterParser(tokens)
     test = parser.either()
-    if (left := parser.peek()) is not None:
-        raise FilterError(f"{left.text!r} has no opening parenthesis", left.position)
+    if left := parser.peek():
+        raise FilterError(f"{left!r} has no opening parenthesis")
     return Filter(text, test, tuple(parser.names))
 
 
 class _FilterParser:
-    """Recursive-descent parser: or, and, not, term."""
+    """Recursive-descent parser: or, and, not, term. Tokens are words and marks; the end is an empty one."""
 
-    def __init__(self, tokens: list[_Token], end: int) -> None:
+    def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
-        self._end = end
         self._depth = 0
         self.names: list[str] = []
 
-    def peek(self) -> _Token | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
+    def peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
-    def _take(self, *marks: str) -> _Token | None:
+    def _take(self, *marks: str) -> str:
         token = self.peek()
-        if token is None or token.word or token.text not in marks:
-            return None
+        if token not in marks:
+            return ""
+        self._at += 1
+        return token
+
+    def _word(self, expected: str) -> str:
+        token = self.peek()
+        if not token:
+            raise FilterError(f"the filter ends too early: expected {expected}")
+        if token[0] in "()&|<>=!":
+            raise FilterError(f"expected {expected} before {token!r}")
         self._at += 1
         return token
 
@@ -154,12 +151,10 @@ class _FilterParser:
 
     def _both(self) -> Test:
         test = self._negated()
-        while True:
-            token = self.peek()
-            if token is None or (not token.word and token.text in ("|", ")")):
-                return test
+        while self.peek() not in ("", "|", ")"):
             self._take("&")
             test = _and(test, self._negated())
+        return test
 
     def _negated(self) -> Test:
         negations = 0
@@ -169,50 +164,35 @@ class _FilterParser:
         return (lambda node, now: ~test(node, now)) if negations % 2 else test
 
     def _term(self) -> Test:
-        if (opened := self._take("(")) is not None:
+        if self._take("("):
             self._depth += 1
             if self._depth > _MAX_DEPTH:
-                raise FilterError("parentheses are nested too deeply", opened.position)
+                raise FilterError("parentheses are nested too deeply")
             test = self.either()
             self._depth -= 1
-            if self._take(")") is None:
-                raise FilterError("this parenthesis isn't closed", opened.position)
+            if not self._take(")"):
+                raise FilterError("a parenthesis isn't closed")
             return test
-        token = self.peek()
-        if token is None:
-            raise FilterError("the filter ends too early", self._end)
-        if not token.word:
-            raise FilterError(f"expected a node name or metric before {token.text!r}", token.position)
-        self._at += 1
-        operator = self._take(*_OPERATORS)
-        if operator is not None:
-            return self._comparison(token, operator)
-        if token.text != "mine" and ":" not in token.text:
-            self.names.append(token.text)
-        return _plain(token)
+        word = self._word("a node name or metric")
+        if operator := self._take(*_OPERATORS):
+            return self._comparison(word, operator)
+        if word != "mine" and ":" not in word:
+            self.names.append(word)
+        return _plain(word)
 
-    def _comparison(self, name: _Token, operator: _Token) -> Test:
-        of_text = name.text.lower() in _TEXTS
-        if name.text not in _NUMBERS and not of_text:
-            raise FilterError(f"unknown metric {name.text!r}{nearest(name.text, _NUMBERS)}", name.position)
-        number = self.peek()
-        if number is None or not number.word:
-            raise FilterError(
-                f"expected a number after {operator.text!r}", operator.position + len(operator.text)
-            )
-        self._at += 1
-        if of_text:
-            meant = f"write {name.text}:{number.text}"
-            raise FilterError(f"{name.text!r} isn't a number; {meant}", number.position)
-        values, unit = _NUMBERS[name.text]
-        digits = number.text.removesuffix(unit.name)
+    def _comparison(self, name: str, operator: str) -> Test:
+        number = self._word("a number")
+        if name in _TEXTS:
+            raise FilterError(f"{name!r} isn't a number; write {name}:{number}")
+        if name not in _NUMBERS:
+            raise FilterError(f"unknown metric {name!r}{nearest(name, _NUMBERS)}")
+        values, unit = _NUMBERS[name]
+        digits = number.removesuffix(unit.name)
         if not _NUMBER.fullmatch(digits):
-            of = f" of {unit.name}" if unit.name else ""
-            raise FilterError(f"{number.text!r} isn't a number{of}", number.position)
-        apart = self.peek()
-        if unit.name and apart is not None and apart.text == unit.name:  # as screens print it, after a space
-            self._at += 1
-        compare, value = _OPERATORS[operator.text], float(digits) / unit.factor
+            raise FilterError(f"{number!r} isn't a number" + (f" of {unit.name}" if unit.name else ""))
+        if unit.name:  # as screens print it, after a space
+            self._take(unit.name)
+        compare, value = _OPERATORS[operator], float(digits) / unit.factor
         return lambda node, _: compare(values(node), value)
 
 
@@ -273,20 +253,19 @@ def _text_matches(text: str | None, pattern: str) -> bool:
     return fnmatchcase(text, pattern) if any(c in pattern for c in "*?[") else pattern in text
 
 
-def _plain(token: _Token) -> Test:
+def _plain(word: str) -> Test:
     """Return the test for one word: a field with a colon, "mine", or part of a node's name."""
-    field, colon, wanted = token.text.partition(":")
+    field, colon, wanted = word.partition(":")
     if not colon:
-        if token.text == "mine":
+        if word == "mine":
             return lambda node, _: np.array(node.mine, dtype=bool) if node.facts else _all(node, True)
-        return lambda node, _: _all(node, _text_matches(node.name, token.text))
+        return lambda node, _: _all(node, _text_matches(node.name, word))
     if field == "state" and wanted not in _STATES:
-        raise FilterError(f"states: {', '.join(_STATES)}", token.position + len("state:"))
+        raise FilterError(f"states: {', '.join(_STATES)}")
     if not wanted:
-        raise FilterError(f"{field!r} needs a value after the colon", token.position + len(token.text))
-    position = token.position + len(field) + 1
+        raise FilterError(f"{field!r} needs a value after the colon")
     if field in _COUNTED:
-        return _in_range(_COUNTED[field], wanted, position)
+        return _in_range(_COUNTED[field], wanted)
     if field == "state":
         if wanted == _THROTTLED:
             return _throttled
@@ -297,17 +276,15 @@ def _plain(token: _Token) -> Test:
             [any(_text_matches(text, wanted) for text in of_gpu) for of_gpu in texts(node)], dtype=bool
         )
     if wanted.isdecimal() and len(wanted) < 10:
-        index_matches = _in_range(_COUNTED["gpu"], wanted, position)
+        index_matches = _in_range(_COUNTED["gpu"], wanted)
         return _and(lambda node, _: _all(node, _text_matches(node.name, field)), index_matches)
-    raise FilterError(
-        f"unknown field {field!r}{nearest(field, [*_TEXTS, *_COUNTED, 'state'])}", token.position
-    )
+    raise FilterError(f"unknown field {field!r}{nearest(field, [*_TEXTS, *_COUNTED, 'state'])}")
 
 
-def _in_range(numbers: Callable[[NodeState], Floats], wanted: str, position: int) -> Test:
+def _in_range(numbers: Callable[[NodeState], Floats], wanted: str) -> Test:
     match = _RANGE.fullmatch(wanted)
     if match is None:
-        raise FilterError(f"{wanted!r} is neither a number nor a range such as 0-3", position)
+        raise FilterError(f"{wanted!r} is neither a number nor a range such as 0-3")
     low, high = float(match[1]), float(match[2] or match[1])
     return lambda node, _: (numbers(node) >= low) & (numbers(node) <= high)
 

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from gswarm_tui.fleet.filter import Filter, FilterError, parse
 from gswarm_tui.tui.actions import ENTER
 from gswarm_tui.tui.drawing.spans import Span
-from gswarm_tui.tui.drawing.text import clean, width
+from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.widgets.lines import Bar
 
 HINT = (
@@ -84,14 +84,12 @@ class FilterLine(Vertical):
         self.screen.set_focus(None)
 
     def _parse(self, text: str) -> Filter | None:
-        """Parse a filter; show the hint below it, or the error under its column."""
+        """Parse a filter; show the hint or the error below it."""
         message = self.query_one("#filter-message", Bar)
         try:
             parsed = parse(text)
         except FilterError as wrong:
-            words, at = clean(str(wrong)), wrong.position + 1
-            before = " " * min(at, max(0, self.size.width - width(words) - 2))
-            message.show([Span(f"{before}^ {words}", "error")])
+            message.show([Span(f" {clean(str(wrong))}", "error")])
             return None
         message.show([Span(f" {HINT}", "dim")])
         return parsed
