@@ -330,7 +330,7 @@ def test_command_says_what_the_plot_leaves_out(
         (["--metric", "power"], "has no samples of power; gswarm-tui sql 'FROM event_log'"),
         (["--metric", "util,power,diskr"], "has no samples of power, diskr; gswarm-tui sql 'FROM event_log'"),
         (["--heatmap", "reasons"], "reasons is a set of reasons; draw the shares of time thrpower, thrtherm"),
-        (["--curve", "energy"], "energy is a counter, which plots don't draw; gswarm-tui sql has its growth."),
+        (["--curve", "energy"], "energy is a counter, which plots don't draw; gswarm-tui sql"),
         (["--value", "loss"], 'no mark of "train" has a value "loss"; there are none.'),
         (["-o", "x.gif"], 'x.gif has the suffix ".gif"; name a .pdf, .png or .svg file.'),
         (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
