@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gswarm_tui.common.errors import NO_PROCESS, UserError, lacks_processes, print_notice
-from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS, Command
+from gswarm_tui.options.command_table import COMMANDS, Command
 from gswarm_tui.run.starter import supervise
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from gswarm_tui.commands.completion import complete
 
         return complete(os.environ)
-    args = _command_first(sys.argv[1:] if argv is None else list(argv))
+    args = sys.argv[1:] if argv is None else list(argv)
     try:
         for command in COMMANDS:
             if args[:1] == [command.name]:
@@ -57,17 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(error) != INTERRUPTED:
             raise
         return 130
-    except MemoryError:
-        print_notice("there isn't enough memory; raise the limit of this shell (ulimit -v) or of its job.")
-        return 1
-
-
-def _command_first(args: list[str]) -> list[str]:
-    """Move ``--db PATH`` from before a command to after it."""
-    words = 2 if args[:1] == ["--db"] else 1 if args[:1] and args[0].startswith("--db=") else 0
-    if words and args[words : words + 1] and args[words] in COMMAND_NAMES:
-        return [args[words], *args[:words], *args[words + 1 :]]
-    return args
 
 
 def _command(command: Command, args: Sequence[str]) -> int:
@@ -103,9 +92,8 @@ def _watch(args: Sequence[str]) -> int:
 
     options = parse(args, os.environ)
     from gswarm_tui.run.plan import resolve_nodes
-    from gswarm_tui.slurm.jobs import Slurm
 
-    plan = resolve_nodes(options, os.environ, Slurm())
+    plan = resolve_nodes(options, os.environ)
     _make_files_private()
     from gswarm_tui.run.plan import require_terminal
 

@@ -69,16 +69,17 @@ def _suggest(command: Command | None, environ: Mapping[str, str], parser: argpar
     """Write the words that fit into the command's parser, and exit."""
     if command is None:
         parser.add_argument("command", nargs="?", metavar="COMMAND")
-    elif command.name == "record":
+    elif command.runs_another:
         parser.add_argument("command", nargs="*", metavar="FILE")
-    name = "" if command is None else command.name
+    # A command that chooses a running recorder completes its running sessions.
+    controls = any(action.dest == "recording" for action in parser._actions)
     for action in parser._actions:  # argparse has no public list of them
-        action.completer = _completer(name, action, environ)  # type: ignore[attr-defined]
+        action.completer = _completer(action, environ, controls=controls)  # type: ignore[attr-defined]
         action.type = None  # the shell hasn't expanded the variables in values yet
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
-def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]) -> Completer:
+def _completer(action: argparse.Action, environ: Mapping[str, str], *, controls: bool) -> Completer:
     """Return what completes an option's value or a positional argument."""
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     if "|" in metavar or action.choices:
@@ -92,7 +93,7 @@ def _completer(command: str, action: argparse.Action, environ: Mapping[str, str]
     if metavar == "RECORDING":
         return partial(_recordings, environ)
     if metavar in ("SESSION", "RUN"):
-        return partial(_running_sessions if command == "session" else _recorded_sessions, environ)
+        return partial(_running_sessions if controls else _recorded_sessions, environ)
     return FilesCompleter() if metavar.startswith(("PATH", "FILE")) else _constant({})
 
 

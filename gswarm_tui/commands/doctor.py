@@ -44,15 +44,14 @@ def _examine(
     from gswarm_tui.run import event_loop
     from gswarm_tui.run.doctor import examine
     from gswarm_tui.run.plan import NoNodesError, resolve_nodes
-    from gswarm_tui.slurm.jobs import Slurm
 
     try:
-        plan = resolve_nodes(options, environ, Slurm())
+        plan = resolve_nodes(options, environ)
     except NoNodesError as error:
-        here = check_here(environ, 0, Path())
+        here = check_here(environ, Path())
         here = dataclasses.replace(here, notes=(*here.notes, f"only this machine was checked: {error}"))
         return DoctorReport("", here, (), checks(here, ()))
-    here = check_here(environ, len(plan.nodes), Path())
+    here = check_here(environ, Path())
     nodes = event_loop.run(examine(options, plan, limit_s, counters_only=counters_only))
     if nodes is None:
         return None

@@ -12,7 +12,7 @@ from typing import TextIO
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.output_files import check_output_file, new_folder, size_of
-from gswarm_tui.commands.recording_choice import choose_session, join_words, open_source, parse_reference
+from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.paths import file_name
 from gswarm_tui.common.quantities import file_size, plural
@@ -31,10 +31,8 @@ _STDOUT = "-"
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
     arguments = _parser().read(args)
-    named = parse_reference(join_words(arguments.session))
-    if named.file is not None and arguments.db is not None:
-        raise UserError(f"{quote(' '.join(arguments.session))} already names a file; remove --db.")
-    with closing(open_source(named.file or arguments.db, environ)) as source:
+    named = parse_words(arguments.session, arguments.db)
+    with closing(open_source(named.file, environ)) as source:
         chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
             raise UserError(f"{source.path} has no recording.")

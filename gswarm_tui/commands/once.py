@@ -31,9 +31,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.run.once import look
     from gswarm_tui.run.plan import resolve_nodes
     from gswarm_tui.slurm import hosts
-    from gswarm_tui.slurm.jobs import Slurm
 
-    plan = resolve_nodes(options, environ, Slurm())
+    plan = resolve_nodes(options, environ)
     log = log_file.begin()
     describe, write = _format(chosen, plan)
     seen, silent, problem = event_loop.run(look(options, plan, chosen.timeout, describe))

@@ -47,14 +47,6 @@ def parse_reference(word: str) -> SessionReference:
     return SessionReference(Path(head + SUFFIX).expanduser(), tail[1:])
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Return the words that name a session as one, empty if there are none. Raises UserError."""
-    word = " ".join(words)
-    if words and not word.strip():  # as from a variable of a script that isn't set
-        raise UserError("the name of the session is empty; give a name, or leave it out.")
-    return word
-
-
 def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     """Return the named file, else the preset one, the newest here, or one that a head is writing.
 
@@ -140,6 +132,17 @@ def add_session(parser: CommandParser) -> None:
     )
 
 
+def parse_words(words: Sequence[str], db: Path | None) -> SessionReference:
+    """Parse the words that name a session, with its file or with ``db``. Raises UserError."""
+    word = " ".join(words)
+    if words and not word.strip():  # as from a variable of a script that isn't set
+        raise UserError("the name of the session is empty; give a name, or leave it out.")
+    named = parse_reference(word)
+    if named.file is not None and db is not None:
+        raise UserError(f"{quote(word)} already names a file; remove --db.")
+    return SessionReference(named.file or db, named.name)
+
+
 @contextlib.contextmanager
 def open_session(
     words: Sequence[str], db: Path | None, environ: Mapping[str, str]
@@ -148,9 +151,6 @@ def open_session(
 
     Raises UserError, StoreError.
     """
-    word = join_words(words)
-    named = parse_reference(word)
-    if named.file is not None and db is not None:
-        raise UserError(f"{quote(word)} already names a file; remove --db.")
-    with contextlib.closing(open_source(db or named.file, environ)) as source:
+    named = parse_words(words, db)
+    with contextlib.closing(open_source(named.file, environ)) as source:
         yield source, choose_session(source, named.name)

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.common.errors import print_notice, quote
 from gswarm_tui.common.paths import working_folder
-from gswarm_tui.options.arguments import CommandParser, Options, UsageError, is_recording, parse_connection
+from gswarm_tui.options.arguments import (
+    CommandParser,
+    Options,
+    UsageError,
+    add_connection,
+    is_recording,
+    parse_connection,
+)
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         help="connect with the recording's options even if it was made elsewhere",
     )
     parser.add_argument("--detach", action="store_true", help="resume it without a screen, in the background")
-    parser.add_connection_options("connection (overrides the recording's options)")
+    add_connection(parser, "connection (overrides the recording's options)", defaults=False)
     arguments = parser.read(args)
     if is_recording(arguments.recording):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
@@ -102,12 +109,11 @@ def _restored(
 ) -> tuple[Options, Plan, OpenRecording]:
     """Return the options and the plan of the recording that the command line names, and where it is."""
     from gswarm_tui.run.headless import OpenRecording
-    from gswarm_tui.slurm.jobs import Slurm
 
     chosen = _chosen(where, arguments, given)
     options, plan = chosen.restore(settings)
     recording = OpenRecording(chosen.interrupted.uid, chosen.path.absolute())
-    return options, plan.with_current_job(Slurm()), recording
+    return options, plan, recording
 
 
 def _resume(

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.profiles import load_profiles
-from gswarm_tui.commands.recording_choice import (
-    choose_session,
-    join_words,
-    open_source,
-    parse_reference,
-)
+from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_words
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.common.quantities import elapsed
 from gswarm_tui.options.arguments import CommandParser, parse
@@ -45,12 +40,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="recording, and one of its sessions")
     arguments = parser.read(args)
-    wanted = parse_reference(join_words(arguments.what))
-    if wanted.file is not None and arguments.db is not None:
-        raise UserError("replay plays one recording; remove --db.")
+    wanted = parse_words(arguments.what, arguments.db)
     settings = parse([], environ)
     theme = build.choose_theme(settings, environ)
-    with closing(open_source(wanted.file or arguments.db, environ, for_people=True)) as source:
+    with closing(open_source(wanted.file, environ, for_people=True)) as source:
         if not isinstance(source, FileSource):
             raise UserError(
                 f"{source.path} is being recorded; press space there to look back, or replay it afterwards."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import locale
 import os
 import platform
-import resource
 import shutil
 import sys
 from collections.abc import Mapping
@@ -19,12 +18,10 @@ from gswarm_tui.doctor.report import LocalReport
 
 SLURM_COMMANDS = ("scontrol", "squeue", "srun")
 MIN_FOLDER_MIB = 1024
-FILES_PER_NODE = 4
-_OTHER_FILES = 128
 
 
-def check_here(environ: Mapping[str, str], nodes: int, folder: Path) -> LocalReport:
-    """Check this machine for a run of ``nodes`` nodes that records into ``folder``. Changes nothing."""
+def check_here(environ: Mapping[str, str], folder: Path) -> LocalReport:
+    """Check this machine for a run that records into ``folder``. Changes nothing."""
     encoding = locale.getencoding()
     commands = tuple(name for name in SLURM_COMMANDS if shutil.which(name, path=environ.get("PATH")))
     free_mib = _free_mib(folder)
@@ -36,11 +33,6 @@ def check_here(environ: Mapping[str, str], nodes: int, folder: Path) -> LocalRep
         problems.append(f"recordings can't be written to {folder}; change the folder, or use --db.")
     elif free_mib is not None and free_mib < MIN_FOLDER_MIB:
         problems.append(f"only {mebibytes(free_mib)} are free in {folder}; free some space, or use --db.")
-    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files != resource.RLIM_INFINITY and files < nodes * FILES_PER_NODE + _OTHER_FILES:
-        problems.append(
-            f"{nodes:,} nodes need more than the {files:,} open files of this shell; see ulimit -Hn."
-        )
     if environ.get("SLURM_JOB_ID") and (missing := [name for name in SLURM_COMMANDS if name not in commands]):
         be = "isn't" if len(missing) == 1 else "aren't"
         problems.append(f"this shell is in a Slurm job, but {', '.join(missing)} {be} on your PATH.")

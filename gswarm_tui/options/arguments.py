@@ -12,6 +12,7 @@ from gswarm_agent import __version__
 from gswarm_agent.metrics import ALL_GROUPS, DEFAULT_GROUPS
 from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
+from gswarm_tui.common.time_input import parse_interval_ms
 from gswarm_tui.options import config, values
 from gswarm_tui.options.command_table import COMMAND_NAMES, COMMANDS
 from gswarm_tui.options.server_options import ServerSettings, add_server_options, server_settings
@@ -34,7 +35,7 @@ _CONNECTION = {
 }
 """Metavars and help texts of the options that decide how nodes are reached."""
 SETTINGS: dict[str, tuple[str, Callable[[Any], Any], Any]] = {
-    "interval": ("interval_ms", values.interval_ms, 1000),
+    "interval": ("interval_ms", parse_interval_ms, 1000),
     "metrics": ("metrics", values.metric_groups, DEFAULT_GROUPS),
     "db": ("db", values.database, None),
     "record": ("record", values.switch, True),
@@ -184,12 +185,6 @@ class CommandParser(Parser):
                 help=f"recording file (default: {usual})",
             )
         self.add_argument("--help", "-h", action="help", help="print help and exit")
-
-    def add_connection_options(self, title: str) -> None:
-        """Add the options that decide how nodes are reached."""
-        group = self.add_argument_group(title)
-        for key, (metavar, text) in _CONNECTION.items():
-            group.add_argument(_flag(key), metavar=metavar, help=text.partition(" (default")[0])
 
 
 class _Layers:
@@ -341,8 +336,8 @@ def _unexpected(word: str, parser: Parser) -> str:
         known = re.findall(r"(?<![\w-])--([a-z][a-z-]*)", parser.format_help())
         hint = nearest(option.lstrip("-"), known, "--") or "; see --help"
         return f"unknown option {quote(option)}{hint}."
-    if parser.prog == "gswarm-tui record":
-        return f"write -- before the command: gswarm-tui record -- {printable(word)} ..."
+    if any(parser.prog == f"gswarm-tui {each.name}" and each.runs_another for each in COMMANDS):
+        return f"write -- before the command: {parser.prog} -- {printable(word)} ..."
     if is_recording(word):
         return f"unexpected argument {quote(word)}; name the recording with --db, or use gswarm-tui replay."
     if parser.prog != "gswarm-tui":
@@ -390,10 +385,13 @@ def _add_nodes(parser: Parser, *, demo: bool = True) -> None:
         add("--demo", nargs="?", const=_DEMO, type=size, metavar="NODESxGPUS", help=demo_help)
 
 
-def _add_connection(parser: Parser) -> None:
-    group = parser.add_argument_group("connection")
+def add_connection(parser: Parser, title: str = "connection", *, defaults: bool = True) -> None:
+    """Add the options that decide how nodes are reached; ``defaults``: their help names these."""
+    group = parser.add_argument_group(title)
     for key, (metavar, text) in _CONNECTION.items():
-        group.add_argument(_flag(key), metavar=metavar, help=text)
+        group.add_argument(
+            _flag(key), metavar=metavar, help=text if defaults else text.partition(" (default")[0]
+        )
 
 
 def add_recording_options(parser: Parser) -> Callable[..., argparse.Action]:
@@ -448,7 +446,7 @@ def _record_parser() -> Parser:
     )
     _add_nodes(parser)
     add_recording_options(parser)
-    _add_connection(parser)
+    add_connection(parser)
     add_server_options(parser)
     _add_general(parser)
     return parser
@@ -474,7 +472,7 @@ def _once_parser() -> Parser:
         help="print metrics for Prometheus, or write them to FILE.prom for node_exporter",
     )
     _add_nodes(parser)
-    _add_connection(parser)
+    add_connection(parser)
     _add_timeout(_add_general(parser))
     return parser
 
@@ -496,7 +494,7 @@ def _doctor_parser() -> Parser:
     )
     add("--json", action="store_true", help="print the whole report as JSON")
     _add_nodes(parser, demo=False)
-    _add_connection(parser)
+    add_connection(parser)
     _add_timeout(_add_general(parser))
     return parser
 
@@ -517,7 +515,7 @@ def _parser() -> Parser:
     add("--new", action="store_true", help="start another recording of the same nodes")
     add("--unattended", metavar="TIME", help="without a job, record this long without a screen (default: 1h)")
 
-    _add_connection(parser)
+    add_connection(parser)
     add_server_options(parser)
     add = parser.add_argument_group("screen").add_argument
     add("--theme", metavar="NAME", help="colour theme")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.common.errors import quote
 from gswarm_tui.common.trace_input import parse_rank_list
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import CommandParser, Options, UsageError, given_flags, parse, split_command
@@ -56,8 +56,6 @@ def parse_profile(argv: Sequence[str], environ: Mapping[str, str]) -> ProfileOpt
     Raises UsageError, ConfigError.
     """
     own, command = split_command(argv)
-    if own and not own[0].startswith("-"):
-        raise UsageError(f"write -- before the command: gswarm-tui profile -- {printable(own[0])} ...")
     given = _parser().read(own)
     shims = None if given.shims is None else Path(given.shims).expanduser()
     if not command and shims is None and given.relay is None:

@@ -65,46 +65,33 @@ def parse_origin(text: str) -> str:
 
 def add_server_options(parser: argparse.ArgumentParser, *, default: bool = False) -> None:
     """Add the options of an HTTP server; ``default``: there is always one."""
-    group = parser.add_argument_group("HTTP server")
     usual = f"default: {DEFAULT}" if default else f"as {DEFAULT}; default: none"
-    group.add_argument(
-        "--http",
-        type=values.argument(parse_address),
-        default=DEFAULT if default else None,
-        metavar="HOST:PORT",
-        help=f"answer HTTP requests here ({usual})",
-    )
-    _add_access_options(group, "web pages of this origin may use it; repeat for several")
+    address = "--http", DEFAULT if default else None, f"answer HTTP requests here ({usual})"
+    _add_options(parser, "HTTP server", address, "web pages of this origin may use it; repeat for several")
 
 
 def add_web_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the browsers' server."""
-    group = parser.add_argument_group("web server")
-    group.add_argument(
-        "--web",
-        type=values.argument(parse_address),
-        default=WEB_DEFAULT,
-        metavar="HOST:PORT",
-        help=f"serve browsers here (default: {WEB_DEFAULT})",
-    )
-    _add_access_options(group, "address by which a reverse proxy makes it known")
+    address = "--web", WEB_DEFAULT, f"serve browsers here (default: {WEB_DEFAULT})"
+    _add_options(parser, "web server", address, "address by which a reverse proxy makes it known")
 
 
-def _add_access_options(group: argparse._ArgumentGroup, origin_help: str) -> None:
-    origin = values.argument(parse_origin)
-    group.add_argument("--http-origin", type=origin, action="append", metavar="URL", help=origin_help)
-    group.add_argument(
-        "--http-public", action="store_true", default=None, help="allow an address that other machines reach"
-    )
-    cert_help, key_help = "TLS certificate, with its chain, in PEM", "TLS key in PEM, without a passphrase"
-    group.add_argument("--http-tls-cert", type=values.argument(_path), metavar="FILE", help=cert_help)
-    group.add_argument("--http-tls-key", type=values.argument(_path), metavar="FILE", help=key_help)
-    group.add_argument(
-        "--http-behind-proxy",
-        action="store_true",
-        default=None,
-        help="allow such an address without TLS, as a reverse proxy adds it",
-    )
+def _add_options(
+    parser: argparse.ArgumentParser, title: str, address: tuple[str, str | None, str], origin: str
+) -> None:
+    add = parser.add_argument_group(title).add_argument
+    flag, usual, text = address
+    at = values.argument(parse_address)
+    add(flag, type=at, default=usual, metavar="HOST:PORT", help=text)
+    add("--http-origin", type=values.argument(parse_origin), action="append", metavar="URL", help=origin)
+    add("--http-public", action="store_true", help="allow an address that other machines reach")
+    for option, what in (
+        ("--http-tls-cert", "TLS certificate, with its chain, in PEM"),
+        ("--http-tls-key", "TLS key in PEM, without a passphrase"),
+    ):
+        add(option, type=values.argument(_path), metavar="FILE", help=what)
+    proxy = "allow such an address without TLS, as a reverse proxy adds it"
+    add("--http-behind-proxy", action="store_true", help=proxy)
 
 
 def server_settings(address: tuple[str, int], given: Mapping[str, Any]) -> ServerSettings:

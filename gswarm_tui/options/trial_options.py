@@ -8,11 +8,12 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.common.errors import printable, quote
+from gswarm_tui.common.errors import quote
 from gswarm_tui.options import values
 from gswarm_tui.options.arguments import (
     CommandParser,
     UsageError,
+    add_connection,
     add_recording_options,
     given_flags,
     parse,
@@ -46,8 +47,6 @@ def parse_trial(
     ``add_output_options`` adds the flags for the format of results. Raises UsageError, ConfigError.
     """
     own, command = split_command(argv)
-    if own and not own[0].startswith("-"):
-        raise UsageError(f"write -- before the command: gswarm-tui trial -- {printable(own[0])} ...")
     parser = _parser()
     add_output_options(parser)
     given = parser.read(own)
@@ -139,7 +138,7 @@ def _parser() -> CommandParser:
     add = add_recording_options(parser)
     add("--results", action="store_true", help="print the results of the newest trial")
     add("--plot", type=_plot, metavar="FILE", help="draw the results into a .pdf, .png or .svg file")
-    parser.add_connection_options("connection")
+    add_connection(parser)
     add = parser.add_argument_group("general").add_argument
     add("--config", metavar="PATH", help="config file (default: ~/.config/gswarm-tui/config.toml)")
     add("--only", type=int, help=argparse.SUPPRESS)

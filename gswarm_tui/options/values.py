@@ -15,6 +15,7 @@ from gswarm_agent.metrics import ALL_GROUPS, GPU_BY_NAME, GPU_BY_SHORT, known_gr
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
 from gswarm_tui.common.paths import recordings_beside
+from gswarm_tui.common.time_input import parse_seconds
 
 T = TypeVar("T")
 
@@ -117,37 +118,24 @@ def switch(value: str | bool) -> bool:
     return chosen
 
 
-def interval_ms(value: str) -> int:
-    """Parse an interval into milliseconds, from text such as 1, 0.5s and 500ms."""
-    from gswarm_tui.common.time_input import parse_interval_ms  # with datetime, which --help doesn't need
-
-    return parse_interval_ms(value)
-
-
 def linger_s(value: str) -> int:
     """Parse the time that an agent runs without its head into seconds, from text such as 90s, 30m and 2d."""
-    return round(_seconds(value, "30m, 24h or 2d", 1, MAX_LINGER_S))
+    return round(parse_seconds(value, "30m, 24h or 2d", 1, MAX_LINGER_S))
 
 
 def unattended_s(value: str) -> int:
     """Parse the time that a recorder runs without a screen into seconds, from text such as 0, 10m and 1d."""
-    return round(_seconds(value, "0, 10m or 1d", 0, MAX_LINGER_S))
+    return round(parse_seconds(value, "0, 10m or 1d", 0, MAX_LINGER_S))
 
 
 def timeout_s(value: str) -> int:
     """Parse the time to wait for a node into seconds, from text such as 30s and 2m."""
-    return round(_seconds(value, "30s or 2m", 1, MAX_TIMEOUT_S))
+    return round(parse_seconds(value, "30s or 2m", 1, MAX_TIMEOUT_S))
 
 
 def run_s(value: str) -> float:
     """Parse a time within the run of a command into seconds, from text such as 10, 30s and 2m."""
-    return _seconds(value, "10, 30s or 2m", 0.001, MAX_LINGER_S)
-
-
-def _seconds(value: str, examples: str, least_s: float, most_s: float) -> float:
-    from gswarm_tui.common.time_input import parse_seconds
-
-    return parse_seconds(value, examples, least_s, most_s)
+    return parse_seconds(value, "10, 30s or 2m", 0.001, MAX_LINGER_S)
 
 
 def spool_mib(value: str) -> int:

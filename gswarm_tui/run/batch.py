@@ -223,12 +223,7 @@ class BatchRun:
 
     def _start_server(self, listener: Listener, uid: str, listening: Listening) -> None:
         """Fork an HTTP server, which lives until the recording ends. It isn't restarted."""
-        try:
-            pid = os.fork()
-        except OSError:
-            print_notice(f"no HTTP server: {NO_PROCESS}")
-            pid = -1
-        if pid:
+        if os.fork():
             listener.socket.close()
             return
         try:

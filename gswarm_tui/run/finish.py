@@ -60,10 +60,9 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
     launcher = build.build_launcher(options, plan, known.uid, only_left=True)
     build.add_links(hub, launcher, options, recorder, only_left=True)
     try:
-        endless = await _fetch(hub, left)
+        await _fetch(hub, left)
         await launcher.close()
-        still = tuple(node for node in left if node not in endless)
-        away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=still), known.uid)
+        away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
     except asyncio.CancelledError:  # Ctrl-C, as a node may send frames for hours
         hub.flush()
         status = recorder.close(None)
@@ -74,7 +73,6 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
     gone = answers.keys() - away.keys() - set(left)
     _report_lost(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
     _report_unreachable(hub, holding, abandon=abandon)
-    _report_unreachable(hub, dict.fromkeys(endless, TOO_MUCH), abandon=True)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
     newest += [event.at for event in hub.fleet.event_log if event.kind in KINDS_DURING_RUN]
@@ -88,8 +86,6 @@ async def finish(run: InterruptedRun, settings: Options, out: TextIO, *, abandon
         remove_tokens(known.uid)
     became = "stays open" if stays_open else "is closed"
     print(printable(f"{run.path}: recording {short_id(known)} {became}; {_fetched(hub)}"), file=out)
-    for node in endless:
-        print(printable(f"{node}: {TOO_MUCH}; the rest was left there"), file=out)
     for node, reason in away.items():
         never = "" if node in holding else "; it never answered during the recording"
         print(printable(f"{node}: {reason}{never}"), file=out)
@@ -105,19 +101,17 @@ def _fetched(hub: Hub) -> str:
     return f"{plural(frames, 'frame')} fetched from its nodes"
 
 
-async def _fetch(hub: Hub, nodes: Collection[str]) -> list[str]:
-    """Record the frames on these nodes, and end their agents; return the nodes that sent too many."""
+async def _fetch(hub: Hub, nodes: Collection[str]) -> None:
+    """Record the frames on these nodes, and end their agents."""
     hub.links = {node: hub.links[node] for node in nodes}
     feeding = asyncio.create_task(hub.run(), name="hub")
     await asyncio.gather(*(_until_caught_up(hub, node) for node in nodes))
-    endless = [node for node in nodes if hub.fleet.nodes[node].reason.startswith(TOO_MUCH)]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(AGENTS_END_S):
             await hub.stop_links()
     feeding.cancel()
     await asyncio.wait({feeding})
     hub.flush()
-    return endless
 
 
 def _report_lost(hub: Hub, recorder: FileWriter, nodes: Collection[str]) -> None:

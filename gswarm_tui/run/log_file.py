@@ -20,22 +20,15 @@ class _PlainLines(logging.Formatter):
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
-class _LogFile(RotatingFileHandler):
-    """Log file that loses a line if it can't be written, as on a full disk or with too many open files.
-
-    The failure would else end whatever logs, such as asyncio's loop, or be printed over a screen.
-    """
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Lose the line."""
-
-
 def begin() -> Path:
     """Log warnings to a file, created with the first of them, and return its path. Raises UserError."""
+    # A line that can't be written is lost, as on a full disk: the failure would end what logs, such as
+    # asyncio's loop, or be printed over a screen.
+    logging.raiseExceptions = False
     path = state_folder() / "gswarm-tui.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handler: logging.Handler = _LogFile(path, maxBytes=MAX_BYTES, backupCount=1, delay=True)
+        handler: logging.Handler = RotatingFileHandler(path, maxBytes=MAX_BYTES, backupCount=1, delay=True)
     except OSError:
         handler = logging.NullHandler()
     handler.setFormatter(_PlainLines("%(asctime)s %(name)s %(message)s"))

@@ -76,17 +76,6 @@ class Plan:
             )
         return ""
 
-    def with_current_job(self, slurm: Slurm) -> Plan:
-        """Return the plan with what Slurm says now about its job's nodes and whether it is exclusive."""
-        if self.job is None:
-            return self
-        try:
-            job = slurm.job(self.job.label)
-        except SlurmError:
-            return dataclasses.replace(self, job=dataclasses.replace(self.job, exclusive=None))
-        job = dataclasses.replace(self.job, nodes=job.nodes, exclusive=job.exclusive)
-        return dataclasses.replace(self, job=job)
-
     @property
     def title(self) -> str:
         """Job and nodes, for screens."""
@@ -99,14 +88,14 @@ def title(label: str, nodes: Iterable[str]) -> str:
     return f"{label} · {names}" if label else names
 
 
-def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan:
+def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm | None = None) -> Plan:
     """Resolve the nodes from ``options`` and this environment.
 
     Raises:
         UserError: no node or an invalid host list is named, Slurm doesn't know the job, or it isn't exclusive
             although hardware counters are requested.
     """
-    plan = _resolve(options, environ, slurm)
+    plan = _resolve(options, environ, slurm or Slurm())
     if COUNTERS in options.metrics and not options.demo and plan.counters_refusal:
         raise UserError(f"--metrics {COUNTERS}: {plan.counters_refusal}.")
     return plan

@@ -9,36 +9,35 @@ one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.private_files import PrivateFolder
+from gswarm_tui.common.time_input import parse_interval_ms
 from gswarm_tui.options import values
-from gswarm_tui.options.arguments import Options
+from gswarm_tui.options.arguments import SETTINGS, Options
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm.jobs import Job
 
-T = TypeVar("T")
-
 NOTES = PrivateFolder("open")
-_TEXTS = ("user", "jump", "agent_python")
+_SETTINGS = tuple(
+    SETTINGS[key] for key in ("launcher", "user", "jump", "agent_python", "linger", "spool_mib", "arm")
+)
+"""Settings that are saved as the words of the command line: fields of Options, parsers and defaults."""
 
 
 def save_options(options: Options, plan: Plan) -> str:
     """Return the nodes and the options to reach them as a JSON object."""
     job, allocation = plan.job, plan.allocation
     return json.dumps(
-        {name: getattr(options, name) for name in ("launcher", *_TEXTS)}
+        {field: getattr(options, field) for field, _, _ in _SETTINGS}
         | {
             "setup": bool(options.setup) and options.demo is None,
             "ssh_config": None if options.ssh_config is None else str(options.ssh_config.absolute()),
             "interval_ms": options.interval_ms,
-            "linger_s": options.linger_s,
-            "spool_mib": options.spool_mib,
-            "arm": options.arm,
             "demo": None if options.demo is None else [options.demo.nodes, options.demo.gpus],
             "nodes": list(plan.nodes),
             "job": None if job is None else [job.job_id, job.label, job.cluster],
@@ -58,7 +57,10 @@ def restore_options(
         UserError: an older version saved none, or neither the note nor ``options`` has the setup.
     """
     try:
-        user, jump, agent_python = (_parsed(values.word, saved[name]) for name in _TEXTS)
+        fields = {
+            field: usual if saved[field] is None else read(str(saved[field]))
+            for field, read, usual in _SETTINGS
+        }
         config, demo, job = (saved[name] for name in ("ssh_config", "demo", "job"))
         allocation = saved["allocation"]
         setup = noted_setup or options.setup if saved["setup"] else None
@@ -68,18 +70,12 @@ def restore_options(
                 "set it again with --setup, GSWARM_TUI_SETUP or the config file."
             )
         options = options._replace(
-            launcher=values.launcher(str(saved["launcher"])),
-            user=user,
-            jump=jump,
+            **fields,
             setup=setup,
-            agent_python=agent_python,
             nodes=None,
             job=None,
             ssh_config=None if config is None else Path(config).absolute(),
-            interval_ms=values.interval_ms(f"{saved['interval_ms']}ms"),
-            linger_s=_parsed(values.linger_s, saved.get("linger_s")),
-            spool_mib=_parsed(values.spool_mib, saved.get("spool_mib")),
-            arm=values.switch(str(saved.get("arm", False))),
+            interval_ms=parse_interval_ms(f"{saved['interval_ms']}ms"),
             demo=None if demo is None else values.demo_size("x".join(map(str, demo))),
             record=True,
         )
@@ -104,10 +100,6 @@ def _job(job: Sequence[Any], nodes: tuple[str, ...], saved: Mapping[str, Any]) -
         het_groups={node: int(group) for node, group in saved.get("het_groups", {}).items()},
         gpus_in_total=bool(saved.get("gpus_in_total", False)),
     )
-
-
-def _parsed(parse: Callable[[str], T], value: object) -> T | None:
-    return None if value is None else parse(str(value))
 
 
 # Notes

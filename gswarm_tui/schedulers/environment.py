@@ -66,12 +66,8 @@ def _flux(variable: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return what ``flux hostlist local`` prints: the hosts of the job, else of the instance."""
     try:
         done = run_program(["flux", "hostlist", "local"], environ, timeout_s=_FLUX_S)
-    except FileNotFoundError:
-        raise UserError(f"{variable} is set, but flux isn't on your PATH; {_NAME_NODES}.") from None
-    except subprocess.TimeoutExpired:
-        raise UserError(f"flux hostlist got no reply within {_FLUX_S:.0f} s; {_NAME_NODES}.") from None
-    except OSError as error:
-        raise UserError(f"flux can't be run: {error.strerror}; {_NAME_NODES}.") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"{variable} is set, but flux can't be run: {error}; {_NAME_NODES}.") from None
     if done.returncode != 0:
         last = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
         raise UserError(f"flux hostlist failed: {printable(last).rstrip('.')}; {_NAME_NODES}.")

@@ -197,10 +197,10 @@ class Slurm:
             done = run_program(command, self._environ, timeout_s=timeout)
         except FileNotFoundError:
             raise SlurmCommandError(f"{command[0]} isn't on your PATH, so Slurm can't be queried.") from None
-        except subprocess.TimeoutExpired:
-            raise SlurmCommandError(f"{command[0]} got no reply from Slurm within {timeout:.0f} s.") from None
         except OSError as error:
             raise SlurmCommandError(f"{command[0]} can't be run: {error.strerror}.") from None
+        except subprocess.TimeoutExpired:
+            raise SlurmCommandError(f"{command[0]} got no reply from Slurm within {timeout:.0f} s.") from None
         if done.returncode != 0:
             if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
                 raise SlurmError(f"Slurm has no job {command[-1]}.")

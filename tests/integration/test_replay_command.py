@@ -15,7 +15,7 @@ import pytest
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.cli import main
-from gswarm_tui.commands.recording_choice import SessionReference, join_words, parse_reference
+from gswarm_tui.commands.recording_choice import SessionReference, parse_words
 from gswarm_tui.commands.replay import add_past_session, open_player, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
@@ -65,7 +65,7 @@ def source(path: Path) -> Iterator[FileSource]:
     ],
 )
 def test_file_and_session_are_parsed_in_any_form(words: list[str], wanted: SessionReference) -> None:
-    assert parse_reference(join_words(words)) == wanted
+    assert parse_words(words, None) == wanted
 
 
 def test_whole_recording_plays_from_its_start(source: FileSource) -> None:

@@ -400,20 +400,9 @@ def test_python_m_runs_the_same_command() -> None:
     assert done.stdout.startswith("gswarm-tui ")
 
 
-@pytest.mark.parametrize("words", [["--db", "no.duckdb", "summary"], ["--db=no.duckdb", "summary", "train"]])
-def test_recording_may_be_named_before_the_command(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert capsys.readouterr().err == (
-        f'gswarm-tui: --db: there is no file "no.duckdb"; {tmp_path} has no recording.\n'
-    )
-
-
 def test_command_after_other_options_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="the command summary comes first: gswarm-tui summary"):
-        parse(["--demo", "2x2", "summary"], {"HOME": "/nonexistent"})
+        parse(["--db", "run.duckdb", "summary"], {"HOME": "/nonexistent"})
 
 
 @pytest.mark.parametrize("text", ['metrics = "pcie, host"', 'metrics = ["host", "core", "pcie"]'])

@@ -120,16 +120,6 @@ def test_counters_are_read_in_an_exclusive_job_only() -> None:
     )
 
 
-def test_job_of_a_resumed_recording_is_what_slurm_says_now() -> None:
-    saved = Plan(("gpu01", "gpu09"), Job("4711", "4711", ("gpu01", "gpu09")))
-    now = saved.with_current_job(Jobs(replace(JOB, exclusive=True)))
-    assert now.counters_refusal == (
-        "hardware counters need a node-exclusive job, and job 4711 doesn't hold gpu09; leave gpu09 out"
-    )
-    assert "a running node-exclusive job" in now.with_current_job(Jobs()).counters_refusal
-    assert Plan(("gpu01",)).with_current_job(Jobs()) == Plan(("gpu01",))
-
-
 def test_job_without_gpus_has_no_allocation() -> None:
     job = Job("5", "5", ("gpu01",))
     assert plan("--job 5", {}, Jobs(job)).allocation is None

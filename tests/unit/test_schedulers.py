@@ -130,7 +130,8 @@ def test_flux_that_fails_gets_one_sentence(tmp_path: Path) -> None:
         "flux hostlist failed: flux-hostlist: ERROR: no broker; name nodes with --nodes or --hostfile."
     )
     assert refusal("", {"FLUX_URI": "local://x", "PATH": str(tmp_path / "none")}) == (
-        "FLUX_URI is set, but flux isn't on your PATH; name nodes with --nodes or --hostfile."
+        "FLUX_URI is set, but flux can't be run: [Errno 2] No such file or directory: 'flux'; name nodes "
+        "with --nodes or --hostfile."
     )
 
 
