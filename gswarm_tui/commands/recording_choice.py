@@ -110,16 +110,12 @@ def choose_session(source: QuerySource, name: str) -> Period:
         )
     if period.others:
         count = len(period.others) + 1
+        others = first_of(period.others, MOST_NAMED, " (gswarm-tui sessions lists them)")
         print_notice(
             f"{source.path} has {count:,} sessions; using the newest, {period.name}. "
-            f"Name another to use it: {list_some(period.others)}."
+            f"Name another to use it: {others}."
         )
     return period
-
-
-def list_some(names: Sequence[str]) -> str:
-    """Return the first names in a list, and how many more ``gswarm-tui sessions`` prints."""
-    return first_of(names, MOST_NAMED, " (gswarm-tui sessions lists them)")
 
 
 def add_session(parser: CommandParser) -> None:

@@ -48,7 +48,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(
                 f"{source.path} is being recorded; press space there to look back, or replay it afterwards."
             )
-        player, title, recording_id, notice = open_player(source, wanted.name)
+        player, title, recording_id = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)
         with Progress(f"loading {printable(str(source.path))}", after_s=SOON_S):  # a slow disk takes seconds
             from gswarm_tui.analysis.queries import RecordingQueries
@@ -61,7 +61,6 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             source.path.name,
             partial(add_past_session, source, recording_id),
             partial(change_past_session, source),
-            notice=notice,
             title=title,
             theme=theme,
             metric=settings.metric,
@@ -99,10 +98,10 @@ def change_past_session(source: FileSource, session_id: str, name: str | None, n
         change_session(source.path, int(session_id), name, note)
 
 
-def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str]:
+def open_player(source: FileSource, session: str) -> tuple[Player, str, int]:
     """Open a player at the start of a session or of the newest recording.
 
-    Return it with a title, the recording's number, and a sentence on an excerpt, empty for a whole recording.
+    Return it with a title and the recording's number.
 
     Raises:
         UserError: the file has nothing to play.
@@ -130,14 +129,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str, int, str
     title = hosts.fold(recording.names)
     if recording.job:
         title = f"job {recording.job} · {title}"
-    missing = (recording.end - recording.start) - (last - first)
-    notice = (
-        f"{source.path.name} holds an excerpt: {elapsed(last - first)} of a recording of "
-        f"{elapsed(recording.end - recording.start)}"
-        if missing > MARGIN_LEAST_S
-        else ""
-    )
-    return Player(replay, playhead, time.monotonic), title, period.recording_id, notice
+    return Player(replay, playhead, time.monotonic), title, period.recording_id
 
 
 def _unix(moment: datetime) -> float:

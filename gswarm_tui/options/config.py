@@ -33,9 +33,7 @@ def load(path: Path, keys: Iterable[str]) -> dict[str, str]:
         return {}
     except OSError as error:
         raise ConfigError(f"can't read the config file {path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the config file {path} isn't UTF-8 at byte {error.start}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also bytes that aren't UTF-8
         raise ConfigError(f"the config file {path} isn't valid TOML: {error}.") from None
     known = (*keys, *ALLOCATION_KEYS)
     for key, value in found.items():

@@ -89,7 +89,7 @@ def _add_options(
         ("--http-tls-cert", "TLS certificate, with its chain, in PEM"),
         ("--http-tls-key", "TLS key in PEM, without a passphrase"),
     ):
-        add(option, type=values.argument(_path), metavar="FILE", help=what)
+        add(option, type=values.argument(values.path), metavar="FILE", help=what)
     proxy = "allow such an address without TLS, as a reverse proxy adds it"
     add("--http-behind-proxy", action="store_true", help=proxy)
 
@@ -104,7 +104,3 @@ def server_settings(address: tuple[str, int], given: Mapping[str, Any]) -> Serve
         tls_key=given.get("http_tls_key"),
         behind_proxy=bool(given.get("http_behind_proxy")),
     )
-
-
-def _path(text: str) -> Path:
-    return values.path(text).absolute()

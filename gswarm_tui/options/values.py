@@ -82,9 +82,7 @@ def textfile(value: str) -> Path:
 
 def file(value: str) -> Path:
     """Parse the path of an existing file."""
-    found = path(value)
-    if found.is_dir():
-        raise ValueError(f"{quote(str(found))} is a folder; name a file in it")
+    found = database(value)
     if not found.exists():
         raise ValueError(f"there is no file {quote(str(found))}")
     if not found.is_file():

@@ -168,7 +168,7 @@ class Headless:
             job_id=plan.job_id,
         )
         opened = partial(start.opened, OpenRecording(self.uid, None if recorder is None else recorder.path))
-        lifetime = Lifetime(hub, launcher, recorder, build.keeps_agents(options), self._note_waiting)
+        lifetime = Lifetime(hub, launcher, recorder, build.keeps_agents(options))
         tasks = []
         report: dict[str, Any] | None = None
         try:
@@ -251,11 +251,6 @@ class Headless:
             hub.warn("notice", hub.counters_refusal)
 
     # The end
-
-    def _note_waiting(self, nodes: Sequence[str]) -> None:
-        names = hosts.fold(nodes)
-        where = names if len(names) <= NAMES_MOST else plural(len(nodes), "node")
-        print_notice(f"waiting for the last frames of {where} …")
 
     def _note_job_end(self) -> None:
         self._job_ended = True

@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 HUB_ENDS_S = 5.0
 LINKS_END_S = 15.0
-SOON_S = 1.5
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,15 +43,13 @@ class RunResult:
 class Lifetime:
     """Runs a hub and ends it in order: sessions, agents, recording.
 
-    ``lasting``: agents outlive their links and keep frames that aren't on disk. ``waiting`` is called with
-    the nodes whose last frames take long.
+    ``lasting``: agents outlive their links and keep frames that aren't on disk.
     """
 
     hub: Hub
     launcher: Launcher
     recorder: FileWriter | None
     lasting: bool = False
-    waiting: Callable[[Sequence[str]], None] = lambda _nodes: None
 
     async def run(self, until: Coroutine[Any, Any, object]) -> RunResult:
         """Run the hub until the coroutine ends, then end everything."""
@@ -68,7 +65,11 @@ class Lifetime:
         at = self.hub.now()
         for session in self.hub.fleet.sessions.running:
             self.hub.publish(SessionStopped(session.session_id, at, at))
-        await self._stop_links()
+        stopping = asyncio.create_task(self.hub.stop_links(), name="stopping")
+        await asyncio.wait({stopping}, timeout=LINKS_END_S)
+        if not stopping.done():
+            _LOG.warning("not all agents ended in %s s", LINKS_END_S)
+            stopping.cancel()
         feeding.cancel()
         waiting.cancel()
         await asyncio.wait({feeding, waiting}, timeout=HUB_ENDS_S)
@@ -82,16 +83,6 @@ class Lifetime:
         self.hub.flush()
         status = await asyncio.to_thread(self.recorder.close, None if holding else self.hub.now())
         return RunResult(problem, status, holding)
-
-    async def _stop_links(self) -> None:
-        stopping = asyncio.create_task(self.hub.stop_links(), name="stopping")
-        await asyncio.wait({stopping}, timeout=SOON_S)
-        if not stopping.done():
-            self.waiting(self.hub.nodes_with_frames())
-            await asyncio.wait({stopping}, timeout=LINKS_END_S - SOON_S)
-        if not stopping.done():
-            _LOG.warning("not all agents ended in %s s", LINKS_END_S)
-            stopping.cancel()
 
 
 def return_freed_arrays() -> None:

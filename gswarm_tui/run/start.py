@@ -63,10 +63,14 @@ def start_detached(headless: Headless, recording: OpenRecording) -> str:
             raise UserError(f"the recorder doesn't answer (log: {log}).") from None
     if "pid" not in status:
         raise UserError(f"{status['error']}.")
-    short = recording.uid[:8]
+    return continues(recording.uid)
+
+
+def continues(uid: str) -> str:
+    """Return a sentence on a recording that continues without a screen."""
     return (
-        f"recording continues in process {status['pid']}: gswarm-tui attach {short} shows it, "
-        f"gswarm-tui recording stop --recording {short} ends it (log: {log})"
+        f"recording continues: gswarm-tui attach {uid[:8]} shows it, "
+        f"gswarm-tui recording stop --recording {uid[:8]} ends it (log: {recorder_log(uid)})"
     )
 
 

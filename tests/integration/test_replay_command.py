@@ -69,10 +69,10 @@ def test_file_and_session_are_parsed_in_any_form(words: list[str], wanted: Sessi
 
 
 def test_whole_recording_plays_from_its_start(source: FileSource) -> None:
-    player, title, number, notice = open_player(source, "")
+    player, title, number = open_player(source, "")
     assert (player.playhead.start, player.playhead.end) == (T0, T0 + 100)
     assert not player.playhead.paused
-    assert (title, number, notice) == ("job 4711 · n1", 1, "")
+    assert (title, number) == ("job 4711 · n1", 1)
 
 
 @pytest.mark.parametrize("name", ["train", "1"])
@@ -90,9 +90,8 @@ def test_exported_session_plays_as_an_excerpt_with_live_nodes(
     assert main(["export", str(path), "train", "-o", "train.parquet"]) == 0
     assert main(["import", "train.parquet"]) == 0
     with closing(FileSource(Path("train.duckdb"))) as source:
-        player, *_, notice = open_player(source, session)
+        player, *_ = open_player(source, session)
         assert (player.playhead.start, player.playhead.end) == (T0 + 31, T0 + 50)
-        assert notice == "train.duckdb holds an excerpt: 19 s of a recording of 00:01:40"
         replayed = RecordedSource(source, 1)
         fleet = replayed.fleet(T0 + 20)
         for event in replayed.events(T0 + 20, T0 + 35):

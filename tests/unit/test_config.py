@@ -45,7 +45,10 @@ def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, said: s
     ("text", "said"),
     [
         ("a = 1\ninterval = = 2\n", "isn't valid TOML: Invalid value (at line 2, column 12)."),
-        (b'theme = "\xff"\n', "isn't UTF-8 at byte 9."),
+        (
+            b'theme = "\xff"\n',
+            "isn't valid TOML: 'utf-8' codec can't decode byte 0xff in position 9: invalid start byte.",
+        ),
     ],
 )
 def test_invalid_toml_names_line_and_column(tmp_path: Path, text: str | bytes, said: str) -> None:

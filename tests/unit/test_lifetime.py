@@ -99,9 +99,9 @@ class StandInLauncher(Launcher):
         self.closed = True
 
 
-async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, FakeRecorder, list[str]]:
+async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, FakeRecorder]:
     hub = LocalHub(Fleet(["n1"]), clock=lambda: 100.0)
-    recording, launcher, waited_for = FakeRecorder(hub), StandInLauncher(), list[str]()
+    recording, launcher = FakeRecorder(hub), StandInLauncher()
     hub.sinks.append(recording)
     hub.links["n1"] = Node(hub, answers)
     hub.publish(introduced("n1"))
@@ -111,25 +111,24 @@ async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult
         return
 
     recorder = cast(FileWriter, recording)
-    life = Lifetime(hub, launcher, recorder, lasting=lasting, waiting=waited_for.extend)
+    life = Lifetime(hub, launcher, recorder, lasting=lasting)
     result = await life.run(end())
     assert launcher.closed
-    return result, recording, waited_for
+    return result, recording
 
 
 async def test_last_frame_is_recorded_before_the_recording_closes() -> None:
-    result, recording, waited_for = await ended(answers=True)
+    result, recording = await ended(answers=True)
     assert any(isinstance(event, SessionStopped) for event in recording.events)
     assert [event.frame.seq for event in recording.events if isinstance(event, FrameArrived)] == [2]
-    assert (recording.ended_at, result.holding, result.problem, waited_for) == ([100.0], (), "", [])
+    assert (recording.ended_at, result.holding, result.problem) == ([100.0], (), "")
 
 
 async def test_recording_stays_open_while_a_node_holds_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetime, "SOON_S", 0.1)
     monkeypatch.setattr(lifetime, "LINKS_END_S", 0.3)
-    result, recording, waited_for = await ended(answers=False)
-    assert (recording.ended_at, result.holding, waited_for) == ([None], ("n1",), ["n1"])
-    result, recording, _ = await ended(answers=False, lasting=False)
+    result, recording = await ended(answers=False)
+    assert (recording.ended_at, result.holding) == ([None], ("n1",))
+    result, recording = await ended(answers=False, lasting=False)
     assert (recording.ended_at, result.holding) == ([100.0], ())
 
 
