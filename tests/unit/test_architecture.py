@@ -242,7 +242,7 @@ LINES: dict[str, int] = {
     "gswarm_tui.reporting": 450,
     "gswarm_tui.run": 2_875,
     "gswarm_tui.schedulers": 150,
-    "gswarm_tui.server": 2_275,
+    "gswarm_tui.server": 2_300,
     "gswarm_tui.slurm": 450,
     "gswarm_tui.store": 7_050,
     "gswarm_tui.trials": 1_450,
