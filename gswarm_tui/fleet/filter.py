@@ -181,11 +181,11 @@ class _FilterParser:
         return _plain(word)
 
     def _comparison(self, name: str, operator: str) -> Test:
+        if name not in _NUMBERS and name not in _TEXTS:
+            raise FilterError(f"unknown metric {name!r}{nearest(name, _NUMBERS)}")
         number = self._word("a number")
         if name in _TEXTS:
             raise FilterError(f"{name!r} isn't a number; write {name}:{number}")
-        if name not in _NUMBERS:
-            raise FilterError(f"unknown metric {name!r}{nearest(name, _NUMBERS)}")
         values, unit = _NUMBERS[name]
         digits = number.removesuffix(unit.name)
         if not _NUMBER.fullmatch(digits):

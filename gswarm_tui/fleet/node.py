@@ -27,15 +27,15 @@ class Standing(enum.Enum):
     """State of a node as shown: its link's phase, and for a live one whether its data is fresh.
 
     An unhealthy node is connected, but has sent no data for half a minute. An unreachable one was never
-    connected; a lost one was.
+    connected; a lost one was. The worst comes first.
     """
 
-    CONNECTING = "connecting"
-    LIVE = "live"
-    STALE = "stale"
-    UNHEALTHY = "unhealthy"
     LOST = "lost"
     UNREACHABLE = "unreachable"
+    UNHEALTHY = "unhealthy"
+    STALE = "stale"
+    CONNECTING = "connecting"
+    LIVE = "live"
     ENDED = "ended"
 
 

@@ -20,17 +20,6 @@ class Order(enum.Enum):
     DOWN = "highest first"
 
 
-_WORST_FIRST = (
-    Standing.LOST,
-    Standing.UNREACHABLE,
-    Standing.UNHEALTHY,
-    Standing.STALE,
-    Standing.CONNECTING,
-    Standing.LIVE,
-    Standing.ENDED,
-)
-
-
 def sort_nodes(
     nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]
 ) -> list[NodeState]:
@@ -40,7 +29,8 @@ def sort_nodes(
     if order is Order.NAME:
         return sorted(nodes, key=lambda node: natural_key(node.name))
     if order is Order.STATE:
-        return sorted(nodes, key=lambda node: _WORST_FIRST.index(node.standing(now)))
+        worst_first = list(Standing)
+        return sorted(nodes, key=lambda node: worst_first.index(node.standing(now)))
     sign = -1.0 if order is Order.DOWN else 1.0
     keys = [math.inf if math.isnan(mean) else sign * mean for mean in means]
     return [nodes[place] for place in sorted(range(len(nodes)), key=keys.__getitem__)]

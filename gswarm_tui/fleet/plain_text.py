@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.common.quantities import DASH, celsius, first_of, percent, plural, used_of, watts
-from gswarm_tui.fleet.events import LINK_LOST, UNREACHABLE
 from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.program import program
 from gswarm_tui.fleet.snapshot import Object, node_objects
@@ -38,9 +36,6 @@ def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
         word = "no data yet" if standing is Standing.CONNECTING else standing.value
         why = ": ".join(filter(None, (word, state.reason)))
         lines.append(_sentence(name, ["; ".join(filter(None, (why, state.remedy)))]))
-    lines += _errors(fleet)
-    if stale := [node["node"] for node in nodes if node["state"] == Standing.STALE.value]:
-        lines.append(_sentence("stale, so the last values are shown", [first_of(stale, MOST_NAMED)]))
     throttled: dict[str, list[str]] = {}
     for node in nodes:
         for gpu in node["gpus"]:
@@ -52,20 +47,6 @@ def fleet_sentences(fleet: Fleet, now: float) -> list[str]:
     for node in nodes:
         lines += [_node(node), *(f"  {_gpu(node, gpu)}" for gpu in node["gpus"])]
     return lines
-
-
-def _errors(fleet: Fleet) -> list[str]:
-    """Return a sentence on the last logged error of each node, and how many came before; none of links."""
-    counts: Counter[str] = Counter()
-    lines: dict[str, str] = {}
-    for event in fleet.event_log:
-        if event.severity == ERROR and event.kind not in (LINK_LOST, UNREACHABLE):
-            subject = event.node or event.kind
-            earlier = f"after {plural(counts[subject], 'other error')}" if counts[subject] else ""
-            counts[subject] += 1
-            gpu = "" if event.gpu is None else f"GPU {event.gpu}"
-            lines[subject] = _sentence(subject, [gpu, event.message, earlier])
-    return list(lines.values())
 
 
 def _whole(sums: Totals) -> str:

@@ -20,10 +20,7 @@ from gswarm_tui.tui.widgets.table import TableView
 
 
 class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
-    """The picked sessions side by side; the first is the reference.
-
-    The line at the top has the largest difference.
-    """
+    """The picked sessions side by side; the first is the reference."""
 
     SCREEN = COMPARISON
 
