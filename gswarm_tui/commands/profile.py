@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shlex
 import shutil
-import signal
 import subprocess
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, print_notice, printable
@@ -23,25 +20,18 @@ from gswarm_tui.profiling.importing import import_report
 from gswarm_tui.profiling.login_node import profile_there, read_arguments, serve_profile
 from gswarm_tui.profiling.profile_run import ProfileResult, command_line, node_and_rank, run_profile
 from gswarm_tui.profiling.shims import run_shim, write_shims
+from gswarm_tui.profiling.slurm_commands import until_signal
 from gswarm_tui.slurm.hosts import fold
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.files import is_database
 
-T = TypeVar("T")
-
-GIVEN_BACK = "the nodes are given back"
+GIVEN_BACK = "stopped; the nodes are given back."
 COSTS = {
     "nsys": "its processes may run a few percent slower while it captures",
     "ncu": "it runs each kernel several times, so the run's times don't count",
 }
 """What a profiler costs its command."""
-
-
-class StoppedError(UserError):
-    """A signal ended the profile."""
-
-    exit_status = 130
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -50,11 +40,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     if (token := options.relay) is not None:
         options = parse_profile(read_arguments(), environ)
         served = serve_profile(options, token, _Sessions(options, environ).running)
-        return asyncio.run(_until_signal(served, _after(options)))
+        return until_signal(served, _after(options))
     if options.shim is not None and options.shims is not None:
         words, setup = [options.shim, *options.command], options.run.setup or ""
         shim = run_shim(words, options.shims, options.salloc, setup)
-        return asyncio.run(_until_signal(shim, GIVEN_BACK))
+        return until_signal(shim, GIVEN_BACK)
     if options.shims is not None:
         for path in write_shims(options.shims):
             print(path)
@@ -114,11 +104,11 @@ def _profile(options: ProfileOptions, environ: Mapping[str, str]) -> tuple[Profi
         work = profile_there(options, sessions.running)
     else:
         work = run_profile(options, sessions.running)
-    return asyncio.run(_until_signal(work, _after(options))), sessions.recording
+    return until_signal(work, _after(options)), sessions.recording
 
 
 def _after(options: ProfileOptions) -> str:
-    return GIVEN_BACK if options.job is None else f"job {options.job} continues"
+    return GIVEN_BACK if options.job is None else f"stopped; job {options.job} continues."
 
 
 class _Sessions:
@@ -156,14 +146,3 @@ class _Sessions:
             for head, name in self._sessions:
                 with contextlib.suppress(RecorderError, IntentError):
                     head.carry_out(StopSession(name))
-
-
-async def _until_signal(work: Coroutine[object, object, T], after: str) -> T:
-    """Await the work; a signal cancels it. Raises StoppedError, which says what is true ``after`` that."""
-    task = asyncio.ensure_future(work)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise StoppedError(f"stopped; {after}.") from None

@@ -12,11 +12,10 @@ import contextlib
 import os
 import secrets
 import shlex
-import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ from gswarm_tui.options.trial_options import parse_trial
 from gswarm_tui.printing import formats
 from gswarm_tui.profiling.allocation import allocated, find_job
 from gswarm_tui.profiling.profile_run import command_line
-from gswarm_tui.profiling.slurm_commands import ProfileError, kept
+from gswarm_tui.profiling.slurm_commands import ProfileError, StoppedError, kept, until_signal
 from gswarm_tui.slurm.jobs import label_of_shell
 from gswarm_tui.trials.outcome import (
     INTERRUPTED,
@@ -61,17 +60,9 @@ if TYPE_CHECKING:
 
 PLAN_VARIABLE, RECORDING_VARIABLE = "GSWARM_TRIAL_PLAN", "GSWARM_TRIAL_RECORDING"
 """Variables with the plan and the uid of the recording, for this program's own processes alone."""
-STOPPED, AFTER_CTRL_C = 3, 130
+INTERRUPTED_TEXT = "the trial was interrupted, and its {} has ended."
 PARENT_EVERY_S = 0.5
 MOST_SHOWN = 80
-
-
-class InterruptedTrialError(TrialError):
-    """A signal ended the trial."""
-
-    def __init__(self, number: signal.Signals, ended: str) -> None:
-        super().__init__(f"the trial was interrupted, and its {ended} has ended.")
-        self.exit_status = AFTER_CTRL_C if number == signal.SIGINT else STOPPED
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -101,8 +92,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         db = options.run.db or working_folder() / f"trial-{began:%Y-%m-%d-%H%M%S}{SUFFIX}"
         _print_how_to_watch(shlex.quote(str(db.absolute())))
         try:
-            status = _until_signal(_submit(plan, db, options), "job")
-        except TrialError as error:
+            status = until_signal(_submit(plan, db, options), INTERRUPTED_TEXT.format("job"))
+        except (TrialError, StoppedError) as error:
             print_notice(str(error))
             status = error.exit_status
     if db is not None:
@@ -241,7 +232,7 @@ def _drive(plan: TrialPlan, options: Namespace, environ: Mapping[str, str]) -> i
         finally:
             watching.cancel()
 
-    return _until_signal(drive(), "step")
+    return until_signal(drive(), INTERRUPTED_TEXT.format("step"))
 
 
 async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
@@ -251,36 +242,6 @@ async def _end_with_parent(task: asyncio.Task[object] | None) -> None:
         await asyncio.sleep(PARENT_EVERY_S)
     if task is not None:
         task.cancel()
-
-
-def _until_signal(work: Coroutine[object, object, int], ended: str) -> int:
-    """Do the work until a signal ends it.
-
-    The step ends first, then the allocation; ``ended`` is what the user reads of it. Raises
-    InterruptedTrialError.
-    """
-    received: list[signal.Signals] = []
-
-    async def until_signal() -> int:
-        task = asyncio.ensure_future(work)
-
-        def stop(number: signal.Signals) -> None:
-            for each in signals:  # a second Ctrl-C must not cut the end short
-                loop.remove_signal_handler(each)
-                signal.signal(each, signal.SIG_IGN)
-            received.append(number)
-            task.cancel()
-
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        for number in signals:
-            loop.add_signal_handler(number, stop, number)
-        return await task
-
-    try:
-        return asyncio.run(until_signal())
-    except asyncio.CancelledError:
-        raise InterruptedTrialError(received[0] if received else signal.SIGTERM, ended) from None
 
 
 # Jobs of their own

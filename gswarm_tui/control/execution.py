@@ -49,6 +49,12 @@ class Executor:
 
         StopRecording and Detach are only checked: the caller decides when the recorder ends.
         """
+        try:
+            return self._carry_out(intent)
+        except (SessionNameError, TraceError) as error:
+            raise IntentError(str(error)) from None
+
+    def _carry_out(self, intent: Intent) -> dict[str, Any]:
         match intent:
             case StartSession():
                 return self._start_session(intent)
@@ -89,7 +95,7 @@ class Executor:
         self._require_recording("no session started")
         book = self._hub.fleet.sessions
         name = (intent.name or suggest_name(session.name for session in book.sessions.values())).strip()
-        self._check_name(name)
+        self._hub.fleet.sessions.check_name(name)
         now, at = self._hub.now(), self._time(intent.started_at)
         session_id = str(self._hub.next_session)
         self._hub.next_session += 1
@@ -127,7 +133,7 @@ class Executor:
             raise IntentError(f"there is no session {quote(intent.session_id)}")
         if session.running:
             raise IntentError(f"{quote(session.name)} is running")
-        self._check_name(session.name)
+        self._hub.fleet.sessions.check_name(session.name)
         self._hub.publish(StopUndone(session.session_id, self._hub.now()))
         return session_row(session, self._hub.now())
 
@@ -136,7 +142,7 @@ class Executor:
         session = self._session(intent.session)
         name = None if intent.name is None else intent.name.strip()
         if name is not None and session.running:
-            self._check_name(name, session)
+            self._hub.fleet.sessions.check_name(name, session)
         self._hub.publish(SessionChanged(session.session_id, self._hub.now(), name, intent.note))
         return session_row(session, self._hub.now())
 
@@ -152,26 +158,17 @@ class Executor:
         self._require_recording("no trace requested")
         if self._hub.tracing is None:
             raise IntentError("simulated nodes have no processes to trace")
-        try:
-            if isinstance(intent, CancelTrace):
-                self._hub.tracing.cancel()
-                return {}
-            choice = TraceChoice(
-                intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
-            )
-            return self._hub.tracing.start(choice)
-        except TraceError as error:
-            raise IntentError(str(error)) from None
+        if isinstance(intent, CancelTrace):
+            self._hub.tracing.cancel()
+            return {}
+        choice = TraceChoice(
+            intent.duration_ms, intent.iterations, tuple(intent.ranks), intent.stacks, intent.max_mib
+        )
+        return self._hub.tracing.start(choice)
 
     def _require_recording(self, consequence: str) -> None:
         if not self._recorded:
             raise IntentError(f"{consequence}: nothing is recorded; start gswarm-tui without --no-record")
-
-    def _check_name(self, name: str, renamed: Session | None = None) -> None:
-        try:
-            self._hub.fleet.sessions.check_name(name, renamed)
-        except SessionNameError as error:
-            raise IntentError(str(error)) from None
 
     def _time(self, at: float | None) -> float | None:
         """Return a time inside the recording. Raises IntentError for one outside."""

@@ -1,6 +1,7 @@
 """Intents: requests to change a running head, from commands, viewers and HTTP clients.
 
-Each checks its values when it is created, on both ends of a connection. ``execution.py`` carries them out.
+Each checks its values when it is created, on both ends of a connection. Types are those of this program's own
+clients. ``execution.py`` carries the intents out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ class Intent:
 
     want: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except (SessionNameError, MarkError) as error:
+            raise IntentError(str(error)) from None
+
+    def _check(self) -> None:
+        """Raise IntentError, SessionNameError or MarkError for values that no head accepts."""
+
     def message(self) -> dict[str, Any]:
         """Return the intent as a message; ``read_intent`` is the inverse."""
         return {"want": self.want} | asdict(self)
@@ -54,10 +64,10 @@ class StartSession(Intent):
     started_at: float | None = None
     note: str = ""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         _check_name(self.name)
         _check_time(self.started_at)
-        _check_note(self.note)
+        check_note(self.note)
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,7 @@ class StopSession(Intent):
     ended_at: float | None = None
     wait: bool = False
 
-    def __post_init__(self) -> None:
-        if self.session is not None and type(self.session) is not int:
-            _check_text("session", self.session)
+    def _check(self) -> None:
         _check_time(self.ended_at)
 
 
@@ -85,9 +93,6 @@ class UndoStop(Intent):
 
     want = "undo_stop"
     session_id: str
-
-    def __post_init__(self) -> None:
-        _check_text("session_id", self.session_id)
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,9 @@ class ChangeSession(Intent):
     name: str | None = None
     note: str | None = None
 
-    def __post_init__(self) -> None:
-        if type(self.session) is not int:
-            _check_text("session", self.session)
+    def _check(self) -> None:
         _check_name(self.name)
-        if self.note is not None:
-            _check_note(self.note)
+        check_note(self.note or "")
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,8 @@ class SetMark(Intent):
     values: Mapping[str, Value] = field(default_factory=dict)
     at: float | None = None
 
-    def __post_init__(self) -> None:
-        try:
-            checked(self.name, self.values)
-        except MarkError as error:
-            raise IntentError(str(error)) from None
+    def _check(self) -> None:
+        checked(self.name, self.values)
         _check_time(self.at)
 
 
@@ -135,9 +134,9 @@ class StartProfile(Intent):
     name: str
     text: str
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         _check_name(self.name)
-        _check_note(self.text)
+        check_note(self.text)
 
 
 @dataclass(frozen=True)
@@ -149,11 +148,10 @@ class LogTrial(Intent):
     text: str
     detail: str
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.kind not in TRIAL_KINDS:
             raise IntentError(f"a trial has no event {quote(str(self.kind))}")
-        _check_note(self.text)
-        _check_text("detail", self.detail)
+        check_note(self.text)
 
 
 @dataclass(frozen=True)
@@ -163,8 +161,8 @@ class ChangeInterval(Intent):
     want = "interval"
     interval_ms: int
 
-    def __post_init__(self) -> None:
-        if type(self.interval_ms) is not int or not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
+    def _check(self) -> None:
+        if not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
             raise IntentError(
                 f"an interval must be {MIN_INTERVAL_MS} to {MAX_INTERVAL_MS} ms, a whole number"
             )
@@ -177,9 +175,8 @@ class ChangeMetrics(Intent):
     want = "metrics"
     groups: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        groups: object = self.groups
-        if not isinstance(groups, (list, tuple)) or any(group not in ALL_GROUPS for group in groups):
+    def _check(self) -> None:
+        if any(group not in ALL_GROUPS for group in self.groups):
             raise IntentError(f"unknown metric groups; choose from {', '.join(ALL_GROUPS)}")
 
 
@@ -194,17 +191,14 @@ class StartTrace(Intent):
     stacks: bool = False
     max_mib: int = 512
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         _check_number("a trace's duration in ms", self.duration_ms, 1, 60_000)
         _check_number("a trace's number of iterations", self.iterations, 0, 1_000)
         _check_number("a trace's limit in MiB", self.max_mib, 1, 65_536)
-        ranks: object = self.ranks
-        if not isinstance(ranks, (list, tuple)) or len(ranks) > MAX_RANKS:
+        if len(self.ranks) > MAX_RANKS:
             raise IntentError(f"a trace can have {MAX_RANKS:,} ranks")
-        for rank in ranks:
+        for rank in self.ranks:
             _check_number("a rank", rank, 0, 10**9)
-        if type(self.stacks) is not bool:
-            raise IntentError("stacks must be true or false")
 
 
 @dataclass(frozen=True)
@@ -221,8 +215,8 @@ class StopRecording(Intent):
     want = "stop_recording"
     why: str = "the recording was ended by gswarm-tui recording stop"
 
-    def __post_init__(self) -> None:
-        _check_note(self.why)
+    def _check(self) -> None:
+        check_note(self.why)
 
 
 @dataclass(frozen=True)
@@ -245,41 +239,22 @@ def read_intent(message: Mapping[str, Any]) -> Intent | None:
         raise IntentError(f"{want} takes no {min(map(str, unknown))}")
     try:
         return kind(**given)
-    except TypeError:
-        raise IntentError(f"{want} lacks a required value") from None
+    except (TypeError, AttributeError):
+        raise IntentError(f"{want} lacks a required value, or has one of another type") from None
 
 
-def _check_text(what: str, text: object) -> None:
-    if not isinstance(text, str) or not text:
-        raise IntentError(f"{what} must be a non-empty text")
-
-
-def _check_number(what: str, number: object, low: int, high: int) -> None:
-    if type(number) is not int or not low <= number <= high:
+def _check_number(what: str, number: int, low: int, high: int) -> None:
+    if not low <= number <= high:
         raise IntentError(f"{what} must be a whole number from {low:,} to {high:,}")
 
 
-def _check_name(name: object) -> None:
-    if name is None:
-        return
-    if not isinstance(name, str) or not name.strip():
-        raise IntentError("a session needs a name")
-    try:
+def _check_name(name: str | None) -> None:
+    if name is not None:
+        if not name.strip():
+            raise IntentError("a session needs a name")
         check_name(name)
-    except SessionNameError as error:
-        raise IntentError(str(error)) from None
 
 
-def _check_note(note: object) -> None:
-    if not isinstance(note, str):
-        raise IntentError("a session's note must be one line of printable characters")
-    try:
-        check_note(note)
-    except SessionNameError as error:
-        raise IntentError(str(error)) from None
-
-
-def _check_time(time: object) -> None:
-    if time is None or (isinstance(time, int | float) and type(time) is not bool and 0 <= time < MAX_TIME):
-        return
-    raise IntentError("a time must be a number of seconds since 1970")
+def _check_time(time: float | None) -> None:
+    if time is not None and not 0 <= time < MAX_TIME:
+        raise IntentError("a time must be a number of seconds since 1970")

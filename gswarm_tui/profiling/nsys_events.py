@@ -32,8 +32,6 @@ Numbers = npt.NDArray[np.int64]
 
 BATCH = 32_768
 """Rows that are read at once: about 30 MB as Python's numbers."""
-MOST_TEXTS = 1_000_000
-"""Different names that are kept in memory."""
 
 _PUSH_POP, _START_END, _NEW_DOMAIN = (59, 70), (60, 71), 75
 _COPIES = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
@@ -257,9 +255,6 @@ class NsysEvents:
     def _texts(self, texts: Sequence[str]) -> Numbers:
         """Return our ids of texts, without paths and secrets."""
         if new := [text for text in dict.fromkeys(texts) if text not in self._text_ids]:
-            if len(self._text_ids) > MOST_TEXTS:  # forget them: the writer knows them
-                self._text_ids.clear()
-                new = list(dict.fromkeys(texts))
             ids = self._target.name_ids([clean_text(text) for text in new])
             self._text_ids.update(zip(new, ids, strict=True))
         return np.fromiter((self._text_ids[text] for text in texts), np.int64, len(texts))

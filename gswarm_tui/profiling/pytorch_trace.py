@@ -30,7 +30,6 @@ from gswarm_tui.store.sql.schema import TRACE_KERNEL_EVENTS, TRACE_OP_EVENTS, Ta
 
 SUFFIXES = (".json", ".json.gz")
 BATCH = 16_384
-MOST_NAMES = 1_000_000
 _HEAD_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -281,8 +280,6 @@ class PytorchTrace:
             zip((column.name for column in table.columns[1:]), zip(*rows, strict=True), strict=True)
         )
         names = columns.pop("name_id")
-        if len(self._name_ids) > MOST_NAMES:
-            self._name_ids.clear()
         if new := [name for name in dict.fromkeys(names) if name not in self._name_ids]:
             self._name_ids.update(zip(new, target.name_ids([clean_text(name) for name in new]), strict=True))
         arrays: dict[str, Any] = {

@@ -8,9 +8,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import TypeVar
 
 from gswarm_tui.common.errors import UserError, printable
+
+T = TypeVar("T")
 
 _CHUNK = 1 << 18
 _PREFIX = re.compile(r"^(salloc|srun|slurmstepd[^:]*|scontrol): (error: )?")
@@ -33,6 +36,39 @@ class ProfileError(UserError):
     """Raised if a profile can't be made; the message says why, on which node, and what to do."""
 
     exit_status = 1
+
+
+class StoppedError(UserError):
+    """A signal ended a profile or trial."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.exit_status = 130 if number == signal.SIGINT else 3
+
+
+def until_signal(work: Coroutine[object, object, T], text: str) -> T:
+    """Do the work until a signal cancels it. Raises StoppedError with the text, once the work has ended."""
+    received: list[int] = []
+
+    async def until_signal() -> T:
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+        def stop(number: int) -> None:
+            for each in signals:  # a second Ctrl-C must not cut the end short
+                loop.remove_signal_handler(each)
+                signal.signal(each, signal.SIG_IGN)
+            received.append(number)
+            task.cancel()
+
+        for number in signals:
+            loop.add_signal_handler(number, stop, number)
+        return await task
+
+    try:
+        return asyncio.run(until_signal())
+    except asyncio.CancelledError:
+        raise StoppedError(received[0] if received else signal.SIGTERM, text) from None
 
 
 class KeptCommand:
