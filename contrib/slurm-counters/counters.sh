@@ -27,13 +27,18 @@ borrower() {
 }
 
 # Make a user (uid) the owner of the lock. A new file takes the lock's name: the former owner may have a second name of the old
-# one. Nobody else can do so meanwhile, because only root may write to the lock's folder.
+# one. Nobody else can do so meanwhile, because only root may write to the lock's folder and those above it.
 give_lock() {
-    local former new folder=${LOCK%/*}
-    if ! [[ $(stat -Lc '%u %A' "$folder") =~ ^0\ d....-..-. ]]; then
-        log "users can write to $folder: nothing done; set LOCK in counters.conf to a file in a folder of root"
-        return 1
-    fi
+    local former new folder
+    folder=$(readlink -f "${LOCK%/*}")
+    while :; do
+        if ! [[ $(stat -c '%u %A' "${folder:-/}") =~ ^0\ d....-..-. ]]; then
+            log "users can write to ${folder:-/}: nothing done; set LOCK in counters.conf to a file in a folder of root"
+            return 1
+        fi
+        [ -n "${folder%/}" ] || break
+        folder=${folder%/*}
+    done
     if [ -f "$LOCK" ] && [ ! -L "$LOCK" ] && [ "$(stat -c '%u %h' "$LOCK")" = "$1 1" ]; then return 0; fi
     former=$(stat -c %U "$LOCK" 2>&-)
     if ! { new=$(mktemp "$LOCK.XXXXXX") && chmod 644 "$new" && chown -- "$1" "$new" && mv -fT "$new" "$LOCK"; }; then

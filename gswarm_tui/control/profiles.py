@@ -77,14 +77,11 @@ async def serve_import(
 def _step(profile: StoredProfile, step: Mapping[str, Any]) -> Callable[[], Any]:
     """Return the call of a step. Raises MessageError."""
     match step:
-        case {"names": list(names)} if all(isinstance(name, str) for name in names):
+        case {"names": names}:
             return lambda: profile.name_ids(names)
-        case {"table": str(name), "columns": dict(columns)} if name in _TABLES:
-            table = _TABLES[name]
-            if not columns.keys() <= {column.name for column in table.columns} - {"profile_id"}:
-                raise MessageError(f"{name} has other columns")
+        case {"table": table, "columns": columns}:
             arrays = unpack_arrays(columns)
-            return lambda: profile.add(table, arrays)
+            return lambda: profile.add(_TABLES[table], arrays)
         case {"finish": facts}:
             last = _facts(facts)
             return lambda: profile.finish(last)
@@ -95,12 +92,9 @@ def _facts(values: Any) -> ProfileFacts:
     # With DuckDB, which a run without a recording doesn't load.
     from gswarm_tui.store.recording.profiles import ProfiledGpu, ProfileFacts
 
-    try:
-        gpus = tuple(ProfiledGpu(**gpu) for gpu in values["gpus"])
-        texts = {name: tuple(values[name]) for name in ("messages", "unread")}
-        return ProfileFacts(**{**values, "gpus": gpus, **texts})
-    except (TypeError, KeyError) as error:
-        raise MessageError(f"these are no facts of a profile: {error}") from None
+    gpus = tuple(ProfiledGpu(**gpu) for gpu in values["gpus"])
+    texts = {name: tuple(values[name]) for name in ("messages", "unread")}
+    return ProfileFacts(**{**values, "gpus": gpus, **texts})
 
 
 # The command's side

@@ -36,8 +36,6 @@ REACHABLE_EVERY_S = 5.0
 LAST_SAMPLE_S = 2.0
 OF_ALL_VERSIONS = ("status", "stop_recording")
 """Requests that are answered to clients of other versions, too."""
-MAX_REQUESTS = 64
-"""Requests of one client that run at once."""
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -200,8 +198,6 @@ class ControlServer:
             return
         if not isinstance(number, int | None) or number in client.requests:
             raise MessageError("each request needs a number of its own")
-        if len(client.requests) >= MAX_REQUESTS:
-            raise MessageError("too many requests at once")
         client.requests[number] = asyncio.create_task(self._respond(client, number, request))
 
     async def _respond(self, client: Client, number: int | None, request: dict[str, Any]) -> None:

@@ -57,7 +57,6 @@ _FIELDS = {
 """Field of a frame for each column of samples."""
 _LONGEST_TEXT = 1000
 _GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
-_SKIPPED = ("request_time_info", "summary_by_client")
 
 
 class WrongValueError(ValueError):
@@ -110,7 +109,6 @@ class JsonImport:
         self._frames = self._samples = 0
         self._began_us, self._ended_us = 0, 0
         self._lacks_size = False
-        self._skipped: list[str] = []
 
     def read(self, report: Callable[[float], None]) -> ImportCounts:
         """Import the whole file; calls ``report`` with the share done. Raises StoreError."""
@@ -129,8 +127,6 @@ class JsonImport:
                         )
                     elif name == "session_name":
                         self._name = _text(value)
-                    elif name in _SKIPPED and value:
-                        self._skipped.append(name)
                     where = ""
                     report(min(1.0, raw.tell() / size))
                 self._finish()
@@ -138,15 +134,11 @@ class JsonImport:
             raise StoreError(f"{self._path}{where}: {error}") from error
         except OSError as error:
             raise StoreError(f"{self._path} can't be read: {error.strerror}") from error
-        notices = []
-        if self._lacks_size:
-            notices.append(
-                "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
-                "set it with --gpu-memory-mib."
-            )
-        if self._skipped:
-            notices.append(f"{' and '.join(self._skipped)} was skipped, because it has no times.")
-        return ImportCounts(self._samples, len(self._gpus), " ".join(notices))
+        notice = (
+            "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
+            "set it with --gpu-memory-mib."
+        )
+        return ImportCounts(self._samples, len(self._gpus), notice if self._lacks_size else "")
 
     def _frame(self, frame: Any) -> None:
         if not isinstance(frame, dict):

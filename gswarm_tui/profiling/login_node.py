@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gswarm_tui.common.errors import print_notice
 from gswarm_tui.common.paths import cache_folder
@@ -35,10 +35,8 @@ from gswarm_tui.profiling.slurm_commands import END_S, ProfileError
 from gswarm_tui.slurm.hosts import expand
 from gswarm_tui.slurm.jobs import Job
 
-T = TypeVar("T")
 DONE = b"done\n"
 _CHUNK = 1 << 18
-_MOST_REPORT, _LAST_TIME = 1 << 40, 1 << 32
 _LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON, which lists all nodes or all reports; asyncio's limit is 64 KiB."""
 # ssh ignores Ctrl-C, which ends this program, and then the command there.
@@ -70,32 +68,32 @@ async def profile_there(
     stream, folder = process.stdout, ""
     try:
         await stream.readuntil(token.encode())
-        started = await _next(stream)
-        label = _checked(str, started["job"])
-        nodes = expand(map(str, _checked(list, started["nodes"])), login)
+        started = json.loads(await stream.readuntil(b"\n"))
+        label, nodes = str(started["job"]), expand(map(str, started["nodes"]), login)
         with observing(Job("", label, nodes)):
-            while size := _number((ended := await _next(stream)).get("output", 0), _CHUNK):
+            while "output" in (ended := json.loads(await stream.readuntil(b"\n"))):
+                if (size := int(ended["output"])) > _CHUNK:
+                    raise ValueError(size)
                 # Reading what is buffered doesn't suspend this task, and a signal would wait.
                 await asyncio.sleep(0)
                 data = await stream.readexactly(size)
                 with contextlib.suppress(BrokenPipeError):
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
-        folder = _checked(str, ended["folder"])
-        result = ProfileResult(_checked(int, ended["status"]), label, [])
-        for report in _checked(list, ended["reports"]):
-            name, size, changed_s = _checked(list, report)
-            if node_and_rank(_checked(str, name))[0] not in nodes or Path(name).suffix not in SUFFIXES:
+        folder = str(ended["folder"])
+        result = ProfileResult(int(ended["status"]), label, [])
+        for name, size, changed_s in ended["reports"]:
+            if node_and_rank(name)[0] not in nodes or Path(name).suffix not in SUFFIXES:
                 raise ValueError(name)
-            print_notice(f"fetching {name} ({file_size(_number(size, _MOST_REPORT))})")
+            print_notice(f"fetching {name} ({file_size(int(size))})")
             path = await receive(stream, options.output, name, size)
-            os.utime(path, (_number(changed_s, _LAST_TIME),) * 2)  # for reports of ncu without times
+            os.utime(path, (changed_s, changed_s))  # for reports of ncu without times
             result.reports.append(path)
         process.stdin.write(DONE)
         return result
     except EOFError:  # the program there has printed why, or ssh
         return ProfileResult(await process.wait() or 1, "", [])
-    except (KeyError, ValueError, RecursionError, asyncio.LimitOverrunError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, asyncio.LimitOverrunError):
         raise ProfileError(f"{login} sent no valid profile; run the command on {login} itself.") from None
     except ProfileError as error:
         raise ProfileError(f"{error} The reports stay on {login} in {folder}.") from None
@@ -107,25 +105,6 @@ async def profile_there(
             except TimeoutError:
                 process.kill()
                 raise
-
-
-async def _next(stream: asyncio.StreamReader) -> dict[str, Any]:
-    """Return the next line of JSON. Raises EOFError."""
-    return _checked(dict, json.loads(await stream.readuntil(b"\n")))
-
-
-def _checked(kind: type[T], value: object) -> T:
-    """Return a value that must be of this type. Raises ValueError."""
-    if type(value) is not kind:
-        raise ValueError(value)
-    return value
-
-
-def _number(value: object, most: int) -> int:
-    """Return a whole number from 0 to ``most``. Raises ValueError."""
-    if not 0 <= (number := _checked(int, value)) <= most:
-        raise ValueError(value)
-    return number
 
 
 async def _ended(process: asyncio.subprocess.Process, stream: asyncio.StreamReader) -> None:

@@ -71,7 +71,7 @@ STARTED = {"job": "7", "nodes": ["gpu01"]}
 @pytest.mark.parametrize(
     "lines",
     [
-        [{"job": 7, "nodes": ["gpu01"]}],
+        [{"job": 7, "nodes": 1}],
         [STARTED, {"output": 10**12}],
         [STARTED, {"output": -1}],
         [STARTED, {"status": 0, "folder": "/f", "reports": [["gpu02-rank3-job7.nsys-rep", 1, 1]]}],

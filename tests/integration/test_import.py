@@ -238,12 +238,6 @@ def test_units_of_gswarm_profiler_are_corrected(capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_what_has_no_times_is_skipped_aloud(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("old.json").write_text(json.dumps(written(request_time_info={"chat": [{"queue_time": 1.0}]})))
-    command("import", "old.json", "--gpu-memory-mib", "1000")
-    assert "request_time_info was skipped, because it has no times.\n" in capsys.readouterr().out
-
-
 def test_frames_in_a_nested_array_are_read() -> None:
     Path("old.json").write_text(json.dumps(written(frames=[written()["frames"]])))
     command("import", "old.json")
