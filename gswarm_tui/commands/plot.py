@@ -39,13 +39,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         ("--value", "plot values of marks as curves: loss"),
     ):
         parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
-    parser.add_argument("--max", action="store_true", help="plot the maximum of each bin, not the mean")
     parser.add_argument("--force", action="store_true", help="replace existing files")
     arguments = parser.read(args)
 
     from gswarm_tui.plotting.annotations import MOST_EVENTS
     from gswarm_tui.plotting.figure import draw, require_suffix
-    from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
+    from gswarm_tui.plotting.metric_choice import choose_metrics
     from gswarm_tui.plotting.plot_data import load_plot_data
 
     files = [require_suffix(Path(name).expanduser()) for name in arguments.out]
@@ -56,9 +55,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         files = files or [Path(f"{file_name(period.name)}.pdf")]
         for path in files:
             check_output_file(path, force=arguments.force, recording=source.path)
-        how = MAX if arguments.max else MEAN
         with Progress(f"reading {printable(period.name)}"):
-            material = load_plot_data(source, period, choices, values, how, all_of_them=chosen)
+            material = load_plot_data(source, period, choices, values, all_of_them=chosen)
             partial = partial_sentence(load_coverage(source, period))
     for path in files:
         with atomic_file(path) as part, Progress(f"drawing {printable(path.name)}"):

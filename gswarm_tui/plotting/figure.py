@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.common.quantities import duration
 from gswarm_tui.plotting import panels, style
-from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.plotting.plot_data import PlotData
 from gswarm_tui.plotting.timescale import clock_ticks, moment, zone_name
 
@@ -140,7 +139,7 @@ class FigureBuilder:
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            shown = grid.by_node(data.how) if grid.crowded else grid
+            shown = grid.by_node() if grid.crowded else grid
             panels.draw_heatmap(axes, shown, ends, data.incidents)
             left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
             bar = figure.add_axes(self._rect(left, top, _BAR, height))
@@ -200,10 +199,10 @@ def reading_hint(data: PlotData) -> str:
     """Return a sentence on what a point of the plot shows; nothing without metrics."""
     if not data.grids:
         return ""
-    width, what = data.grids[0].width_s, "highest value" if data.how == MAX else "mean"
-    words = f"Each point is the {what} of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s"
+    width = data.grids[0].width_s
+    words = f"Each point is the mean of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s"
     if any(grid.crowded for grid in data.grids):
-        words += f", a row the {what} of a node's GPUs"
+        words += ", a row the mean of a node's GPUs"
     if any(np.isnan(grid.values).any() for grid in data.grids):
         words += "; hatched where there is no data"
     return words + "."

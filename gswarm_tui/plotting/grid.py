@@ -1,6 +1,6 @@
 """Samples of many GPUs or nodes, aggregated by the database in bins of equal time.
 
-A sample covers the interval before it. A bin holds the maximum of the samples in it, or their mean weighted
+A sample covers the interval before it. A bin holds the mean of the samples in it, weighted
 by how much of the bin they cover, and NaN without any. So values don't depend on where samples fall in bins,
 and gaps longer than a bin stay.
 """
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from gswarm_agent.metrics import Metric
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.units import shown_unit
-from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.store.figures.definitions import LONGEST_INTERVAL_S, MINE, covered_from
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -60,20 +59,17 @@ class MetricGrid:
         """Whether it has too many GPUs for a visible row each."""
         return not self.host and len(self.devices) > MAX_ROWS
 
-    def by_node(self, how: str) -> MetricGrid:
-        """Return the grid with a row for each node: the mean or maximum of its GPUs."""
+    def by_node(self) -> MetricGrid:
+        """Return the grid with a row for each node: the mean of its GPUs."""
         starts = [
             row
             for row, device in enumerate(self.devices)
             if not row or self.devices[row - 1].node != device.node
         ]
         known = np.isfinite(self.values)
-        if how == MAX:
-            values = np.fmax.reduceat(self.values, starts, axis=0)
-        else:
-            counts = np.add.reduceat(known, starts, axis=0, dtype=np.int32)
-            sums = np.add.reduceat(np.where(known, self.values, 0), starts, axis=0)
-            values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        counts = np.add.reduceat(known, starts, axis=0, dtype=np.int32)
+        sums = np.add.reduceat(np.where(known, self.values, 0), starts, axis=0)
+        values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
         nodes = tuple(Device(self.devices[row].node, None, self.devices[row].facts) for row in starts)
         return replace(self, devices=nodes, values=values.astype(np.float32))
 
@@ -122,7 +118,6 @@ def load_grids(
     source: QuerySource,
     period: Period,
     metrics: Sequence[Metric],
-    how: str,
     *,
     host: bool,
     most: int = MAX_BINS,
@@ -137,7 +132,7 @@ def load_grids(
     ).rows()
     count, width = bins_for(period, len(devices), interval_ms, most)
     values = np.full((len(metrics), len(devices), count), np.nan, dtype=np.float32)
-    sql = _binned(metrics, host=host, how=how, whole=round(period.seconds * 1e6), width=width)
+    sql = _binned(metrics, host=host, whole=round(period.seconds * 1e6), width=width)
     result = source.query(sql, period.started_at, sorted(row_of), period.started_at, period.until)
     for device, bins, *columns in chain.from_iterable(result.batches):
         for at, column in enumerate(columns):
@@ -157,7 +152,7 @@ def load_grids(
     ]
 
 
-def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, width: int) -> str:
+def _binned(metrics: Sequence[Metric], *, host: bool, whole: int, width: int) -> str:
     """Return the query for a row for each device: its bins, and their values for each metric.
 
     Its parameters are the period's start, the ids, the start again and the end.
@@ -165,9 +160,8 @@ def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, widt
     table, key = ("host_samples", "node_id") if host else ("gpu_samples", "gpu_id")
     names = ", ".join(m.name for m in metrics)
     within = f"(least(e, (bin + 1) * {width}) - greatest(b, bin * {width}))"
-    mean = f"sum({{0}} * {within}) / sum({within}) FILTER ({{0}} IS NOT NULL)"
-    value = "max({0})" if how == MAX else mean
-    binned = ", ".join(f"{value.format(m.name)} AS {m.name}" for m in metrics)
+    mean = f"sum({{0}} * {within}) / sum({within}) FILTER ({{0}} IS NOT NULL) AS {{0}}"
+    binned = ", ".join(mean.format(m.name) for m in metrics)
     lists = ", ".join(f"list({m.name}::FLOAT ORDER BY bin)" for m in metrics)
     # A sample after a start or a gap covers an unknown time: it counts as a moment.
     return f"""

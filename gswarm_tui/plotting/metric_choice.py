@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from gswarm_agent.metrics import COUNTER, GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.errors import UserError, nearest, quote
 
-MEAN, MAX = "mean", "max"
-
 
 @dataclass(frozen=True)
 class MetricChoice:

@@ -18,7 +18,7 @@ from gswarm_tui.plotting.annotations import (
     require_values,
 )
 from gswarm_tui.plotting.grid import MAX_BINS, MetricGrid, load_grids
-from gswarm_tui.plotting.metric_choice import MEAN, MetricChoice
+from gswarm_tui.plotting.metric_choice import MetricChoice
 from gswarm_tui.store.figures.definitions import MINE
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -27,14 +27,13 @@ from gswarm_tui.store.querying.results import QuerySource
 class PlotData:
     """A period with a grid for each choice of a metric, and its annotations.
 
-    Bins hold the mean or the maximum (``how``: "mean", "max"). ``values`` are the names of mark values to
-    draw, ``devices`` describes the hardware: "2 nodes, 16 × NVIDIA H100". ``running`` is false for a session
-    without an end whose recording was interrupted. Not all events were read unless ``all_events``.
+    ``values`` are the names of mark values to draw, ``devices`` describes the hardware: "2 nodes, 16 × NVIDIA
+    H100". ``running`` is false for a session without an end whose recording was interrupted. Not all events
+    were read unless ``all_events``.
     """
 
     period: Period
     running: bool
-    how: str
     choices: tuple[MetricChoice, ...]
     grids: tuple[MetricGrid, ...]
     devices: str
@@ -54,7 +53,6 @@ def load_plot_data(
     period: Period,
     choices: Sequence[MetricChoice],
     values: Sequence[str] = (),
-    how: str = MEAN,
     *,
     all_of_them: bool = True,
     most_bins: int = MAX_BINS,
@@ -72,7 +70,7 @@ def load_plot_data(
     grids_by_metric: dict[tuple[str, bool], MetricGrid] = {}
     for host in (False, True):
         if metrics := [choice.metric for choice in choices if choice.host is host]:
-            for loaded in load_grids(source, period, metrics, how, host=host, most=most_bins):
+            for loaded in load_grids(source, period, metrics, host=host, most=most_bins):
                 grids_by_metric[loaded.metric.name, host] = loaded
     measured = [
         one for one in choices if (grid := grids_by_metric.get((one.metric.name, one.host))) and grid.measured
@@ -88,7 +86,6 @@ def load_plot_data(
     return PlotData(
         period=period,
         running=source.running and period.ended_at is None,
-        how=how,
         choices=tuple(measured),
         grids=tuple(grids_by_metric[one.metric.name, one.host] for one in measured),
         devices=_devices(source, period),

@@ -31,7 +31,7 @@ from gswarm_tui.plotting import style
 from gswarm_tui.plotting.annotations import OverlappingSession
 from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
 from gswarm_tui.plotting.grid import MetricGrid, load_grids
-from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
+from gswarm_tui.plotting.metric_choice import choose_metrics
 from gswarm_tui.plotting.panels import build_lanes, draw_lanes
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
 from gswarm_tui.plotting.timescale import clock_ticks
@@ -91,20 +91,18 @@ def _frames() -> list[Event]:
     ]
 
 
-def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) -> PlotData:
+def material(path: Path, name: str = "", metric: str = "util") -> PlotData:
     with closing(FileSource(path)) as source:
-        return load_plot_data(source, periods.find_period(source, name), choose_metrics([metric]), how=how)
+        return load_plot_data(source, periods.find_period(source, name), choose_metrics([metric]))
 
 
 def grid(path: Path, metric: str) -> MetricGrid:
     with closing(FileSource(path)) as source:
-        return grid_of_source(source, periods.find_period(source), metric, MEAN, most=1500)
+        return grid_of_source(source, periods.find_period(source), metric, most=1500)
 
 
-def grid_of_source(
-    source: FileSource, period: periods.Period, metric: str, how: str, *, most: int
-) -> MetricGrid:
-    return load_grids(source, period, [GPU_BY_SHORT[metric]], how, host=False, most=most)[0]
+def grid_of_source(source: FileSource, period: periods.Period, metric: str, *, most: int) -> MetricGrid:
+    return load_grids(source, period, [GPU_BY_SHORT[metric]], host=False, most=most)[0]
 
 
 def svg_texts(data: bytes) -> list[str]:
@@ -192,11 +190,11 @@ def test_bins_weight_samples_by_covered_time(uneven_recording: Path, most: int) 
     path = uneven_recording
     with closing(FileSource(path)) as source:
         period = periods.find_period(source)
-        mean, highest = (grid_of_source(source, period, "util", how, most=most) for how in (MEAN, MAX))
+        mean = grid_of_source(source, period, "util", most=most)
     samples = query(path, "SELECT gpu_id, ts, interval_ms, util_pct FROM gpu_samples")
     count = mean.values.shape[1]
     assert count <= most
-    weights, sums, peaks = np.zeros((2, count)), np.zeros((2, count)), np.full((2, count), np.nan)
+    weights, sums = np.zeros((2, count)), np.zeros((2, count))
     ids = sorted({row[0] for row in samples})
     for gpu, ts, interval_ms, value in samples:
         end = (ts - period.started_at).total_seconds()
@@ -208,10 +206,8 @@ def test_bins_weight_samples_by_covered_time(uneven_recording: Path, most: int) 
                 row = ids.index(gpu)
                 weights[row, at] += shared
                 sums[row, at] += shared * value
-                peaks[row, at] = np.fmax(peaks[row, at], value)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(mean.values, sums / weights, rtol=2e-3, atol=0.02)
-    np.testing.assert_allclose(highest.values, peaks)
 
 
 @pytest.mark.parametrize("seconds", [1, 2, 4, 30, 3600, 3 * 86_400])
@@ -233,8 +229,7 @@ def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
     record(path, [*events, *session("train", 0, 3)])
     found = grid(path, "util")
     assert found.values.shape == (65 * 16, 3)
-    assert found.by_node(MEAN).values[3].tolist() == [37.5] * 3
-    assert found.by_node(MAX).values[3].tolist() == [75] * 3
+    assert found.by_node().values[3].tolist() == [37.5] * 3
     texts = svg_texts(drawn(material(path), "svg"))
     assert any("a row the mean of a node's GPUs" in text for text in texts)
 
@@ -283,12 +278,12 @@ def test_plot_command_writes_each_file(
 ) -> None:
     names = [str(tmp_path / f"a.{kind}") for kind in ("pdf", "png", "svg")]
     out = [word for name in names for word in ("-o", name)]
-    assert cli.main(["plot", f"{training}:full_training", *out, "--curve", "util,cpu", "--max"]) == 0
+    assert cli.main(["plot", f"{training}:full_training", *out, "--curve", "util,cpu"]) == 0
     assert capsys.readouterr().out.splitlines() == names
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pdf", "a.png", "a.svg"]
     texts = svg_texts((tmp_path / "a.svg").read_bytes())
     assert {"CPU of nodes (%)", "local time, CET (UTC+0100)"} <= set(texts)
-    assert any(text.startswith("Each point is the highest value of") for text in texts)
+    assert any(text.startswith("Each point is the mean of") for text in texts)
 
 
 def test_default_file_name_is_the_session(
