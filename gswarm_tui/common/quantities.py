@@ -136,6 +136,7 @@ _KINDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (1000, ("W", "kW", "MW")),
     (1000, ("ns", "µs", "ms", "s")),
     (60, ("GPU-s", "GPU-min", "GPU-h")),
+    (60, ("s", "min", "h")),
 )
 
 
