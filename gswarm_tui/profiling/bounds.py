@@ -31,6 +31,23 @@ class Limits:
 LIMITS = Limits()
 
 
+def lift_memory_limit() -> tuple[int, int]:
+    """Lift the limit of memory; return the former one, soft and hard."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (before[1], before[1]))
+    return before
+
+
+@contextmanager
+def memory_unlimited() -> Iterator[None]:
+    """Lift the limit of memory in the block: DuckDB has its own, and must not fail while it commits."""
+    before = lift_memory_limit()
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 @contextmanager
 def bounded(path: Path, limits: Limits = LIMITS) -> Iterator[None]:
     """Limit the memory that the block takes beyond what this process has, and the block's time.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.profiles import SentProfile
-from gswarm_tui.profiling.bounds import LIMITS, Limits, bounded
+from gswarm_tui.profiling.bounds import LIMITS, Limits, bounded, lift_memory_limit, memory_unlimited
 from gswarm_tui.profiling.pytorch_trace import is_trace
 from gswarm_tui.profiling.reader import read_report
 from gswarm_tui.profiling.report_text import ReportError
 from gswarm_tui.profiling.tools import exported
-from gswarm_tui.store.recording.profiles import UNKNOWN, ProfileFacts, ProfileWriter
+from gswarm_tui.store.recording.profiles import UNKNOWN, Columns, ProfileFacts, ProfileWriter, RowTarget
+from gswarm_tui.store.sql.schema import TableSchema
 from gswarm_tui.store.transfer.profiles import writing_profile
 
 SUFFIXES = (".nsys-rep", ".qdrep", ".sqlite", ".ncu-rep", ".qdstrm")
@@ -71,16 +72,20 @@ def import_report(
     with bounded(path, limits), contextlib.ExitStack() as stack:
         file = stack.enter_context(_exported(path, environ))
 
-        def begin(facts: ProfileFacts) -> ProfileWriter:
+        def begin(facts: ProfileFacts) -> RowTarget:
             if file != path:
                 # SQLite has opened the export: without a name, the file also goes after a SIGKILL.
                 file.unlink()
-            targets.append(stack.enter_context(_writer(db, place(facts), environ)))
-            return targets[0]
+            with memory_unlimited():
+                targets.append(stack.enter_context(_writer(db, place(facts), environ)))
+            # The writer closes, and removes rows if the import failed, without the limit.
+            stack.callback(lift_memory_limit)
+            return _Target(targets[0])
 
         rows, facts, notices = read_report(path, file, begin, report, environ)
         target, facts = targets[0], place(facts)
-        target.finish(replace(facts, messages=(*facts.messages, *notices)))
+        with memory_unlimited():
+            target.finish(replace(facts, messages=(*facts.messages, *notices)))
     if not target.at_its_time:
         started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
         notices.append(
@@ -93,6 +98,22 @@ def import_report(
             f"the recording doesn't have {node}, so no samples belong to the profile; name it with --node."
         )
     return ImportedProfile(target.profile_id, rows, facts, tuple(notices))
+
+
+class _Target:
+    """Passes names and rows to their writer, which the limit of memory doesn't concern."""
+
+    def __init__(self, writer: ProfileWriter) -> None:
+        self._writer = writer
+        self.gpu_ids = writer.gpu_ids
+
+    def name_ids(self, names: Sequence[str]) -> list[int]:
+        with memory_unlimited():
+            return self._writer.name_ids(names)
+
+    def add(self, table: TableSchema, columns: Columns) -> None:
+        with memory_unlimited():
+            self._writer.add(table, columns)
 
 
 @contextlib.contextmanager
