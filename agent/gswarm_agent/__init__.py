@@ -1,4 +1,4 @@
-"""The part of gswarm-tui that runs on a node: reads GPUs and host, and sends frames to the head."""
+"""The part of gswarm-tui that runs on a node: reads GPUs and host, and sends frames to the recorder."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _CHUNK = 65536
 
 
 def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
-    """Relay between the head and the agent in the folder ``name``. Returns an exit status.
+    """Relay between the recorder and the agent in the folder ``name``. Returns an exit status.
 
     ``serve`` runs the agent, in its own process. With ``hold``, the process that started the agent stays
     until the agent has ended, because all processes of a Slurm step end with its last task. It passes
@@ -55,7 +55,7 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         signal.signal(signal.SIGTERM, forward)
     try:
         head_left = _relay(connection)
-    except OSError:  # the agent or the head is gone
+    except OSError:  # the agent or the recorder is gone
         head_left = False
     connection.close()
     if hold and started:

@@ -35,7 +35,7 @@ class BlockLayout:
     exact: FrozenSet[str] = frozenset()
 
     def __hash__(self) -> int:
-        """Return a hash that is computed once, as the head groups frames by layout."""
+        """Return a hash that is computed once, as the recorder groups frames by layout."""
         return self._hash
 
     @cached_property

@@ -21,7 +21,7 @@ _CHUNK = 65536
 
 
 class AgentConnection:
-    """Connection of a head, or of a short request: ``status`` or ``mark``.
+    """Connection of a recorder, or of a short request: ``status`` or ``mark``.
 
     ``reading`` is the descriptor to wait on; ``writing`` is another one on standard streams. A socket, if the
     descriptors are one's, closes with the connection.

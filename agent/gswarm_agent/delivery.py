@@ -1,4 +1,4 @@
-"""Delivers a spool to one head: decodes its messages and encodes the replies and frames. Without I/O."""
+"""Delivers a spool to one recorder: decodes its messages and encodes the replies and frames. Without I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH_BYTES = 256 * 1024
 
 
 class Delivery:
-    """Sends a head the frames that it lacks: of former lives, oldest first, then of this one.
+    """Sends a recorder the frames that it lacks: of former lives, oldest first, then of this one.
 
     ``wall_ns`` is the clock of this life. Pongs overtake frames. ``ended`` is set once the bye is taken.
     A spool in memory forgets frames when they are sent, because no other connection will follow.
@@ -42,7 +42,7 @@ class Delivery:
         self.ended = False
 
     def receive(self, data: bytes) -> Iterator[Message]:
-        """Yield the head's messages, except pings, which get their pong. Raises WireError."""
+        """Yield the recorder's messages, except pings, which get their pong. Raises WireError."""
         received = self._wall_ns()
         for message in self._decoder.feed(data):
             if isinstance(message, Ping):
@@ -54,17 +54,17 @@ class Delivery:
         self._replies.append(lambda: Pong(ClockExchange(sent, received, self._wall_ns())))
 
     def start(self, start: Start) -> None:
-        """Start sending the frames that the head doesn't have."""
+        """Start sending the frames that the recorder doesn't have."""
         self._start, self._received = start, self._wall_ns()
         for life, seq in start.resume:
             self._spool.acknowledge(life, seq)
         self._former = deque(self._spool.former_lives())
-        if self._former:  # their hellos have no clock, and the head needs the time before all frames
+        if self._former:  # their hellos have no clock, and the recorder needs the time before all frames
             self._reply(start.sent, self._received)
 
     @property
     def started(self) -> bool:
-        """Whether the head has sent its start."""
+        """Whether the recorder has sent its start."""
         return self._start is not None
 
     def introduce(self, hello: Hello) -> None:

@@ -52,7 +52,7 @@ def top_below_home() -> str:
 
 
 def name_of(recording: str, node: str) -> str:
-    """Return the name of a recording's folder; ``node`` is the head's name for this machine."""
+    """Return the name of a recording's folder; ``node`` is the recorder's name for this machine."""
     return f"{recording}@{node}"[:200]
 
 

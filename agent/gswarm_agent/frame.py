@@ -1,4 +1,4 @@
-"""Frozen values that head and agent exchange: a node's hello, its frames and its clock."""
+"""Frozen values that recorder and agent exchange: a node's hello, its frames and its clock."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HostFacts:
 class ClockExchange:
     """One clock exchange as in NTP, in Unix nanoseconds.
 
-    ``sent`` is the head's time of its request; ``received`` and ``answered`` are the node's times.
+    ``sent`` is the recorder's time of its request; ``received`` and ``answered`` are the node's times.
     """
 
     sent: int
@@ -179,7 +179,7 @@ NOTE_KINDS = frozenset(
         "xid",
     )
 )
-"""The kinds of events that an agent reports; all others are the head's own."""
+"""The kinds of events that an agent reports; all others are the recorder's own."""
 
 
 @dataclass(frozen=True)

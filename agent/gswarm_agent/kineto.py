@@ -232,7 +232,7 @@ class TraceRun:
         self._candidates = find_candidates(self._proc)
 
     def repeat_reports(self) -> None:
-        """Report all facts again, to another head."""
+        """Report all facts again, to another recorder."""
         for report in self._reports.values():
             self._report_to(report)
 

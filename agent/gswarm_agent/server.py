@@ -66,11 +66,11 @@ if TYPE_CHECKING:
 STOPPED = "asked to stop"
 SPOOL_MIB = 256.0
 STREAM_MEMORY_MIB = 1.0
-"""Frames that a head may leave unread without a recording: about ten minutes of eight GPUs at 1 Hz."""
+"""Frames that a recorder may leave unread without a recording: about ten minutes of eight GPUs at 1 Hz."""
 STOP_S = 10.0
 SIGNAL_S = 3.0
 SPILL_S = 5.0
-"""How long frames wait in memory for the head's acknowledgement before they go to the node's disk."""
+"""How long frames wait in memory for the recorder's acknowledgement before they go to the node's disk."""
 _STEP_NS = 50_000_000
 """A smaller difference may come from waiting between two clocks; ntpd sets a clock by 128 ms at least."""
 _START_S = 60.0
@@ -137,7 +137,7 @@ def make_hello(probe: Probe, interval_ms: int) -> Hello:
 
 
 class Server:
-    """The agent of one spool: samples a probe and serves heads, in one thread.
+    """The agent of one spool: samples a probe and serves recorders, in one thread.
 
     ``run`` is the whole agent. Many servers may share a selector instead: then ``handle_due`` is called after
     each event and at ``due_ns``. Without ``make_probe`` nothing is measured. With a spool in memory only, the
@@ -182,7 +182,7 @@ class Server:
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
     def connect(self, reading: int, writing: int, *, compress: bool = True) -> None:
-        """Serve a head on two descriptors, which may be the same."""
+        """Serve a recorder on two descriptors, which may be the same."""
         os.set_blocking(writing, False)
         delivery = Delivery(self._spool, self.watch.wall_ns, compress=compress)
         connection = AgentConnection(delivery, reading, writing, None)
@@ -305,7 +305,7 @@ class Server:
             self._drop(connection)
 
     def _end(self, reason: str, patience_s: float) -> None:
-        """Stop sampling; then wait up to this many seconds for the head's acknowledgements."""
+        """Stop sampling; then wait up to this many seconds for the recorder's acknowledgements."""
         if not self.ending:
             self.ending = clip_text(reason)
             self._ends_by = time.monotonic() + patience_s
@@ -323,7 +323,7 @@ class Server:
             self._end(JOB_ENDED, SIGNAL_S)
         if self.ending:
             return
-        # A head that acknowledges nothing may be cut off, which isn't noticed for minutes.
+        # A recorder that acknowledges nothing may be cut off, which isn't noticed for minutes.
         waited_s = self._spool.waited_ns(self.watch.wall_ns()) / 1e9
         if waited_s > SPILL_S or (self._head is None and now - self._spilled_at >= SPILL_S):
             self._spilled_at = now
@@ -332,7 +332,7 @@ class Server:
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._headless_since > longest:
-            self._end(f"no head connected for {longest:.0f} s", 0)
+            self._end(f"no recorder connected for {longest:.0f} s", 0)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -372,7 +372,7 @@ class Server:
                 for message in connection.delivery.receive(data):
                     self._handle(connection, message)
             except WireError as error:
-                connection.end(f"the head sent something unexpected: {error}")
+                connection.end(f"the recorder sent something unexpected: {error}")
             self._started = self._started or self._head is not None
 
     def _reply(self, request: bytes) -> str:
@@ -475,9 +475,9 @@ class Server:
             self._connections.remove(connection)
             connection.close(self._selector)
             if not self._spool.on_disk:
-                self._end("the head closed the connection", 0)
+                self._end("the recorder closed the connection", 0)
             elif not (self._started or self._connections):
-                self._end("the head disconnected before the start", 0)
+                self._end("the recorder disconnected before the start", 0)
         if connection is self._head:
             self._head = None
             self._headless_since = time.monotonic()

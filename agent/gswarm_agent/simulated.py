@@ -41,7 +41,7 @@ _METRICS = {"gpus": GPU_METRICS, "host": HOST_METRICS, "processes": PROCESS_METR
 
 
 def parse_simulation(text: str) -> Simulation:
-    """Parse a JSON object with the fields of ``Simulation``, which the head writes."""
+    """Parse a JSON object with the fields of ``Simulation``, which the recorder writes."""
     return Simulation(**json.loads(text))
 
 

@@ -36,7 +36,7 @@ def serve(control_descriptor: int = 0) -> int:
                     woken.add(key.fd)
                     continue
                 data, descriptors, _, _ = socket.recv_fds(control, _CHUNK, 1)
-                if not descriptors:  # the head needs no more nodes
+                if not descriptors:  # the recorder needs no more nodes
                     return 0
                 (descriptor,) = descriptors
                 agents[descriptor] = _serve_node(descriptor, data.decode(), selector)

@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 FULL = "the spool of the node was full"
 UNREADABLE = "the spool of the node was full, or a file of it can't be read"
 ENDED = "their agent ended before it wrote them to its disk"
-UNREAD = "the head read too slowly"
+UNREAD = "the recorder read too slowly"
 _OVERHEAD = 200
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SEGMENT_BYTES = MIB
@@ -285,7 +285,7 @@ class Spool:
         self._store.drop(segment)
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """Forget the frames of a life up to ``seq``: the head has them on disk."""
+        """Forget the frames of a life up to ``seq``: the recorder has them on disk."""
         if seq <= self._acknowledged.get(life, 0):
             return
         self._acknowledged[life] = seq

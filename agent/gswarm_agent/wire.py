@@ -1,6 +1,6 @@
-"""The wire: messages between head and agent as length-prefixed msgpack, without any I/O.
+"""The wire: messages between recorder and agent as length-prefixed msgpack, without any I/O.
 
-A stream begins with ``MAGIC``; the head skips what a login shell printed before it. Each message is four
+A stream begins with ``MAGIC``; the recorder skips what a login shell printed before it. Each message is four
 bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello describes
 the columns once; frames carry one block of numbers per table, see ``docs/decisions/002-wire-blocks.md``.
 Instead of messages the stream may carry compressed chunks of them, see ``Packer``.
@@ -47,7 +47,7 @@ MAX_RATIO = 64
 _WINDOW_BITS, _LEVEL, _MEMORY = 13, 1, 7
 _EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"
 
-# Heads compare these texts, also with those of older agents and in recordings: they must not change.
+# Recorders compare these texts, also with those of older agents and in recordings: they must not change.
 TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
 ENDED_BY = "the agent was ended by "
@@ -78,14 +78,14 @@ class Ping:
 
 @dataclass(frozen=True)
 class Pong:
-    """Agent to head: the response to a ping."""
+    """Agent to recorder: the response to a ping."""
 
     clock: ClockExchange
 
 
 @dataclass(frozen=True)
 class Ack:
-    """Head to agent: every frame of ``life`` up to ``seq`` is on disk."""
+    """Recorder to agent: every frame of ``life`` up to ``seq`` is on disk."""
 
     life: str
     seq: int
@@ -93,23 +93,23 @@ class Ack:
 
 @dataclass(frozen=True)
 class SetInterval:
-    """Head to agent: sample every ``interval_ms`` from now on."""
+    """Recorder to agent: sample every ``interval_ms`` from now on."""
 
     interval_ms: int
 
 
 @dataclass(frozen=True)
 class SetMetrics:
-    """Head to agent: measure only these groups of metrics from now on; unknown ones are ignored."""
+    """Recorder to agent: measure only these groups of metrics from now on; unknown ones are ignored."""
 
     groups: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class JobEnds:
-    """Head to agent: the agent's job ends ``at``, None for never; ``sent`` is the head's time.
+    """Recorder to agent: the agent's job ends ``at``, None for never; ``sent`` is the recorder's time.
 
-    Both are the head's Unix nanoseconds. The newest message counts, from any head.
+    Both are the recorder's Unix nanoseconds. The newest message counts, from any recorder.
     """
 
     at: Optional[int]
@@ -118,7 +118,7 @@ class JobEnds:
 
 @dataclass(frozen=True)
 class RequestTrace:
-    """Head to agent: trace the PyTorch processes of these ranks, all without any.
+    """Recorder to agent: trace the PyTorch processes of these ranks, all without any.
 
     ``token`` names the request, which replaces an earlier one. The trace starts at ``start_ns``, the node's
     Unix time, and lasts ``duration_ms``; or it covers this number of ``iterations``, from one whose number
@@ -136,7 +136,7 @@ class RequestTrace:
 
 @dataclass(frozen=True)
 class FetchTrace:
-    """Head to agent: send the part of a process's trace at this offset."""
+    """Recorder to agent: send the part of a process's trace at this offset."""
 
     token: str
     pid: int
@@ -145,7 +145,7 @@ class FetchTrace:
 
 @dataclass(frozen=True)
 class EndTrace:
-    """Head to agent: forget a request and remove its files from the node."""
+    """Recorder to agent: forget a request and remove its files from the node."""
 
     token: str
 
@@ -172,7 +172,7 @@ class TraceReport:
 
 @dataclass(frozen=True)
 class TracePart:
-    """Agent to head: the bytes of a trace at an offset; empty at its end."""
+    """Agent to recorder: the bytes of a trace at an offset; empty at its end."""
 
     token: str
     pid: int
@@ -182,7 +182,7 @@ class TracePart:
 
 @dataclass(frozen=True)
 class Stop:
-    """Head to agent: send the last frames and a bye, then end."""
+    """Recorder to agent: send the last frames and a bye, then end."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Bye:
-    """Agent to head: the last message, and why it ends."""
+    """Agent to recorder: the last message, and why it ends."""
 
     reason: str
 

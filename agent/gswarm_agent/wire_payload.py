@@ -233,7 +233,7 @@ def _identity_columns(identities: List[Any], hello: Hello) -> Tuple[Tuple[Any, .
 
 
 def _integers(value: Any, count: int, what: str, high: int = MAX_INTEGER) -> Tuple[int, ...]:
-    """Return a column of whole numbers, checked together: the head reads thousands a second."""
+    """Return a column of whole numbers, checked together: the recorder reads thousands a second."""
     column = read_array(value, what, MAX_PROCESSES, count)
     if column and (set(map(type, column)) != {int} or min(column) < 0 or max(column) > high):
         raise malformed(what)

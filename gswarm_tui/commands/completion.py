@@ -112,7 +112,7 @@ def _recordings(environ: Mapping[str, str], **_keywords: object) -> Suggestions:
 def _running_sessions(
     environ: Mapping[str, str], *, parsed_args: argparse.Namespace, **_keywords: object
 ) -> Suggestions:
-    """Return the running sessions of the chosen heads, for ``session stop`` and ``session rename``."""
+    """Return the running sessions of the chosen recorders, for ``session stop`` and ``session rename``."""
     from gswarm_tui.commands.head_choice import named_heads
     from gswarm_tui.control.client import running_heads
 

@@ -27,7 +27,7 @@ def add_recording(parser: CommandParser) -> None:
 
 
 def head_parser(name: str, usage: str, description: str, *, usual: str = USUAL) -> CommandParser:
-    """Return the parser of a command that controls a head: options that choose one, and ``--json``."""
+    """Return the parser of a command that controls a recorder: options that choose one, and ``--json``."""
     parser = CommandParser(name, usage, description, usual=usual)
     parser.add_argument(
         "--recording",
@@ -53,7 +53,7 @@ def print_reply(arguments: argparse.Namespace, value: object, *lines: str) -> No
 def choose_head(
     arguments: argparse.Namespace, environ: Mapping[str, str], *, option: str = "--recording"
 ) -> Head:
-    """Return the head that the options choose: the only running one, or that of this Slurm job.
+    """Return the recorder that the options choose: the only running one, or that of this Slurm job.
 
     ``option`` is the one that would choose among several. Raises UserError, RecorderError if it hangs.
     """
@@ -73,7 +73,7 @@ def choose_head(
 
 
 def choose_recording_head(arguments: argparse.Namespace, environ: Mapping[str, str], *, option: str) -> Head:
-    """Return the head that the options choose, which records. Raises UserError."""
+    """Return the recorder that the options choose, which records. Raises UserError."""
     if is_recording(arguments.recording):
         arguments.db, arguments.recording = Path(arguments.recording), ""
     head = choose_head(arguments, environ, option=option)
@@ -83,7 +83,7 @@ def choose_recording_head(arguments: argparse.Namespace, environ: Mapping[str, s
 
 
 def find_heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:
-    """Return the heads that ``--db`` or ``--recording`` name, all without these. Raises NoHeadError."""
+    """Return the recorders that ``--db`` or ``--recording`` name, all without these. Raises NoHeadError."""
     running = running_heads(environ)
     if found := named_heads(running, arguments.recording, arguments.db):
         return found
@@ -91,7 +91,7 @@ def find_heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> lis
 
 
 def named_heads(running: Sequence[Head], recording: str, db: Path | None) -> list[Head]:
-    """Return the heads with this recording: an ID's beginning, job or file name; and this file."""
+    """Return the recorders with this recording: an ID's beginning, job or file name; and this file."""
     return [
         head
         for head in running
@@ -100,7 +100,7 @@ def named_heads(running: Sequence[Head], recording: str, db: Path | None) -> lis
 
 
 def describe_head(head: Head) -> str:
-    """Return the words that choose a head, and what it records."""
+    """Return the words that choose a recorder, and what it records."""
     label = f"{head.job}, " if head.job else ""
     if head.path is None:
         return f"{head.pid} ({label}records nothing)"
@@ -108,7 +108,7 @@ def describe_head(head: Head) -> str:
 
 
 def parse_head_time(text: str | None, head: Head) -> float | None:
-    """Return the time of a head's recording that a text means, None without one. Raises UsageError."""
+    """Return the time of a recorder's recording that a text means, None without one. Raises UsageError."""
     if text is None:
         return None
     try:

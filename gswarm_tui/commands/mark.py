@@ -54,7 +54,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             marked = Marked([], [])
     except (MarkError, IntentError) as error:
         raise UsageError(f"{error}.") from None
-    # Recordings of heads here without an agent here, which can't have passed the mark on.
+    # Recordings of recorders here without an agent here, which can't have passed the mark on.
     for head in heads:
         if head.uid not in marked.recordings:
             at = parse_head_time(arguments.at, head)
@@ -74,7 +74,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _heads(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[Head]:
-    """Return the heads on this machine that record the named recordings. Raises NoHeadError."""
+    """Return the recorders on this machine that record the named recordings. Raises NoHeadError."""
     recording = [head for head in running_heads(environ) if head.path is not None]
     heads = named_heads(recording, arguments.recording, arguments.db)
     if arguments.db is not None and not heads:

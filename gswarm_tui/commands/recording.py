@@ -33,7 +33,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _wait(head: Head) -> None:
-    """Wait until a head has closed its recording. Raises RecorderError if that takes too long."""
+    """Wait until a recorder has closed its recording. Raises RecorderError if that takes too long."""
     deadline = time.monotonic() + WAIT_S
     while not head.has_ended():
         if time.monotonic() > deadline:

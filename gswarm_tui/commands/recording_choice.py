@@ -26,7 +26,7 @@ SUFFIX = ".duckdb"
 MOST_NAMED = 6
 """Sessions that a message names."""
 _PATIENCE_S = 1.5
-"""A head that is starting or ending holds its file for a moment without answering."""
+"""A recorder that is starting or ending holds its file for a moment without answering."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def parse_reference(word: str) -> SessionReference:
 
 
 def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
-    """Return the named file, else the preset one, the newest here, or one that a head is writing.
+    """Return the named file, else the preset one, the newest here, or one that a recorder is writing.
 
     Raises UserError.
     """
@@ -66,7 +66,7 @@ def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 def open_source(db: Path | None, environ: Mapping[str, str], *, for_people: bool = False) -> QuerySource:
-    """Open the recording, through its head while it is written; close it afterwards.
+    """Open the recording, through its recorder while it is written; close it afterwards.
 
     A finished file has the views for queries that people write only with ``for_people``.
     Raises UserError, StoreError.

@@ -14,7 +14,7 @@ from gswarm_tui.printing.json_output import print_json, with_times
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print the state of the running heads; return 1 if one doesn't answer. Raises UserError."""
+    """Print the state of the running recorders; return 1 if one doesn't answer. Raises UserError."""
     parser = head_parser(
         "status",
         "[options]",
@@ -48,7 +48,7 @@ def _object(head: Head) -> dict[str, Any]:
 
 
 def _lines(head: Head) -> Iterator[str]:
-    """Yield the lines about one head."""
+    """Yield the lines about one recorder."""
     status = head.status
     what = [f"recording {head.uid[:SHORT_ID]}"] if head.uid else []
     what += [head.job] if head.job else []

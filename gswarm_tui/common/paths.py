@@ -1,4 +1,4 @@
-"""XDG folders of the head: config file, state, cache and runtime folder; and portable file names."""
+"""XDG folders of the recorder: config file, state, cache and runtime folder; and portable file names."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _closed_to_others(kind: str) -> Path:
 def runtime_folder(environ: Mapping[str, str]) -> Path | None:
     """Return ``$XDG_RUNTIME_DIR/gswarm-tui``, None where the login has no runtime folder.
 
-    platformdirs would make up another one, and a head and its commands would no longer meet.
+    platformdirs would make up another one, and a recorder and its commands would no longer meet.
     """
     given = Path(environ.get("XDG_RUNTIME_DIR", ""))
     return given / _NAME if given.is_absolute() else None

@@ -1,1 +1,1 @@
-"""A running head's private socket: its state, queries, intents, and streams to viewers."""
+"""A running recorder's private socket: its state, queries, intents, and streams to viewers."""

@@ -61,7 +61,7 @@ class Head:
     status: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def records(self, path: Path) -> bool:
-        """Return whether the head records into this file, also under another name."""
+        """Return whether the recorder records into this file, also under another name."""
         with contextlib.suppress(OSError):
             return self.path is not None and (self.path == path.absolute() or self.path.samefile(path))
         return False
@@ -136,7 +136,7 @@ def result_of(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def running_heads(environ: Mapping[str, str]) -> list[Head]:
-    """Return the running heads, the newest first and those that hang last."""
+    """Return the running recorders, the newest first and those that hang last."""
     heads = []
     for folder in registry.running_folders(registry.parent_folders(environ)):
         with contextlib.suppress(OSError, MessageError, KeyError, TypeError, ValueError):
@@ -187,7 +187,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
 
 
 class Connection:
-    """A connection to a head, for one request whose replies and further messages belong together."""
+    """A connection to a recorder, for one request whose replies and further messages belong together."""
 
     def __init__(self, head: Head, timeout_s: float | None) -> None:
         """Connect; a reply may take ``timeout_s``. Raises RecorderError if the head hangs or has ended."""

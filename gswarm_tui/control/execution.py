@@ -38,7 +38,7 @@ MAX_NAMED = 6
 
 
 class Executor:
-    """Carries out intents; ``recorded`` is whether the head records."""
+    """Carries out intents; ``recorded`` is whether the recorder records."""
 
     def __init__(self, hub: Hub, *, recorded: bool) -> None:
         self._hub = hub

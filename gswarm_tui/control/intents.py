@@ -22,7 +22,7 @@ MAX_TIME = 1e11
 
 
 class IntentError(Exception):
-    """Raised for an invalid intent, or one that a head can't carry out; the message is one clause."""
+    """Raised for an invalid intent, or one that a recorder can't carry out; the message is one clause."""
 
 
 class RecorderError(UserError):
@@ -48,7 +48,7 @@ class Intent:
             raise IntentError(str(error)) from None
 
     def _check(self) -> None:
-        """Raise IntentError, SessionNameError or MarkError for values that no head accepts."""
+        """Raise IntentError, SessionNameError or MarkError for values that no recorder accepts."""
 
     def message(self) -> dict[str, Any]:
         """Return the intent as a message; ``read_intent`` is the inverse."""

@@ -1,4 +1,4 @@
-"""Messages on a head's socket: length-prefixed msgpack, extended by the types of query results.
+"""Messages on a recorder's socket: length-prefixed msgpack, extended by the types of query results.
 
 A request is one mapping; its reply is one mapping or, for a query, several. Each follows its length in four
 bytes, big-endian. After a MessageError the connection is unusable.

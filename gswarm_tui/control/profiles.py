@@ -1,7 +1,7 @@
 """Import of a profile into a running recording: the command reads the report, the recorder writes the rows.
 
 After the first request, each message is one step: names, rows, or the end. Each gets a reply. So a report
-costs the head no more than copying its columns. If the command goes before the end, the rows that were
+costs the recorder no more than copying its columns. If the command goes before the end, the rows that were
 written are removed.
 """
 

@@ -36,7 +36,7 @@ class RecorderSource:
 
     @classmethod
     def of_head(cls, head: Head, path: Path) -> RecorderSource:
-        """Return a source that connects to a head for each query."""
+        """Return a source that connects to a recorder for each query."""
 
         def send(message: dict[str, Any]) -> Connection:
             connection = Connection(head, timeout_s=None)

@@ -36,7 +36,7 @@ class RecorderNote(NamedTuple):
 
 
 def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders that hold the heads' folders, the preferred one first.
+    """Return the folders that hold the recorders' folders, the preferred one first.
 
     Another user may have taken the name in /tmp, so the last one is below the home folder.
     """
@@ -80,7 +80,7 @@ class Listening(NamedTuple):
 
 
 def _remove_stale(parents: Sequence[str]) -> None:
-    """Remove the folders of killed heads."""
+    """Remove the folders of killed recorders."""
     for folder in folders(parents):
         with suppress(OSError):
             lock = folder.lock() if LOCK in folder.names() else None
@@ -127,18 +127,18 @@ def _read_note(name: str) -> RecorderNote | None:
 
 
 def note_of(folder: str) -> RecorderNote | None:
-    """Return the note of the head on this machine with this private folder; None without one."""
+    """Return the note of the recorder on this machine with this private folder; None without one."""
     return _read_note(f"{socket.gethostname()}-{folder}.json")
 
 
 def remote_notes() -> list[RecorderNote]:
-    """Return the notes of heads on other machines that record."""
+    """Return the notes of recorders on other machines that record."""
     notes = [_read_note(file.name) for file in _NOTES.path.glob("*.json")]
     return [note for note in notes if note is not None and note.host != socket.gethostname()]
 
 
 def describe_remote_writer(path: Path) -> str:
-    """Describe the head on another machine that records into a file; empty if none is known."""
+    """Describe the recorder on another machine that records into a file; empty if none is known."""
     for writer in remote_notes():
         if writer.path == path.absolute():
             return (

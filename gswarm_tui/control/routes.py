@@ -54,7 +54,7 @@ class SocketRoute:
 
 
 def recording_head(uid: str, environ: Mapping[str, str]) -> Head:
-    """Return the head that records this, even if it was restarted. Raises RecorderError."""
+    """Return the recorder that records this, even if it was restarted. Raises RecorderError."""
     for head in running_heads(environ):
         if head.uid == uid:
             return head

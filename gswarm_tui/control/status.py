@@ -1,4 +1,4 @@
-"""State of a running head, its nodes and its sessions, as values of messages.
+"""State of a running recorder, its nodes and its sessions, as values of messages.
 
 A value that wasn't measured is None.
 """

@@ -90,7 +90,7 @@ class NodeIntroduced:
 
 @dataclass(frozen=True)
 class LinkMeasured:
-    """A link measured its clock: node's minus head's time, and the round trip, in seconds."""
+    """A link measured its clock: node's minus recorder's time, and the round trip, in seconds."""
 
     node: str
     at: float
@@ -100,7 +100,7 @@ class LinkMeasured:
 
 @dataclass(frozen=True)
 class FrameArrived:
-    """A frame arrived; ``ts`` is its time by the head's clock, ``life`` the agent run that numbered it.
+    """A frame arrived; ``ts`` is its time by the recorder's clock, ``life`` the agent run that numbered it.
 
     ``offset_s`` is how far the node's clock was ahead, for other times in the frame. ``energy`` is what its
     GPUs used since the sample before: of a recorded frame as recorded, else None until the fleet decides it.
@@ -117,7 +117,7 @@ class FrameArrived:
 
 @dataclass(frozen=True)
 class FramesLost:
-    """Missing frames of an agent run up to ``seq`` are lost; ``ts`` is the approximate head time."""
+    """Missing frames of an agent run up to ``seq`` are lost; ``ts`` is the approximate recorder time."""
 
     node: str
     at: float

@@ -1,4 +1,4 @@
-"""Runs a command of the agent on a node, such as ``status``, without connecting as a head."""
+"""Runs a command of the agent on a node, such as ``status``, without connecting as a recorder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bootstrap: starts the agent on a node that has only a shell and Python 3.9 or later.
 
-``Bootstrap.script`` runs there; ``Greeting`` is the head's half of the exchange until the agent speaks.
+``Bootstrap.script`` runs there; ``Greeting`` is the recorder's half of the exchange until the agent speaks.
 The choices here are explained in docs/decisions/001-zero-install-agent.md.
 """
 
@@ -107,7 +107,7 @@ class Bootstrap:
                 else:
                     reason = f"{reason} can't be run" if self.agent_python else "it has no working python3"
                 if kind == "python" and text:
-                    reason += f"; the head's own Python isn't used there, because others can change {text}"
+                    reason += f"; the recorder's own Python isn't used there: others can change {text}"
             case "cache":
                 reason = f"the agent can't be unpacked in {text}"
                 remedy = "free some space there, or set XDG_CACHE_HOME to a folder of yours on the node"

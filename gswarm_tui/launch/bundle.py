@@ -58,7 +58,7 @@ class Bundle:
 
 @functools.cache
 def own_bundle() -> Bundle:
-    """Return the bundle of the agent that belongs to this head."""
+    """Return the bundle of the agent that belongs to this recorder."""
     agent = _folder_of("gswarm_agent")
     msgpack = _folder_of("msgpack")
     files = {_PACKAGE + path.relative_to(agent).as_posix(): path.read_bytes() for path in agent.rglob("*.py")}

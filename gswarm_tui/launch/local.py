@@ -1,4 +1,4 @@
-"""Launches the agent on this machine, from the head's own environment."""
+"""Launches the agent on this machine, from the recorder's own environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gswarm_tui.launch.process import ProcessChannel
 
 
 class LocalLauncher(Launcher):
-    """Runs the agent on the head's own machine, whatever the node's name is; see ``Launcher``."""
+    """Runs the agent on the recorder's own machine, whatever the node's name is; see ``Launcher``."""
 
     def __init__(self, serving: Serving | None = None) -> None:
         self._serving = serving or Serving()
@@ -21,5 +21,5 @@ class LocalLauncher(Launcher):
 
 
 def agent_command(*arguments: str) -> list[str]:
-    """Return the command of the head's own agent, without the current folder on its path."""
+    """Return the command of the recorder's own agent, without the current folder on its path."""
     return [sys.executable, "-P", "-m", "gswarm_agent", *arguments]

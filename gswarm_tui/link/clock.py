@@ -1,4 +1,4 @@
-"""The head's clock, the offset of a node's clock, and a node's sample times by the head's clock."""
+"""The recorder's clock, the offset of a node's clock, and a node's sample times by the recorder's clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP_S = 5.0
 MAX_OFFSETS = 256
 
 TimedSample = tuple[int, float]
-"""A sample's time by the node's clock [ns] and by the head's [Unix seconds]."""
+"""A sample's time by the node's clock [ns] and by the recorder's [Unix seconds]."""
 
 
 def steady_wall_clock() -> Callable[[], float]:
@@ -35,7 +35,7 @@ def steady_wall_clock() -> Callable[[], float]:
 
 
 class _Exchange(NamedTuple):
-    """One ping and its answer; ``at_s`` is when the answer arrived, by the head's clock."""
+    """One ping and its answer; ``at_s`` is when the answer arrived, by the recorder's clock."""
 
     at_s: float
     round_trip_s: float
@@ -51,7 +51,7 @@ class _Exchange(NamedTuple):
 
 
 class ClockOffset:
-    """The node's clock minus the head's, from the least uncertain of the last eight exchanges.
+    """The node's clock minus the recorder's, from the least uncertain of the last eight exchanges.
 
     Exchanges that a newer one contradicts are dropped: a clock was set since then.
     """
@@ -61,7 +61,7 @@ class ClockOffset:
         self._best = _Exchange(0.0, math.inf, 0.0)
 
     def add(self, clock: ClockExchange, arrived_ns: int) -> None:
-        """Add an exchange whose answer arrived at ``arrived_ns``, the head's Unix time."""
+        """Add an exchange whose answer arrived at ``arrived_ns``, the recorder's Unix time."""
         round_trip = (arrived_ns - clock.sent) - (clock.answered - clock.received)
         offset = ((clock.received - clock.sent) + (clock.answered - arrived_ns)) / 2
         new = _Exchange(arrived_ns / 1e9, max(0, round_trip) / 1e9, offset / 1e9)
@@ -92,7 +92,7 @@ class ClockOffset:
 
 
 class NodeClock:
-    """A node's clock, measured by each connection, and the times of its samples by the head's clock.
+    """A node's clock, measured by each connection, and the times of its samples by the recorder's clock.
 
     The offset measured during an agent's life applies to that life's samples, also if they arrive later.
     Sample times never step back: when an estimate of the offset improves, a lower one is used at once, and a
@@ -106,7 +106,7 @@ class NodeClock:
         self._timelines: dict[str, _Timeline] = {}
 
     def resume(self, life: str, offset_s: float, round_trip_s: float, last: TimedSample | None) -> None:
-        """Resume with the offset and the last sample of an earlier head."""
+        """Resume with the offset and the last sample of an earlier recorder."""
         self._offsets[life] = offset_s, round_trip_s
         if last is not None:
             self._timelines[life] = _Timeline(-math.inf, last)
@@ -116,7 +116,7 @@ class NodeClock:
         self._offset, self._life = ClockOffset(), None
 
     def add(self, clock: ClockExchange, at_s: float) -> tuple[float, float] | None:
-        """Add an exchange whose answer arrived at ``at_s``, the head's Unix time in seconds.
+        """Add an exchange whose answer arrived at ``at_s``, the recorder's Unix time in seconds.
 
         Returns the offset and its round trip in seconds, or None before ``start_life``.
         """
@@ -136,7 +136,7 @@ class NodeClock:
         return measurement
 
     def offset_of(self, life: str) -> float:
-        """Return the node's clock minus the head's during a life [s]."""
+        """Return the node's clock minus the recorder's during a life [s]."""
         known = self._offsets.get(life)
         return self._offset.offset_s if known is None else known[0]
 

@@ -106,7 +106,7 @@ class Hub:
         self._reconnecting: set[str] = set()
 
     def now(self) -> float:
-        """The head's Unix time in seconds."""
+        """The recorder's Unix time in seconds."""
         return self._clock()
 
     def publish(self, event: Event) -> None:
@@ -179,7 +179,7 @@ class Hub:
                 self.flush()
 
     def _check_standstill(self, late_s: float) -> None:
-        """Don't count a pause of the head itself as its nodes' silence."""
+        """Don't count a pause of the recorder itself as its nodes' silence."""
         if late_s > LATE_FLUSH_S:
             self.fleet.excuse_silence(late_s + (CATCH_UP_S if late_s > STANDSTILL_S else 0.0))
         if late_s > STANDSTILL_S:

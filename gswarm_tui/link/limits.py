@@ -99,7 +99,7 @@ class Allowance:
         self._at = min(self._at, at)
 
     def grant(self, size: int) -> None:
-        """Allow bytes that the head has requested beside samples."""
+        """Allow bytes that the recorder has requested beside samples."""
         self._left += size
 
     def take(self, size: int, at: float) -> None:

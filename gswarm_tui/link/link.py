@@ -80,7 +80,7 @@ MAX_PART_BYTES = 3 * TRACE_PART
 
 @dataclass(frozen=True)
 class Clocks:
-    """The head's clocks, in seconds, and its sleep; tests replace them."""
+    """The recorder's clocks, in seconds, and its sleep; tests replace them."""
 
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
@@ -218,7 +218,7 @@ class Link:
         return self._is_live and self._channel is not None
 
     def request_trace(self, request: RequestTrace, starts_at: float) -> None:
-        """Request a trace that starts at the head's Unix time; its messages go to ``take_trace``."""
+        """Request a trace that starts at the recorder's Unix time; its messages go to ``take_trace``."""
         offset_s = 0.0 if self._hello is None else self._clock.offset_of(self._hello.life)
         self._requested = replace(request, start_ns=round((starts_at + offset_s) * 1e9))
         self._send(self._requested)
@@ -396,7 +396,7 @@ class Link:
             pause = CHECK_NEW_EVERY_S if self._hello is None else CHECK_EVERY_S
             pause = max(1.0, min(pause, timeout - idle))
             await self._clocks.sleep(pause)
-            # While the head itself was paused, nothing could arrive here.
+            # While the recorder itself was paused, nothing could arrive here.
             woke = self._clocks.monotonic()
             self._received_at = min(woke, self._received_at + max(0.0, woke - now - pause))
 

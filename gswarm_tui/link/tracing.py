@@ -109,7 +109,7 @@ class Tracing:
         folder: where the files go.
         publish: takes the events on what was traced.
         import_file: imports a file of a node, and returns why that failed, empty if it didn't.
-        now: the head's Unix time in seconds.
+        now: the recorder's Unix time in seconds.
     """
 
     def __init__(

@@ -405,7 +405,7 @@ def add_recording_options(parser: Parser) -> Callable[..., argparse.Action]:
         help=f"metric groups to measure, of {groups} (default: all but counters)",
     )
     add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
-    add("--linger", metavar="TIME", help="keep agents sampling without the head: 30m, 2d (default: 24h)")
+    add("--linger", metavar="TIME", help="keep agents sampling without the recorder: 30m, 2d (default: 24h)")
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
     add("--query-memory", metavar="SIZE", help="memory limit of all queries: 2GiB (default: 512MiB)")
     return add

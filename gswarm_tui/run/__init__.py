@@ -1,1 +1,1 @@
-"""A run of the head: built from options, watched, resumed and ended."""
+"""A run of the recorder: built from options, watched, resumed and ended."""

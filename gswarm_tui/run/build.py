@@ -42,7 +42,7 @@ ON_DISK_S = COMMIT_S + 1.0
 
 
 def build_hub(options: Options, plan: Plan) -> Hub:
-    """Build a hub for the plan's nodes, on the head's own clock."""
+    """Build a hub for the plan's nodes, on the recorder's own clock."""
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.link.clock import steady_wall_clock
     from gswarm_tui.link.hub import Hub

@@ -30,7 +30,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.recorder import FileWriter
 
 QUIET_S = 30.0
-"""The head stops waiting for a node that sends nothing new for this many seconds."""
+"""The recorder stops waiting for a node that sends nothing new for this many seconds."""
 FETCH_S = 3600.0
 """Longest time in which a node may send old frames; a full spool needs 80 kB per second."""
 FRESH_INTERVALS = 3

@@ -126,7 +126,7 @@ def serve_beside(listener: Listener, uid: str) -> None:
 
 
 def run_web_server(head: Head, settings: ServerSettings) -> int:
-    """Serve the screens of a head's recording until it ends or a signal comes. Raises UserError."""
+    """Serve the screens of a recorder's recording until it ends or a signal comes. Raises UserError."""
     check_settings(settings, "--web", ("fastapi", "uvicorn", "websockets", "textual_serve"))
     log_file.begin()
     tokens = read_tokens(head.uid)

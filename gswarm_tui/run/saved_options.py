@@ -1,4 +1,4 @@
-"""Options saved in a recording, from which it is resumed after its head was killed.
+"""Options saved in a recording, from which it is resumed after its recorder was killed.
 
 Anybody may have written a recording, so values pass the checks of the command line, and a private note in the
 state folder holds the options with which this user started it: by it ``recover`` knows this user's own. The

@@ -154,7 +154,7 @@ def test_a_changed_set_of_measurable_metrics_is_sent_in_a_second_hello() -> None
     ("data", "reason"),
     [
         (encode(Start(1000, 1)) + encode(Stop()), "asked to stop"),
-        (b"\xff\xff\xff\xff", "the head sent something unexpected"),
+        (b"\xff\xff\xff\xff", "the recorder sent something unexpected"),
     ],
 )
 def test_the_bye_states_the_reason(head: OneHead, data: bytes, reason: str) -> None:

@@ -181,7 +181,7 @@ async def test_node_without_another_python_is_reported_with_the_open_folder(
     error = await failing(shell, Bootstrap())
     assert not planted.exists()
     assert error.reason == (
-        "it has no working python3; the head's own Python isn't used there, because others can change "
+        "it has no working python3; the recorder's own Python isn't used there: others can change "
         f"{node.path.parent}/scratch"
     )
     assert "--agent-python" in error.remedy

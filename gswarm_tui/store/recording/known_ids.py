@@ -69,7 +69,7 @@ class KnownIds:
     """Machines, agent runs (lives) and sessions, and the next free ids of the file.
 
     ``nodes`` maps names to the present machine, ``lives`` is keyed by name and life, ``sessions`` by the
-    head's id. ``allocation`` maps nodes to the device minors of the job's GPUs, where known.
+    recorder's id. ``allocation`` maps nodes to the device minors of the job's GPUs, where known.
     """
 
     recording_id: int

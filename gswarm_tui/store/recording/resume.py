@@ -83,7 +83,7 @@ class LifeOnDisk:
 
     @property
     def last_at(self) -> float:
-        """The time of its last frame on the head's clock, in Unix seconds."""
+        """The time of its last frame on the recorder's clock, in Unix seconds."""
         return self.ts_ns / 1e9 - self.offset_s
 
 
