@@ -393,8 +393,8 @@ def test_who_waited_is_known_by_the_ranks_peers_and_times_of_a_call_else_nobody_
     db, four = tmp_path / "run.duckdb", {"Process Group Name": "0", "Group size": 4}
     for rank in range(4):
         pair = {"Process Group Name": "1", "Group size": 2, "Process Group Ranks": str([rank & 2, rank | 1])}
-        # Ranks 0 and 2 send to 3 and 1; PyTorch names only the other side.
-        peer = {"Src Rank" if rank % 2 else "Dst Rank": 3 - rank}
+        # Ranks 0 and 2 send to 3 and 1; PyTorch names only the other side, and each rank has its own numbers.
+        peer = {"Src Rank" if rank % 2 else "Dst Rank": 3 - rank, "Seq": rank}
         calls: list[tuple[int, int, str, dict[str, Any]]] = [
             (100, 300, "allreduce", pair),
             (350, 600, "allreduce", pair),

@@ -164,7 +164,8 @@ WITH {_TRACES.strip()}, collectives AS (
          CASE WHEN by_peers THEN coalesce(src_rank, p.rank) || '>' || coalesce(dst_rank, p.rank)
               ELSE coalesce(collective, '') END AS members,
          CASE WHEN members IS NOT NULL AND coalesce(process_group, group_ranks) IS NOT NULL THEN hash(
-           p.recording_id, t.trace, members, process_group, group_ranks, group_size, sequence) END AS series,
+           p.recording_id, t.trace, members, process_group, group_ranks, group_size,
+           CASE WHEN NOT by_peers THEN sequence END) END AS series,
          count(*) OVER (PARTITION BY series, profile_id) AS calls
   FROM trace_kernel_events k JOIN profiles p USING (profile_id) JOIN traces t USING (profile_id)
   WHERE kind = 'communication'
@@ -201,7 +202,8 @@ ORDER BY wait_ms DESC NULLS LAST
 """Partners have the same group, number and, point-to-point, peers; they ran at once and ended together.
 
 PyTorch 2.11 doesn't number collectives: without numbers, partners are
-those that end nearest to each other.
+those that end nearest to each other. Each rank numbers its own point-to-point
+calls with all peers, so partners have other numbers.
 All are compared with the trace that has most calls of the series, so a call
 that another trace lacks shifts nothing.
 """
